@@ -20,7 +20,7 @@ from shadeproxy_sdk.bulk import BulkReads, Request, parts
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer, Connections
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
-from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, nobody_answers
+from shadeproxy_sdk.errors import Busy, ConfigError, ControlError, ReadError, Unreachable, unanswered
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.names import check_name, dataset_name, other_name
@@ -106,7 +106,7 @@ class Client:
                 self._warn(reason, origin)
                 return self._ask_origin(origin, what, call, reason)
             if time.monotonic() >= deadline:
-                raise self._nobody(what, reason)
+                raise self._unanswered(what, reason)
             breaker.hurry(self._retry_s)
             time.sleep(min(self._retry_s, max(deadline - time.monotonic(), 0.0)))
 
@@ -202,7 +202,7 @@ class Client:
                 return call(S3Side(self.connections, origin, self.timeout_s), False)
             except (Unreachable, Busy) as error:
                 if time.monotonic() + pause_s >= deadline:
-                    raise self._nobody(what, proxy_reason, origin, str(error)) from None
+                    raise self._unanswered(what, proxy_reason, origin, str(error)) from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2.0)
 
@@ -245,11 +245,11 @@ class Client:
             f"{origin.endpoint_url} and trying the proxy again every now and then"
         )
 
-    def _nobody(
+    def _unanswered(
         self, what: str, proxy_reason: str, origin: Origin | None = None, origin_reason: str = ""
     ) -> ReadError:
         second = None if origin is None else f"{origin.endpoint_url} does not either ({origin_reason})"
-        return nobody_answers(what, f"{self._control.url} does not answer ({proxy_reason})", second)
+        return unanswered(what, f"{self._control.url} does not answer ({proxy_reason})", second)
 
     # ------------------------------------------------------------------ datasets and jobs
 
@@ -272,13 +272,13 @@ class Client:
                 breaker.failed(decision, reason)
         origin = self._fallback()
         if origin is None:
-            raise self._nobody(f"s3://{bucket}/{prefix}", reason)
+            raise self._unanswered(f"s3://{bucket}/{prefix}", reason)
         self._warn(reason, origin)
         try:
             found = S3Side(self.connections, origin, self.timeout_s).listing(bucket, prefix)
             return Manifest.from_entries(chosen, (Entry(bucket, key) for key, _ in found))
         except (Unreachable, Busy) as error:
-            raise self._nobody(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
+            raise self._unanswered(f"s3://{bucket}/{prefix}", reason, origin, str(error)) from None
 
     def _register_prefix(self, name: str, bucket: str, prefix: str) -> Manifest:
         name, answer = self._put_prefix(name, {"bucket": bucket, "prefix": prefix})

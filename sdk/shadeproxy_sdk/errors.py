@@ -4,7 +4,7 @@ Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers 
 does.
 """
 
-NOBODY_ANSWERS = (
+UNANSWERED = (
     "Start the proxy (shadeproxy serve), or say where the data are: Client(origin=Origin(endpoint_url=...)) "
     "or AWS_ENDPOINT_URL_S3, with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY when the bucket is private"
 )
@@ -55,7 +55,7 @@ class Busy(ShadeError):
     """A server answered 429 or 5xx to every attempt."""
 
 
-def nobody_answers(what: str, proxy: str, origin: str | None) -> ReadError:
+def unanswered(what: str, proxy: str, origin: str | None) -> ReadError:
     """Return the error of a read that neither side answers: ``proxy`` and ``origin`` describe both."""
     second = "no origin is known" if origin is None else f"the origin {origin}"
-    return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {NOBODY_ANSWERS}")
+    return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {UNANSWERED}")

@@ -94,7 +94,7 @@ class EngineAdmin:
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
         return Warm(
-            self._engine.ahead,
+            self._engine.prefetch_port,
             self._engine.list_objects,
             bucket=place.bucket,
             prefix=place.prefix,
@@ -108,15 +108,15 @@ class EngineAdmin:
 class Observer:
     """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may change at any time."""
 
-    def __init__(self, stats: Stats, knowledge: HintRegistry, clock: Clock, *, access_log: bool) -> None:
+    def __init__(self, stats: Stats, hints: HintRegistry, clock: Clock, *, access_log: bool) -> None:
         self._stats = stats
-        self._knowledge = knowledge
+        self._hints = hints
         self._clock = clock
         self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
-        if job.job in self._knowledge.jobs:
-            self._knowledge.jobs.touch(job.job, self._clock.now_s(), job.epoch)
+        if job.job in self._hints.jobs:
+            self._hints.jobs.touch(job.job, self._clock.now_s(), job.epoch)
 
     def on_request(
         self,

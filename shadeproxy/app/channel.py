@@ -34,7 +34,7 @@ class Opening(NamedTuple):
     """
 
     settings: Settings
-    terms: ReloadableSettings
+    reloadable: ReloadableSettings
     tiers: tuple[TierFiles, ...]
     share: int
     listener: int
@@ -112,16 +112,16 @@ def unpack_opening(frame: bytes) -> Opening:
     return opening
 
 
-def pack_terms(terms: ReloadableSettings) -> bytes:
-    """Pack for ``unpack_terms`` in a process of the same program. Holds secrets: only for the channel."""
-    return pickle.dumps(terms)
+def pack_reloadable(reloadable: ReloadableSettings) -> bytes:
+    """Pack for ``unpack_reloadable`` in a process of this program. Holds secrets: for the channel alone."""
+    return pickle.dumps(reloadable)
 
 
-def unpack_terms(frame: bytes) -> ReloadableSettings:
+def unpack_reloadable(frame: bytes) -> ReloadableSettings:
     """Unpack a frame of the coordinator. It comes from the process that started this one."""
-    terms = pickle.loads(frame)  # noqa: S301 - see above
-    assert isinstance(terms, ReloadableSettings)
-    return terms
+    reloadable = pickle.loads(frame)  # noqa: S301 - see above
+    assert isinstance(reloadable, ReloadableSettings)
+    return reloadable
 
 
 def pack_reads(uses: Uses, kinds: list[Kind]) -> bytes:

@@ -46,7 +46,7 @@ class Checkup:
 
     def __init__(
         self,
-        live: ConfigReloader,
+        reloader: ConfigReloader,
         *,
         origin: Origin,
         health: OriginHealth,
@@ -58,7 +58,7 @@ class Checkup:
         status: Callable[[], str],
         silent_jobs: Callable[[], Awaitable[tuple[SilentJob, ...]]],
     ) -> None:
-        self._live = live
+        self._reloader = reloader
         self._origin = origin
         self._health = health
         self._providers = providers
@@ -92,7 +92,7 @@ class Checkup:
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
-        found += self._live.memory.warnings()
+        found += self._reloader.memory.warnings()
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -135,7 +135,7 @@ class Checkup:
         self._detached = await asyncio.to_thread(self._look_for_directories)
 
     async def _watch_memory(self) -> None:
-        await asyncio.to_thread(self._live.memory.look, self._live.settings)
+        await asyncio.to_thread(self._reloader.memory.look, self._reloader.settings)
 
     async def _watch_origin(self) -> None:
         if self._told is None or self._refusal or not self._health.answering:
@@ -177,7 +177,7 @@ class Checkup:
         return True
 
     async def _facts(self) -> ProxyState:
-        settings = self._live.settings
+        settings = self._reloader.settings
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
         await self._watch_directories()
@@ -211,10 +211,10 @@ class Checkup:
             connections_refused=int(self._gauge("connections_refused", 0.0)),
             loop_lag_p99_s=self._stats.loop_lag.recent_quantile_s(0.99),
             unidentified=self._stats.pages.unidentified,
-            waits=self._live.needs_restart,
-            reload_error=self._live.reload_error,
-            memory_error=self._live.memory.told.cause,
-            memory_remedy=self._live.memory.told.remedy,
+            waits=self._reloader.needs_restart,
+            reload_error=self._reloader.reload_error,
+            memory_error=self._reloader.memory.told.cause,
+            memory_remedy=self._reloader.memory.told.remedy,
             silent_jobs=await self._silent_jobs(),
         )
 

@@ -30,7 +30,7 @@ class Grants:
             with suppress(StateError):  # the store logs it and tries again
                 await self._state.flush()
         elif found:
-            cache.distrust_all()
+            cache.mark_all_stale()
             self._state.delete(_KIND, _NAME)
 
     def note(self, settings: Settings) -> None:

@@ -40,7 +40,7 @@ class Media:
             min_free_bytes=cache.ram.min_free,
             contents=contents,
             set_aside=set_aside,
-            lend=True,
+            sendfile=True,
             group_id=group_id,
             calls=calls.get("ram", SYSTEM),
         )

@@ -146,7 +146,7 @@ class PartOpener:
         self._stack.push_async_callback(state.pins.aclose)
         for index, medium in enumerate(media.media):
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
-        stats.watch("recovering_segments", lambda: float(cache.awaited_segments))
+        stats.watch("recovering_segments", lambda: float(cache.pending_segments))
         return cache
 
     async def _recorder(self) -> Recorder | None:

@@ -37,34 +37,34 @@ class Persistence:
         """Note that (kind, name) changed or was removed."""
         self._dirty[kind, name] = object()
 
-    def restore(self, knowledge: HintRegistry) -> None:
+    def restore(self, hints: HintRegistry) -> None:
         """Restore the stored state (blocking). Unreadable items are logged and left out."""
         for kind in KINDS:
             for name, blob in self._state.load_all(kind).items():
                 try:
-                    knowledge.restore(kind, name, blob, self._clock.now_s())
+                    hints.restore(kind, name, blob, self._clock.now_s())
                 except StateError as error:
                     _log.warning("stored state left out", kind=kind, name=name, error=str(error))
-        knowledge.orders.settle()
+        hints.orders.settle()
 
-    def start(self, knowledge: HintRegistry) -> None:
+    def start(self, hints: HintRegistry) -> None:
         self._state.start()
-        self._task = asyncio.create_task(self._work(knowledge), name="persistence")
+        self._task = asyncio.create_task(self._work(hints), name="persistence")
 
-    async def flush(self, knowledge: HintRegistry) -> None:
+    async def flush(self, hints: HintRegistry) -> None:
         """Make every noted change durable; log the ones that fail."""
-        await self._collect(knowledge)
+        await self._collect(hints)
         try:
             await self._state.flush()
         except StateError as error:
             _log.error("control state could not be written", error=str(error))
 
-    async def stop(self, knowledge: HintRegistry) -> None:
+    async def stop(self, hints: HintRegistry) -> None:
         """Stop collecting, and flush."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.flush(knowledge)
+        await self.flush(hints)
         for kind, name in sorted(self._dirty):
             _log.error("control state is not saved", kind=kind, name=name)
         try:
@@ -72,19 +72,19 @@ class Persistence:
         except StateError as error:
             _log.error("control state could not be written", error=str(error))
 
-    async def _work(self, knowledge: HintRegistry) -> None:
+    async def _work(self, hints: HintRegistry) -> None:
         while True:
             await self._clock.sleep(_EVERY_S)
             try:
-                knowledge.expire(self._clock.now_s())
+                hints.expire(self._clock.now_s())
             except Exception:  # noqa: BLE001 - logged; the task must outlive a bug elsewhere
                 _log.exception("silent jobs were not expired")
-            await self._collect(knowledge)
+            await self._collect(hints)
 
-    async def _collect(self, knowledge: HintRegistry) -> None:
+    async def _collect(self, hints: HintRegistry) -> None:
         for item, noted in sorted(self._dirty.items(), key=lambda entry: entry[0]):
             try:
-                blob = await self._export(knowledge, *item)
+                blob = await self._export(hints, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
                 # Otherwise it changed during the export or was handed over by another task: this blob may be
@@ -97,11 +97,11 @@ class Persistence:
             else:
                 self._failing.discard(item)
 
-    async def _export(self, knowledge: HintRegistry, kind: str, name: str) -> bytes | None:
+    async def _export(self, hints: HintRegistry, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
-            return knowledge.export(kind, name)
+            return hints.export(kind, name)
         # In a thread: millions of keys or ids to pack.
-        return await asyncio.get_running_loop().run_in_executor(self._pool, knowledge.export, kind, name)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, hints.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:
         if blob is None:

@@ -19,7 +19,7 @@ def start_prefetching(
         flying_bytes=settings.cache.inflight // 2,
         whole_bytes=settings.prefetch.whole_objects,
     )
-    prefetcher = Prefetcher(engine.ahead, orders, orders, clock=clock, limits=limits)
+    prefetcher = Prefetcher(engine.prefetch_port, orders, orders, clock=clock, limits=limits)
     stats.watch("prefetches", lambda: float(prefetcher.flying))
     prefetcher.start()
     return prefetcher

@@ -41,7 +41,7 @@ from shadeproxy.app.reload import (
     reads_allowed,
     remembers,
 )
-from shadeproxy.app.reloadable import ReloadableSettings, build_terms
+from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
 from shadeproxy.app.silent_jobs import SilentJobs
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.workers import Workers
@@ -85,7 +85,7 @@ class Proxy:
         self._share: Share | None = None
         self._listener: socket.socket | None = None
         self.workers: Workers | None = None
-        self.live = ConfigReloader(settings, self._clock)
+        self.reloader = ConfigReloader(settings, self._clock)
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -99,35 +99,37 @@ class Proxy:
     async def stop(self) -> None:
         """Drain and close everything."""
         self._status = "draining"
-        if self.live.parts is not None:
-            await self.live.parts.context.operations.aclose()
+        if self.reloader.parts is not None:
+            await self.reloader.parts.context.operations.aclose()
         await self._stack.aclose()
 
     # ------------------------------------------------------------------ inside
 
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
-        terms = await asyncio.to_thread(build_terms, settings)
+        reloadable = await asyncio.to_thread(build_reloadable, settings)
         token = settings.control.resolve_token()
         files = settings.s3.tls
         tls = await asyncio.to_thread(ServerTls, files.cert, files.key) if files.cert else None
         pool = WorkPool(_CONTROL_THREADS, "control")
         self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
-        rules = Rules(terms.rules)
+        rules = Rules(reloadable.rules)
         opener = PartOpener(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
         state = await opener.state(pool, rules)
         providers, health = build_providers(settings, clock), OriginHealth(clock)
         origin = await opener.origin(providers, health, instance=self._instance)
         self._share = Share.create() if settings.s3.workers > 1 else None
-        engine = await opener.engine(origin, state, rules, share=self._share, upstreams=self.live.upstreams)
+        engine = await opener.engine(
+            origin, state, rules, share=self._share, upstreams=self.reloader.upstreams
+        )
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
-        authenticator = Authenticator(terms.clients, anonymous=terms.anonymous, clock=clock)
+        authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
         handler, lane = self._make_handler(engine, authenticator, observer)
         checkup = self._make_checkup(engine, origin, health, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         context = self._make_context(engine, state, checkup, pool=pool, token=token, info=info)
-        self.live.parts = ReloadTargets(
+        self.reloader.parts = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
             providers=providers,
@@ -141,7 +143,7 @@ class Proxy:
         )
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
-        await self._open_s3(handler, lane, engine, state, tls=tls, terms=terms, observer=observer)
+        await self._open_s3(handler, lane, engine, state, tls=tls, reloadable=reloadable, observer=observer)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -189,7 +191,7 @@ class Proxy:
         state: OpenState,
     ) -> Checkup:
         return Checkup(
-            self.live,
+            self.reloader,
             origin=origin,
             health=health,
             providers=providers,
@@ -215,7 +217,7 @@ class Proxy:
         fetches = prefetch_slots(settings.origin.max_connections)
         context = ControlContext(
             version=__version__,
-            knowledge=state.hints,
+            hints=state.hints,
             stats=self.stats,
             clock=clock,
             pool=pool,
@@ -223,14 +225,14 @@ class Proxy:
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
-            upstreams=self.live.upstreams,
+            upstreams=self.reloader.upstreams,
             page_size=engine.page_size,
             readiness=lambda: self._status,
             info=info,
             token=token,
             reads_allowed=reads_allowed(settings),
             bounds=read_bounds(settings),
-            log_levels=self.live,
+            log_levels=self.reloader,
             warnings=checkup.warnings,
             doctor=checkup.report,
         )
@@ -252,12 +254,12 @@ class Proxy:
         state: OpenState,
         *,
         tls: ServerTls | None,
-        terms: ReloadableSettings,
+        reloadable: ReloadableSettings,
         observer: Observer,
     ) -> None:
         """Open the S3 listener, and start the workers."""
         limiter = self._limit_connections(engine)
-        s3 = web.ServerRunner(S3Server(handler, lane, door=limiter), shutdown_timeout=_DRAIN_S)
+        s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=_DRAIN_S)
         self._stack.push_async_callback(self._drain_s3, s3, state)
         listens_at = self.settings.s3.listen
         if self._share is not None:
@@ -265,8 +267,8 @@ class Proxy:
         context = None if tls is None else tls.context
         self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=self._listener)
         if self._share is not None:
-            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, door=limiter)
-            await self._start_workers(engine, terms, relay, observer)
+            relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
+            await self._start_workers(engine, reloadable, relay, observer)
         if tls is not None:
             self._run_until_stopped(tls.watch(self._clock), "certificate")
 
@@ -301,7 +303,7 @@ class Proxy:
         return opened.path
 
     async def _start_workers(
-        self, engine: Engine, terms: ReloadableSettings, relay: S3Server, observer: Observer
+        self, engine: Engine, reloadable: ReloadableSettings, relay: S3Server, observer: Observer
     ) -> None:
         """Start the workers, which accept connections too and relay everything but hits to ``relay``."""
         assert self._share is not None, "made for more than one worker"
@@ -314,13 +316,13 @@ class Proxy:
 
         self.workers = Workers(
             self.settings,
-            terms,
+            reloadable,
             engine.cache.media,
             share=self._share,
             listener=self._listener,
-            noted=note,
+            on_reads=note,
         )
-        self.live.workers = self.workers
+        self.reloader.workers = self.workers
         await self.workers.start(relay)
 
     async def _drain_s3(self, runner: web.ServerRunner, state: OpenState) -> None:

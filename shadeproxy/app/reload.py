@@ -22,7 +22,7 @@ from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
-from shadeproxy.app.reloadable import ReloadableSettings, build_terms, merge
+from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, merge
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
@@ -59,7 +59,7 @@ class _Prepared:
     def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
         self.wanted = load()
         self.settings, self.needs_restart = merge(current, self.wanted)
-        self.terms: ReloadableSettings = build_terms(self.settings)
+        self.reloadable: ReloadableSettings = build_reloadable(self.settings)
         self.token = self.settings.control.resolve_token()
         self.providers = build_providers(self.settings, clock)
 
@@ -94,7 +94,7 @@ class ConfigReloader:
             return
         self._apply(new)
         if self.workers is not None:
-            await self.workers.adopt(new.terms)
+            await self.workers.adopt(new.reloadable)
         self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
         if new.needs_restart:
             _log.warning("needs a restart", settings=new.needs_restart)
@@ -124,17 +124,17 @@ class ConfigReloader:
             ) from None
         self._log_as(settings)
         if self.workers is not None:
-            await self.workers.adopt(self.workers.terms._replace(log_level=level))
+            await self.workers.adopt(self.workers.reloadable._replace(log_level=level))
         _log.info("log level changed", log_level=level)
 
     def _apply(self, new: _Prepared) -> None:
         parts, settings = self.parts, new.settings
         assert parts is not None, "a proxy that serves has its parts"
-        parts.authenticator.adopt(new.terms.clients, anonymous=new.terms.anonymous)
+        parts.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
         # First of all, whatever fails below: what is remembered is of the clients before.
         parts.engine.forget_rights(make_verdicts(settings))
         parts.lane.forget(remembers=remembers(settings))
-        parts.rules.adopt(new.terms.rules)
+        parts.rules.adopt(new.reloadable.rules)
         parts.pins.rules_changed()
         parts.providers.clear()
         parts.providers.update(new.providers)

@@ -35,7 +35,7 @@ class ReloadableSettings(NamedTuple):
     log_json: bool
 
 
-def build_terms(settings: Settings) -> ReloadableSettings:
+def build_reloadable(settings: Settings) -> ReloadableSettings:
     """Build the reloadable settings; reads secrets (blocking). Raises ConfigError."""
     telemetry = settings.telemetry
     return ReloadableSettings(
@@ -53,16 +53,16 @@ def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
     Raises ConfigError when the two do not fit together: an anonymous proxy, say, that still listens where
     other machines reach it.
     """
-    live: dict[str, Any] = {
+    changeable: dict[str, Any] = {
         "rules": wanted.rules,
         "auth": wanted.auth,
         "telemetry": wanted.telemetry.model_copy(update={"trace": current.telemetry.trace}),
         "control": current.control.model_copy(update={"token": wanted.control.token}),
         "origin": current.origin.model_copy(update={"credentials": wanted.origin.credentials}),
     }
-    fixed = {name: getattr(current, name) for name in Settings.model_fields if name not in live}
+    fixed = {name: getattr(current, name) for name in Settings.model_fields if name not in changeable}
     try:
-        merged = Settings(**fixed, **live)
+        merged = Settings(**fixed, **changeable)
     except ValidationError as error:
         reason = explain(error, Settings, {})
         raise ConfigError(

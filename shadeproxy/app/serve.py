@@ -45,7 +45,7 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     proxy = Proxy(settings, calls=calls)
     await proxy.start()
     collect_less()
-    reloading = asyncio.create_task(_reload(proxy.live, again, load), name="reload")
+    reloading = asyncio.create_task(_reload(proxy.reloader, again, load), name="reload")
     await stop.wait()
     reloading.cancel()
     _log.info("stopping", hint="requests under way are finished; a second signal does not hurry it")
@@ -53,8 +53,8 @@ async def _run(settings: Settings, load: Callable[[], Settings], calls: Mapping[
     _log.info("stopped")
 
 
-async def _reload(live: ConfigReloader, again: asyncio.Event, load: Callable[[], Settings]) -> None:
+async def _reload(reloader: ConfigReloader, again: asyncio.Event, load: Callable[[], Settings]) -> None:
     while True:
         await again.wait()
         again.clear()
-        await live.reload(load)
+        await reloader.reload(load)

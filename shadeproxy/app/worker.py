@@ -1,4 +1,4 @@
-"""A worker: a process that serves requests, started by ``readers.py`` alone.
+"""A worker: a process that serves requests, started by ``workers.py`` alone.
 
 It answers hits and relays everything else to the coordinator. If the coordinator is gone it ends at once,
 because the next one may overwrite the cache. It ignores signals: the coordinator handles them and tells it
@@ -28,7 +28,7 @@ from shadeproxy.app.channel import (
     Opening,
     pack_reads,
     unpack_opening,
-    unpack_terms,
+    unpack_reloadable,
 )
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.reloadable import ReloadableSettings
@@ -54,9 +54,9 @@ class WorkerProcess:
         self._server: asyncio.Server | None = None
         self._over = asyncio.Event()
         self._connections: set[WorkerProtocol] = set()
-        self._rules = Rules(opening.terms.rules)
+        self._rules = Rules(opening.reloadable.rules)
         self._authenticator = Authenticator(
-            opening.terms.clients, anonymous=opening.terms.anonymous, clock=clock
+            opening.reloadable.clients, anonymous=opening.reloadable.anonymous, clock=clock
         )
         self._reader = WorkerReads(
             Share(opening.share),
@@ -64,16 +64,16 @@ class WorkerProcess:
             rules=self._rules,
             clock=clock,
             page_size=settings.cache.page_size,
-            noted=self._tell,
+            on_flush=self._tell,
         )
         authorizer = RequestAuthorizer(
             self._reader,
             self._authenticator,
-            observer=_Nobody(),
+            observer=_SilentObserver(),
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
         )
-        self._fast = FastLane(self._reader, authorizer, clock=clock, jobs=_Nobody())
+        self._fast = FastLane(self._reader, authorizer, clock=clock, jobs=_SilentObserver())
 
     async def run(self, end: socket.socket) -> None:
         """Accept connections until the coordinator ends it, then let the open ones finish."""
@@ -100,12 +100,12 @@ class WorkerProcess:
             connection.end()
         return connection
 
-    async def _connect(self, owner: asyncio.Protocol, peer: str) -> None:
-        await dial(self._opening.relay, owner, peer)
+    async def _connect(self, protocol: asyncio.Protocol, peer: str) -> None:
+        await dial(self._opening.relay, protocol, peer)
 
     def _hear(self, frame: bytes) -> None:
         if frame != END:
-            self._adopt(unpack_terms(frame))
+            self._adopt(unpack_reloadable(frame))
             return
         self._over.set()
         self._end()
@@ -116,12 +116,12 @@ class WorkerProcess:
         for connection in list(self._connections):
             connection.end()
 
-    def _adopt(self, terms: ReloadableSettings) -> None:
-        self._authenticator.adopt(terms.clients, anonymous=terms.anonymous)
-        self._rules.adopt(terms.rules)
+    def _adopt(self, reloadable: ReloadableSettings) -> None:
+        self._authenticator.adopt(reloadable.clients, anonymous=reloadable.anonymous)
+        self._rules.adopt(reloadable.rules)
         self._reader.forget()
         self._fast.forget(remembers=True)
-        configure_logging(level=terms.log_level, json=terms.log_json)
+        configure_logging(level=reloadable.log_level, json=reloadable.log_json)
         assert self._channel is not None, "what was heard came through it"
         self._channel.say(CONFIRMED)
 
@@ -140,7 +140,7 @@ class WorkerProcess:
             return  # a job's name is not valid text: those 50 ms are not counted
 
 
-class _Nobody:
+class _SilentObserver:
     """An observer that ignores everything: the coordinator counts hits from the worker's access log."""
 
     def on_job(self, job: JobContext) -> None: ...
@@ -154,7 +154,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     opening = unpack_opening(_first_frame(end))
-    configure_logging(level=opening.terms.log_level, json=opening.terms.log_json)
+    configure_logging(level=opening.reloadable.log_level, json=opening.reloadable.log_json)
     raise_descriptor_limit()
     explain_bus_errors()
     collect_less()

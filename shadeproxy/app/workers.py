@@ -26,7 +26,7 @@ from shadeproxy.app.channel import (
     Opening,
     nothing,
     pack_opening,
-    pack_terms,
+    pack_reloadable,
     unpack_reads,
 )
 from shadeproxy.app.reloadable import ReloadableSettings
@@ -67,17 +67,17 @@ class _Link:
 
 
 class Workers:
-    """All workers but the coordinator. They accept from ``listener`` too; ``noted`` gets their reads."""
+    """All workers but the coordinator. They accept from ``listener`` too; ``on_reads`` gets their reads."""
 
     def __init__(
         self,
         settings: Settings,
-        terms: ReloadableSettings,
+        reloadable: ReloadableSettings,
         media: Sequence[Medium],
         *,
         share: Share,
         listener: socket.socket,
-        noted: Callable[[Uses, list[Kind]], None],
+        on_reads: Callable[[Uses, list[Kind]], None],
     ) -> None:
         self._count = settings.s3.workers - 1
         # An abstract socket: it is in no file system and ends with the process.
@@ -85,13 +85,15 @@ class Workers:
         claims, tiers = [], []
         for medium in media:
             assert isinstance(medium.tier, SegmentStore)
-            assert medium.tier.claim is not None, "tiers are opened before readers"
+            assert medium.tier.claim is not None, "tiers are opened before workers"
             claim = medium.tier.claim
             claims.append(claim.descriptor)
             tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
-        self._opening = Opening(settings, terms, tuple(tiers), share.descriptor, listener.fileno(), relay)
+        self._opening = Opening(
+            settings, reloadable, tuple(tiers), share.descriptor, listener.fileno(), relay
+        )
         self._inherited = (share.descriptor, listener.fileno(), *claims)
-        self._noted = noted
+        self._on_reads = on_reads
         self._relay: web.ServerRunner | None = None
         self._stopping = False
         self._links: set[_Link] = set()
@@ -104,29 +106,29 @@ class Workers:
         link = socket.socket(socket.AF_UNIX)
         link.bind(self._opening.relay)
         await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
-        self._tasks = [asyncio.create_task(self._keep(), name="reader") for _ in range(self._count)]
+        self._tasks = [asyncio.create_task(self._keep(), name="worker") for _ in range(self._count)]
 
     @property
-    def terms(self) -> ReloadableSettings:
+    def reloadable(self) -> ReloadableSettings:
         """The reloadable settings that workers use."""
-        return self._opening.terms
+        return self._opening.reloadable
 
-    async def adopt(self, terms: ReloadableSettings) -> None:
+    async def adopt(self, reloadable: ReloadableSettings) -> None:
         """Send new settings and return when no worker uses others. A worker that does not confirm in time is
         killed and replaced.
         """
-        self._opening = self._opening._replace(terms=terms)
+        self._opening = self._opening._replace(reloadable=reloadable)
         asked: dict[asyncio.Future[None], _Link] = {}
         for link in self._links:
             future = asyncio.get_running_loop().create_future()
             link.unconfirmed.append(future)
             asked[future] = link
-            if not link.channel.say(pack_terms(terms)):
+            if not link.channel.say(pack_reloadable(reloadable)):
                 _kill(link.process)
         if asked:
             _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
             for future in late:
-                _log.warning("a reader process does not answer and is ended")
+                _log.warning("a worker does not answer and is ended")
                 _kill(asked[future].process)
             await asyncio.gather(*asked)
 
@@ -154,7 +156,7 @@ class Workers:
         while not self._stopping:
             code = await self._run()
             if not self._stopping:
-                _log.warning("a reader process ended; another one is started", code=code)
+                _log.warning("a worker ended; another one is started", code=code)
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self) -> int:
@@ -165,7 +167,7 @@ class Workers:
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
             else:
-                self._noted(*unpack_reads(frame))
+                self._on_reads(*unpack_reads(frame))
 
         with theirs:
             channel = await Channel.open(ours, hear, nothing)

@@ -1,4 +1,4 @@
-"""Rows of the access log (notes.py): demand reads as columns, of the coordinator or of a worker."""
+"""Rows of the access log (access_log.py): demand reads as columns, of the coordinator or of a worker."""
 
 import struct
 from typing import NamedTuple

@@ -94,14 +94,30 @@ class PageHandle:
     handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. Then ``window[start:stop]`` is the
     page's body; copy it, or pin it through ``tier``, before anything else runs. ``first``: the page's first
     byte within the object. ``can_wait``: touching the body may wait for a device, so ask ``tier.is_hot``
-    first. ``lender``: the blocks that may leave by sendfile. ``place``: the page's place for other processes
-    on this host, once asked for. ``noted``: its last row for the access log (notes.py). ``lent``: True if all
-    sendable blocks are marked as lent.
+    first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all are marked as sent.
+    ``place``: the page's place for other processes on this host, once asked for. ``access_record``: its last
+    row for the access log (read/access_log.py).
     """
 
     __slots__ = (
-        "can_wait", "first", "fresh_until_s", "lender", "lent", "location", "meta", "noted", "object_hash",
-        "place", "ref", "slot", "source", "stamp", "start", "stop", "tier", "window",
+        "access_record",
+        "can_wait",
+        "first",
+        "fresh_until_s",
+        "location",
+        "marked_sent",
+        "meta",
+        "object_hash",
+        "place",
+        "ref",
+        "sendable",
+        "slot",
+        "source",
+        "stamp",
+        "start",
+        "stop",
+        "tier",
+        "window",
     )  # fmt: skip
 
     def __init__(
@@ -136,10 +152,10 @@ class PageHandle:
         self.window = window
         self.start = start
         self.stop = stop
-        self.lender: SendableBlocks | None = None
-        self.lent = False
+        self.sendable: SendableBlocks | None = None
+        self.marked_sent = False
         self.place: Place | None = None
-        self.noted: AccessRecord | None = None
+        self.access_record: AccessRecord | None = None
 
     @property
     def whole(self) -> bool:
@@ -158,7 +174,7 @@ class SendfileSlice(NamedTuple):
     ``pin``. ``file``: None where no byte may leave by sendfile.
     """
 
-    ticket: PageHandle
+    handle: PageHandle
     file: SendableFile | None
     start: int
     first: int
@@ -167,8 +183,8 @@ class SendfileSlice(NamedTuple):
 
     def pin(self) -> memoryview:
         """Return the bytes, pinned. Raises TierError."""
-        ticket = self.ticket
-        return ticket.tier.pin(ticket.location)[self.start - ticket.start : self.stop - ticket.start]
+        handle = self.handle
+        return handle.tier.pin(handle.location)[self.start - handle.start : self.stop - handle.start]
 
 
 class Located(NamedTuple):
@@ -226,7 +242,7 @@ class Reading(Protocol):
 
 
 class ReadsNow(Protocol):
-    """Reads without waiting: by the engine, or by a worker process (reader.py)."""
+    """Reads without waiting: by the engine, or by a worker process (worker_reads.py)."""
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer without asking the origin; None: call ``open`` or ``stat``."""
@@ -243,14 +259,14 @@ class ReadsNow(Protocol):
         """
         ...
 
-    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
+    def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
         """Return a page handle, for every client, for the page that holds byte ``first``. None: the page
         is not resident, or the origin decides for each client on the object.
         """
         ...
 
     def take(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         """Return the handle's bytes, counted as one demand read of ``job``; None when it is no longer valid.
 
@@ -259,19 +275,19 @@ class ReadsNow(Protocol):
         """
         ...
 
-    def lend(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    def take_slice(
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> SendfileSlice | None:
         """Do as ``take``, but for sendfile; None also if the page is short or cannot be sent."""
         ...
 
-    def lend_across(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span
+    def take_slices(
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``lend`` for a ``span`` that ends in one of the next few pages. Return their slices."""
+        """Do as ``take_slice`` for a ``span`` that ends in one of the next few pages. Return their slices."""
         ...
 
-    def place(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+    def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the place of the page's record."""
         ...
 
@@ -310,11 +326,11 @@ class ReadPath(ReadsNow, Protocol):
         """
         ...
 
-    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: PageHandle) -> None:
+    def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
         """Remember the place of a whole sample, as ``place`` has just returned it."""
         ...
 
-    def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
+    def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
         """Bypass the cache (see ``cacheable``): read from the origin as ``Origin.open`` does. Not counted."""
         ...
 

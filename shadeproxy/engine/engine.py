@@ -98,7 +98,7 @@ class Engine:
             outdated=self._outdated,
             bounds=bounds,
         )
-        self.ahead = PrefetchPort(
+        self.prefetch_port = PrefetchPort(
             cache,
             self._filling,
             versions=self._versions,
@@ -108,15 +108,15 @@ class Engine:
             page_size=page_size,
             upstreams=upstreams,
         )
-        self.notes = AccessLog(cache, count=self._counting.count_uses)
-        self.hits = hits = Hits(cache, page_size, notes=self.notes, fresh=self._fresh)
+        self.access_log = AccessLog(cache, count=self._counting.count_uses)
+        self.hits = hits = Hits(cache, page_size, access_log=self.access_log, fresh=self._fresh)
         # These calls of ``ReadPath`` are those of ``Hits``.
-        self.ticket, self.take, self.place = hits.ticket, hits.take, hits.place
-        self.lend, self.lend_across = hits.lend, hits.lend_across
+        self.find_handle, self.take, self.place = hits.find_handle, hits.take, hits.place
+        self.take_slice, self.take_slices = hits.take_slice, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
-        cache.before_deciding = self.notes.flush_many
-        self._counting.before_recording = self.notes.tell
-        stats.before_showing = self.notes.flush
+        cache.before_deciding = self.access_log.flush_many
+        self._counting.before_recording = self.access_log.flush_to_statistics
+        stats.before_showing = self.access_log.flush
         self._clock = clock
         self._lingering: set[asyncio.Task[None]] = set()
         self._readings = 0
@@ -175,8 +175,8 @@ class Engine:
             self._counting.count(request, source, span.length)
         return found
 
-    def pass_by(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """See ``ReadPath.pass_by``."""
+    def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
+        """See ``ReadPath.bypass``."""
         self._refuse_when_closing()
         return self._origin.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
 
@@ -206,8 +206,8 @@ class Engine:
             self._versions.end_write(touched)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Take in demand reads that a worker answered (reader.py)."""
-        self.notes.add_others(uses, kinds)
+        """Take in demand reads that a worker answered (worker_reads.py)."""
+        self.access_log.record_others(uses, kinds)
 
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
@@ -261,7 +261,7 @@ class Engine:
         await self._versions.aclose()
         self._filling.flights.cancel_unwatched()
         await self._filling.flights.drain()
-        self.notes.flush()
+        self.access_log.flush()
         await self.cache.drain()
 
     def assert_quiescent(self) -> None:
@@ -269,7 +269,7 @@ class Engine:
         assert self.idle, (self._readings, len(self._filling.flights))
         assert self._ledger.taken_bytes == 0, self._ledger.taken_bytes
         assert self._ledger.waiting == 0
-        self.notes.flush()
+        self.access_log.flush()
         self.cache.assert_quiescent()
 
     # ------------------------------------------------------------------ inside
@@ -357,7 +357,7 @@ class Engine:
                 self.cache.drop_object(ref, "invalidated")
             else:
                 self._filling.flights.invalidate_bucket(ref.bucket, ref.namespace)
-                self.cache.distrust(ref.bucket, ref.namespace)
+                self.cache.mark_stale(ref.bucket, ref.namespace)
 
     def _outdated(self, ref: ObjectRef) -> None:
         """Drop all that is cached, known or flying of ``ref``: the origin has another version."""

@@ -28,7 +28,7 @@ from shadeproxy.tiers.files import segment_name
 from shadeproxy.tiers.location import number_of, unit_of, unpack
 from shadeproxy.tiers.record import HEADER_BYTES, UNIT_BYTES, read_layout, unpack_header
 
-_MOST_KNOWN = 65_536
+_MOST_HANDLES = 65_536
 # Enough for header and meta of nearly every record.
 _PEEK_BYTES = 512
 
@@ -55,7 +55,7 @@ class SharedPageHandle(PageHandle):
 class WorkerReads:
     """Implements engine/base.py ``ReadsNow`` for clients that share the origin's credentials.
 
-    ``noted``: called by ``flush`` with the reads since the last one.
+    ``on_flush``: called by ``flush`` with the reads since the last one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class WorkerReads:
         rules: Rules,
         clock: Clock,
         page_size: int,
-        noted: Callable[[Uses, list[Kind]], None],
+        on_flush: Callable[[Uses, list[Kind]], None],
     ) -> None:
         pages, rest, tier = share.columns
         self._share = share
@@ -78,15 +78,15 @@ class WorkerReads:
         self._rules = rules
         self._now_s = clock.now_s
         self._page_size = page_size
-        self._noted = noted
+        self._on_flush = on_flush
         self._files: dict[tuple[int, int], int] = {}
-        self._known: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_KNOWN)
+        self._handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
         self._uses = bytearray()
         self._kinds: dict[Kind, int] = {}
 
     def forget(self) -> None:
         """Drop all page handles, because the rules changed; callers must drop theirs."""
-        self._known = Memo(_MOST_KNOWN)
+        self._handles = Memo(_MOST_HANDLES)
 
     # ------------------------------------------------------------------ see ReadsNow
 
@@ -96,12 +96,12 @@ class WorkerReads:
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         if request.force_check or request.upstream != SHARED:
             return None
-        shown = self._find(request.ref, 0)
-        return None if shown is None else shown.meta
+        handle = self._find(request.ref, 0)
+        return None if handle is None else handle.meta
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
-        shown = self._find(ref, 0)
-        return Source.RAM if shown is None or shown.meta.etag != meta.etag else shown.source
+        handle = self._find(ref, 0)
+        return Source.RAM if handle is None or handle.meta.etag != meta.etag else handle.source
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         numbers = pages_of(span, self._page_size)
@@ -110,22 +110,22 @@ class WorkerReads:
         pieces: list[memoryview] = []
         used: list[SharedPageHandle] = []
         for number in numbers:
-            shown = self._find(request.ref, number)
-            if shown is None or shown.meta.etag != meta.etag:
+            handle = self._find(request.ref, number)
+            if handle is None or handle.meta.etag != meta.etag:
                 return None
             page = page_span(number, self._page_size, meta.size)
-            start = shown.start + max(span.start, page.start) - page.start
-            body = self._copy(shown, start, shown.start + min(span.stop, page.stop) - page.start)
+            start = handle.start + max(span.start, page.start) - page.start
+            body = self._copy(handle, start, handle.start + min(span.stop, page.stop) - page.start)
             if body is None:
                 return None
             pieces.append(body)
-            used.append(shown)
+            used.append(handle)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
         # Check the stamps of all pieces again: together they must be one version.
         if any(self._stamps[one.slot] != one.stamp for one in used):
             return None
         for number, one in enumerate(used):
-            self._note(
+            self._record(
                 one,
                 source,
                 request.job,
@@ -135,43 +135,43 @@ class WorkerReads:
             )
         return Hit(source, tuple(pieces))
 
-    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:  # noqa: ARG002 - as ReadsNow
+    def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:  # noqa: ARG002 - as ReadsNow
         number = first // self._page_size
-        shown = self._find(ref, number)
-        if shown is None or not number:
-            return shown
+        handle = self._find(ref, number)
+        if handle is None or not number:
+            return handle
         # The first page has the object's time of validation.
         front = self._find(ref, 0)
-        if front is None or front.meta.etag != shown.meta.etag:
+        if front is None or front.meta.etag != handle.meta.etag:
             return None
-        shown.fresh_until_s = front.fresh_until_s
-        return shown
+        handle.fresh_until_s = front.fresh_until_s
+        return handle
 
     def take(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        assert isinstance(ticket, SharedPageHandle)
-        if self._stamps[ticket.slot] != ticket.stamp or ticket.fresh_until_s <= now_s:
+        assert isinstance(handle, SharedPageHandle)
+        if self._stamps[handle.slot] != handle.stamp or handle.fresh_until_s <= now_s:
             return None
-        start, stop = ticket.start, ticket.stop
+        start, stop = handle.start, handle.stop
         if span is not None:
-            stop = start + span.stop - ticket.first
-            start += span.start - ticket.first
-        body = self._copy(ticket, start, stop)
+            stop = start + span.stop - handle.first
+            start += span.start - handle.first
+        body = self._copy(handle, start, stop)
         if body is not None:
-            first = ticket.first if span is None else span.start
-            self._note(ticket, ticket.source, job, first, len(body), reads=1)
+            first = handle.first if span is None else span.start
+            self._record(handle, handle.source, job, first, len(body), reads=1)
         return body
 
-    def lend(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    def take_slice(
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
         """Return None: a worker neither marks blocks as lent nor pins a page until it is sent."""
 
-    def lend_across(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None, see ``lend``."""
+    def take_slices(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
+        """Return None, see ``take_slice``."""
 
-    def place(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
+    def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
         """Return None: the coordinator returns places, on the control listener."""
 
     # ------------------------------------------------------------------ access log
@@ -181,11 +181,11 @@ class WorkerReads:
         if self._uses:
             uses, self._uses = np.frombuffer(self._uses, USE), bytearray()
             kinds, self._kinds = list(self._kinds), {}
-            self._noted(uses, kinds)
+            self._on_flush(uses, kinds)
 
-    def _note(
+    def _record(
         self,
-        shown: SharedPageHandle,
+        handle: SharedPageHandle,
         source: Source,
         job: JobContext | None,
         first: int,
@@ -193,28 +193,28 @@ class WorkerReads:
         *,
         reads: int,
     ) -> None:
-        kind = self._kinds.setdefault(Kind(shown.ref.bucket, source, job), len(self._kinds))
-        self._uses += pack_use(shown.slot, shown.stamp, shown.object_hash, first, size_bytes, kind, reads)
+        kind = self._kinds.setdefault(Kind(handle.ref.bucket, source, job), len(self._kinds))
+        self._uses += pack_use(handle.slot, handle.stamp, handle.object_hash, first, size_bytes, kind, reads)
 
     # ------------------------------------------------------------------ pages
 
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's rule."""
-        shown = self._known.get((ref, number))
+        handle = self._handles.get((ref, number))
         if (
-            shown is not None
-            and self._stamps[shown.slot] == shown.stamp
-            and (number or shown.fresh_until_s > self._now_s())
+            handle is not None
+            and self._stamps[handle.slot] == handle.stamp
+            and (number or handle.fresh_until_s > self._now_s())
         ):
-            return shown
+            return handle
         hashed = object_hash(ref)
         for slot in self._share.candidates(hashed, number):
             if self._hashes[slot] == hashed and self._numbers[slot] == number:
-                shown = self._prove(slot, ref, number)
-                if shown is not None:
-                    shown.object_hash = hashed
-                    self._known.put((ref, number), shown)
-                return shown
+                handle = self._prove(slot, ref, number)
+                if handle is not None:
+                    handle.object_hash = hashed
+                    self._handles.put((ref, number), handle)
+                return handle
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
@@ -245,23 +245,23 @@ class WorkerReads:
             return None
         if header.page.ref != ref or header.page.number != number or self._stamps[slot] != stamp:
             return None
-        shown = SharedPageHandle.__new__(SharedPageHandle)
-        shown.ref, shown.meta = header.page.ref, header.meta
-        shown.fresh_until_s = rule.fresh_until_s(validated_s)
-        shown.first, shown.lender, shown.place = number * self._page_size, None, None
-        shown.slot, shown.stamp, shown.source, shown.can_wait = slot, stamp, tier.source, tier.can_wait
-        shown.descriptor, shown.offset, shown.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
-        shown.start, shown.stop = layout.body_start, layout.body_start + layout.body_bytes
-        return shown
+        handle = SharedPageHandle.__new__(SharedPageHandle)
+        handle.ref, handle.meta = header.page.ref, header.meta
+        handle.fresh_until_s = rule.fresh_until_s(validated_s)
+        handle.first, handle.sendable, handle.place = number * self._page_size, None, None
+        handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
+        handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
+        handle.start, handle.stop = layout.body_start, layout.body_start + layout.body_bytes
+        return handle
 
-    def _copy(self, shown: SharedPageHandle, start: int, stop: int) -> memoryview | None:
+    def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
         """Return bytes of a record; None unless they were the page's from beginning to end."""
-        first = 0 if start == shown.start else start
-        raw = _pread(shown.descriptor, shown.offset + first, stop - first, nowait=shown.can_wait)
+        first = 0 if start == handle.start else start
+        raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
             len(raw) != stop - first
-            or self._stamps[shown.slot] != shown.stamp
-            or not (first or raw.startswith(shown.header))
+            or self._stamps[handle.slot] != handle.stamp
+            or not (first or raw.startswith(handle.header))
         ):
             return None
         return memoryview(raw).toreadonly()[start - first :]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 
-_ANEW_S = 60.0
+_NEW_RUN_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # times ``expires_s``; a week, with the default expiry
@@ -51,7 +51,7 @@ class Job:
         return self.live and len(self.ended) < self.world_size
 
 
-def _nobody(_job: Job) -> None:
+def _ignore(_job: Job) -> None:
     return
 
 
@@ -61,7 +61,7 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and the time it was last reported
-        self.on_epoch: Callable[[Job], None] = _nobody
+        self.on_epoch: Callable[[Job], None] = _ignore
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
@@ -163,7 +163,7 @@ class Jobs:
             return
         latest, heard_s = self._begun.get(job.name, (-1, 0.0))
         # An earlier epoch comes from a rank that is behind, or from a job that has restarted.
-        is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _ANEW_S)
+        is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _NEW_RUN_S)
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)
         if is_new:

@@ -111,9 +111,9 @@ class PageIndex:
         They are in the order of ``samples``, and of the pages of each.
         """
         spans = self.spans[samples].astype(np.int64)
-        owner = np.repeat(np.arange(len(samples)), spans)
-        within = np.arange(len(owner)) - (np.cumsum(spans) - spans)[owner]
-        return self.first[samples].astype(np.int64)[owner] + within, owner
+        sample_of = np.repeat(np.arange(len(samples)), spans)
+        within = np.arange(len(sample_of)) - (np.cumsum(spans) - spans)[sample_of]
+        return self.first[samples].astype(np.int64)[sample_of] + within, sample_of
 
     def inside(self, units: Ids) -> NDArray[np.bool_]:
         """Return which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""

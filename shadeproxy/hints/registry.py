@@ -40,7 +40,7 @@ class Batch:
     hashes: list[int] | None = None
 
 
-def _nobody(_kind: str, _name: str) -> None:
+def _ignore(_kind: str, _name: str) -> None:
     return
 
 
@@ -48,7 +48,7 @@ class HintRegistry:
     """Registry of access hints. ``page_size``: of the cache, in bytes."""
 
     def __init__(
-        self, *, dirty: Callable[[str, str], None] = _nobody, page_size: int = PAGE_SIZE_BYTES
+        self, *, dirty: Callable[[str, str], None] = _ignore, page_size: int = PAGE_SIZE_BYTES
     ) -> None:
         self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}

@@ -132,11 +132,11 @@ class _PageSums:
 
         Differences in f64 lose nothing noticeable beside the mean, as long as no huge score is removed.
         """
-        units, owner = self._pages.units_of(ids)
+        units, sample_of = self._pages.units_of(ids)
         unknown = np.isnan(old)
         difference = scores.astype(np.float64) - np.where(unknown, 0.0, old)
-        np.add.at(self._totals, units, difference[owner])
-        np.add.at(self._known, units, unknown[owner].astype(np.int64))
+        np.add.at(self._totals, units, difference[sample_of])
+        np.add.at(self._known, units, unknown[sample_of].astype(np.int64))
 
     def recount(self, values: Scores) -> None:
         """Compute all sums again from the whole column."""

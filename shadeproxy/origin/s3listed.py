@@ -61,5 +61,5 @@ def _values(head: Head, name: str) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """Return what a stranger sent as it may stand in a log: on one line, and short."""
+    """Return foreign text as it may stand in a log: on one line, and short."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from shadeproxy.engine.read.prefetch_port import Need
 
 _MOST = 65_536
-_AWAITED_S = 30.0
+_MOST_WAIT_S = 30.0
 
 
 class FetchedPages:
@@ -34,7 +34,7 @@ class FetchedPages:
     def awaits(self, need: Need, now_s: float) -> bool:
         """Return whether the page was fetched lately, and its reader has not come yet."""
         asked_s = self._asked_s.get((need.object_hash, need.number))
-        return asked_s is not None and now_s - asked_s < _AWAITED_S
+        return asked_s is not None and now_s - asked_s < _MOST_WAIT_S
 
     def clear(self) -> None:
         """Forget all pages."""

@@ -69,23 +69,23 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches announced samples of ``upcoming`` through ``ahead``. ``start`` once, ``aclose`` once."""
+    """Fetches announced samples of ``upcoming`` through ``port``. ``start`` once, ``aclose`` once."""
 
     def __init__(
-        self, ahead: PrefetchPort, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
+        self, port: PrefetchPort, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
     ) -> None:
-        self._ahead = ahead
+        self._port = port
         self._upcoming = upcoming
         self._next_uses = next_uses
         self._clock = clock
         self._limits = limits
-        self._latency = Latency(ahead.page_size)
-        self._parts = Parts(page_size=ahead.page_size, whole_bytes=limits.whole_bytes)
+        self._latency = Latency(port.page_size)
+        self._parts = Parts(page_size=port.page_size, whole_bytes=limits.whole_bytes)
         self._walks: dict[str, Walk] = {}
         self._queue: list[Wanted] = []  # soonest last
         self._depth = 0
         self._flying: dict[int, _Flying] = {}
-        self._turns = count()
+        self._keys = count()
         self._flying_bytes = 0
         self._failures = 0
         self._refusals = 0
@@ -97,10 +97,10 @@ class Prefetcher:
     def start(self) -> None:
         """Register the listeners and start the task."""
         self._upcoming.on_change(self._woken.set)
-        self._ahead.on_late(self._note_late)
-        self._ahead.on_part(self._note_part)
-        self._ahead.on_first_use(self._note_first_use)
-        self._ahead.on_wanted(self._note_wanted)
+        self._port.on_late(self._note_late)
+        self._port.on_part(self._note_part)
+        self._port.on_first_use(self._note_first_use)
+        self._port.on_wanted(self._note_wanted)
         self._spawn(self._run(), "prefetch")
         self._woken.set()
 
@@ -134,7 +134,7 @@ class Prefetcher:
 
     def _follow(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
         if not self._announced(ref, meta):
-            self._parts.note(ref, meta, span, room_bytes=self._ahead.free_bytes)
+            self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
 
     def _note_first_use(self, hashed: int, number: int) -> None:
         self._was_wanted(hashed, number)
@@ -151,14 +151,14 @@ class Prefetcher:
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
         """Return whether an order announces reads of an object: it knows better than a guess."""
-        last = (meta.size - 1) // self._ahead.page_size
+        last = (meta.size - 1) // self._port.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
         return bool(np.isfinite(self._next_uses.next_use_s(hashes, numbers)).any())
 
     async def _run(self) -> None:
         # Wait for recovery: pages of an earlier process would be fetched again.
-        await self._ahead.recovered()
+        await self._port.recovered()
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -177,7 +177,7 @@ class Prefetcher:
         try:
             action()
         except Exception:  # noqa: BLE001 - a defect: logged and counted, and everything goes on without it
-            self._ahead.note_fault()
+            self._port.note_fault()
             _log.exception("prefetching failed and goes on")
             return False
         return True
@@ -200,7 +200,7 @@ class Prefetcher:
         wanted: list[list[Wanted]] = []
         for outlook in outlooks:
             walk = self._walks[outlook.job]
-            wanted.append(walk.look(self._upcoming, self._ahead, self._window(walk), most, now_s))
+            wanted.append(walk.look(self._upcoming, self._port, self._window(walk), most, now_s))
             if not walk.complete:
                 self._woken.set()
         soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), most)
@@ -217,14 +217,14 @@ class Prefetcher:
         lacking: list[Wanted] = []
         now_s = self._clock.monotonic_s()
         for one in wanted:
-            if self._ahead.lacks(one.need) and not self._fetched.awaits(one.need, now_s):
+            if self._port.lacks(one.need) and not self._fetched.awaits(one.need, now_s):
                 lacking.append(one)
             else:
                 self._walks[one.job].issued(one)
         if not lacking:
             return lacking
         needs = [one.need for one in lacking]
-        wins = self._ahead.winners(
+        wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=int(self._latency.size_bytes)
         )
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
@@ -235,9 +235,9 @@ class Prefetcher:
         Unread pages take the places of pages that would be read from the cache later, so they get a share.
         """
         size_bytes = max(self._latency.size_bytes, 1.0)
-        share_bytes = self._ahead.capacity_bytes * walk.pace.share / len(self._walks)
+        share_bytes = self._port.capacity_bytes * walk.pace.share / len(self._walks)
         within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _LEAST_MISS_RATIO))
-        free = int(self._ahead.free_bytes / size_bytes)
+        free = int(self._port.free_bytes / size_bytes)
         most = min(int(self._limits.ahead_bytes / size_bytes), _MOST_SAMPLES)
         return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
 
@@ -261,23 +261,23 @@ class Prefetcher:
             walk = self._walks.get(wanted.job)
             if walk is not None:
                 walk.issued(wanted)
-                if self._ahead.lacks(wanted.need):
+                if self._port.lacks(wanted.need):
                     self._start(wanted.need, wanted)
         if not self._queue:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
         # All readers share a link: while one waits for it, the rest of big objects takes a small part.
-        demanded = self._ahead.flying > len(self._flying)
+        demanded = self._port.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess, staged=False)
 
     def _start_part(self, guess: Guess, *, staged: bool) -> None:
-        needs = self._ahead.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
+        needs = self._port.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
         if not needs:
             return
-        staged = staged and self._ahead.staging_bytes >= _PART_PAGES * self._ahead.page_size
-        if staged or self._ahead.wins(needs[0]):
+        staged = staged and self._port.staging_bytes >= _PART_PAGES * self._port.page_size
+        if staged or self._port.wins(needs[0]):
             self._start(needs[0], None)
         else:
             self._parts.drop_rest(guess)
@@ -286,24 +286,24 @@ class Prefetcher:
         size_bytes = int(self._latency.size_bytes)
         return (
             len(self._flying) < depth
-            and self._ahead.flying < self._limits.fetches
+            and self._port.flying < self._limits.fetches
             and self._flying_bytes + size_bytes <= self._limits.flying_bytes
-            and self._ahead.may_take(size_bytes)
+            and self._port.may_take(size_bytes)
         )
 
     def _may_lie_ready(self) -> bool:
         """Return whether one more page may come ahead; the first one may, however small the tiers are."""
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
-        return not ready_bytes or ready_bytes + size_bytes <= self._ahead.capacity_bytes // _MOST_READY
+        return not ready_bytes or ready_bytes + size_bytes <= self._port.capacity_bytes // _MOST_READY
 
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
         # Not the page: a fetch of another version of it may still be under way.
-        key = next(self._turns)
+        key = next(self._keys)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
-        flight = self._ahead.begin(need, partial(self._landed, key))
+        flight = self._port.begin(need, partial(self._landed, key))
         now_s = self._clock.monotonic_s()
         self._fetched.add(need, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
@@ -320,7 +320,7 @@ class Prefetcher:
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:
             walk.ready.resize(page, fetched.size_bytes)
-            if fetched.meta.size > self._ahead.page_size:
+            if fetched.meta.size > self._port.page_size:
                 walk.forget(flown.wanted.sample)
         if self._queue:
             self._safely(self._pump)
@@ -328,7 +328,7 @@ class Prefetcher:
             self._woken.set()
 
     def _give_up(self, key: int) -> None:
-        self._ahead.give_up(self._remove(key).flight)
+        self._port.give_up(self._remove(key).flight)
 
     def _remove(self, key: int) -> _Flying:
         flown = self._flying.pop(key)

@@ -69,7 +69,7 @@ class Walk:
         self.pace.note_reads(read, outlook.rate_per_s, now_s)
 
     def look(
-        self, upcoming: Upcoming, ahead: PrefetchPort, count: int, most: int, now_s: float
+        self, upcoming: Upcoming, port: PrefetchPort, count: int, most: int, now_s: float
     ) -> list[Wanted]:
         """Return the missing pages of the next ``count`` samples, soonest first: about ``most`` pages."""
         ids = upcoming.coming(self.job, count)
@@ -85,7 +85,7 @@ class Walk:
         new = ids[self._state[ids] == _UNKNOWN]
         self.complete = len(new) <= _MOST_NEW
         if len(new):
-            self._look_up(upcoming, ahead, list(dict.fromkeys(new[:_MOST_NEW].tolist())))
+            self._look_up(upcoming, port, list(dict.fromkeys(new[:_MOST_NEW].tolist())))
         rate = self.pace.rate_per_s
         per_sample_s = 1 / rate if rate > 0 else 0.0
         places = np.flatnonzero(self._state[ids] == _LACKS)[:most]
@@ -142,7 +142,7 @@ class Walk:
         self._listed = ids
         self._read = 0
 
-    def _look_up(self, upcoming: Upcoming, ahead: PrefetchPort, ids: list[int]) -> None:
+    def _look_up(self, upcoming: Upcoming, port: PrefetchPort, ids: list[int]) -> None:
         room = _MOST_WANTED - sum(map(len, self._needs.values()))
         if room <= 0:
             self.complete = True
@@ -150,7 +150,7 @@ class Walk:
         samples = upcoming.samples(self.job, np.array(ids, dtype=np.uint32))
         left, looked, missing = _MOST_PAGES, 0, 0
         for sample, where in zip(ids, samples, strict=False):
-            pages = list(islice(pages_of(ahead, where), left))
+            pages = list(islice(pages_of(port, where), left))
             if looked and len(pages) == left:
                 self.complete = False  # the rest of it in the next look
                 break
@@ -168,8 +168,8 @@ class Walk:
         self.pace.note_misses(missing, looked)
 
 
-def pages_of(ahead: PrefetchPort, sample: Sample) -> Iterator[Need | None]:
+def pages_of(port: PrefetchPort, sample: Sample) -> Iterator[Need | None]:
     """Yield the missing pages of a sample, and None for each that need not be fetched."""
     if sample.length is None:
-        return ahead.missing(sample.ref)
-    return ahead.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))
+        return port.missing(sample.ref)
+    return port.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))

@@ -82,7 +82,7 @@ class Warm:
 
     def __init__(
         self,
-        ahead: PrefetchPort,
+        port: PrefetchPort,
         listing: PrefixLister,
         *,
         bucket: str,
@@ -96,7 +96,7 @@ class Warm:
         self.uri = f"s3://{bucket}/{prefix}"
         self.dry_run = dry_run
         self.progress = WarmProgress()
-        self._ahead = ahead
+        self._port = port
         self._listing = listing
         self._place = Prefix(bucket, prefix, namespace)
         self._clock = clock
@@ -106,13 +106,13 @@ class Warm:
         self._again: deque[_Page] = deque()
         self._landed = asyncio.Event()
         self._failures = 0
-        self._crowded = False
+        self._under_pressure = False
         self._refusal: OriginError | None = None
 
     async def run(self) -> None:
         """Warm the prefix. Raises OriginError when the origin does not list it, or does not answer."""
         # Wait for recovery: pages of an earlier process would be read again.
-        await self._ahead.recovered()
+        await self._port.recovered()
         if self.dry_run:
             await self._count()
             return
@@ -124,7 +124,7 @@ class Warm:
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
             for flight in list(self._flying):
-                self._ahead.give_up(flight)
+                self._port.give_up(flight)
 
     # ------------------------------------------------------------------ listing
 
@@ -158,11 +158,11 @@ class Warm:
         """Count the bytes of an object that would have to be read."""
         ref, progress = self._ref(entry), self.progress
         progress.done += 1
-        if not self._ahead.cacheable(ref):
+        if not self._port.cacheable(ref):
             progress.not_stored += 1
             return
         missing = 0
-        if self._ahead.holds_other_version(ref, entry.etag):
+        if self._port.holds_other_version(ref, entry.etag):
             missing = entry.size
         else:
             async for _, needs in self._missing(ref, entry):
@@ -172,12 +172,12 @@ class Warm:
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
         """Yield the number of pages looked at, and those of them that would have to be read."""
-        pages = pages_of(Span(0, entry.size), self._ahead.page_size)
+        pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
             if start:
                 await asyncio.sleep(0)
             part = pages[start : start + _ASKED]
-            yield len(part), self._ahead.pages(ref, part, ObjectMeta(entry.etag, entry.size))
+            yield len(part), self._port.pages(ref, part, ObjectMeta(entry.etag, entry.size))
 
     # ------------------------------------------------------------------ reading
 
@@ -205,16 +205,16 @@ class Warm:
     async def _begin(self, entry: ListEntry) -> _Object:
         """Return an object to read, its pages counted; finished at once when there is nothing to read."""
         ref = self._ref(entry)
-        one = _Object(ref, len(pages_of(Span(0, entry.size), self._ahead.page_size)))
+        one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))
         if not entry.size:
             one.read = True  # an empty object stores no page
             self._over(one, 0)
-        elif not self._ahead.cacheable(ref):
+        elif not self._port.cacheable(ref):
             one.lost = True
             self._over(one, one.left)
-        elif self._ahead.holds_other_version(ref, entry.etag):
+        elif self._port.holds_other_version(ref, entry.etag):
             try:
-                await self._ahead.check(ref)
+                await self._port.check(ref)
             except OriginError as error:
                 self._note_failure(one, error)
                 self._over(one, one.left)
@@ -223,8 +223,8 @@ class Warm:
     async def _bring(self, pages: list[_Page]) -> None:
         """Start the pages that win a place."""
         needs = [page.need for page in pages]
-        wins = self._ahead.winners(
-            needs, pending_bytes=self._flying_bytes, guess_bytes=self._ahead.page_size, earned=True
+        wins = self._port.winners(
+            needs, pending_bytes=self._flying_bytes, guess_bytes=self._port.page_size, earned=True
         )
         for page, won in zip(pages, wins.tolist(), strict=True):
             if won:
@@ -239,33 +239,33 @@ class Warm:
             await self._start(self._again.popleft())
 
     async def _start(self, page: _Page) -> None:
-        size_bytes = page.need.size_bytes or self._ahead.page_size
+        size_bytes = page.need.size_bytes or self._port.page_size
         while not self._may_start(size_bytes):
             await self._wait()
         if self._refusal is not None:
             raise self._refusal
-        if not self._ahead.lacks(page.need):
+        if not self._port.lacks(page.need):
             self._over(page.of, 1)
             return
-        flight = self._ahead.begin(page.need, lambda fetched: self._end(flight, page, fetched))
+        flight = self._port.begin(page.need, lambda fetched: self._end(flight, page, fetched))
         self._flying[flight] = size_bytes
         self._flying_bytes += size_bytes
 
     def _may_start(self, size_bytes: int) -> bool:
-        flying = self._ahead.flying
+        flying = self._port.flying
         most = _MOST_AT_A_TIME if flying == len(self._flying) else _BESIDE_OTHERS
         return (
-            not self._crowded
+            not self._under_pressure
             and len(self._flying) < most
             and flying < self._fetches
-            and self._ahead.may_take(size_bytes, pending_bytes=self._flying_bytes)
+            and self._port.may_take(size_bytes, pending_bytes=self._flying_bytes)
         )
 
     async def _wait(self) -> None:
         """Wait for a fetch to land, or a while for other readers to end, which is not signalled."""
-        if self._crowded:
+        if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
-            self._crowded = False
+            self._under_pressure = False
             return
         self._landed.clear()
         with suppress(TimeoutError):
@@ -280,7 +280,7 @@ class Warm:
         one, error = page.of, fetched.error
         if isinstance(error, Overloaded):
             # Demand was quicker: try again until there is room.
-            self._crowded = True
+            self._under_pressure = True
             self._again.append(page)
             return
         if isinstance(error, ObjectChanged) and not page.again:
@@ -290,7 +290,7 @@ class Warm:
             self._note_failure(one, error)
         elif fetched.stored:
             self._failures = 0
-            self._ahead.keep(page.need)
+            self._port.keep(page.need)
             one.read = True
             self.progress.bytes += fetched.size_bytes
         else:

@@ -67,8 +67,8 @@ class SendableFile(Protocol):
         """Descriptor of the open file."""
         ...
 
-    def lend(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)``, which lie within a Lender, as sent. Call this before sendfile."""
+    def mark_sent(self, start: int, stop: int) -> None:
+        """Mark bytes ``[start, stop)``, which are SendableBlocks, as sent. Call this before sendfile."""
         ...
 
 

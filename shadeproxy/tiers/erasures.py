@@ -42,7 +42,7 @@ class Erasures:
         self._settling = threading.Lock()
         self._finished = False
         self._unmarked: dict[int, str] = {}
-        self._in_no_doubt = ""  # reason for which the whole tier could not be put in doubt
+        self._doubt_refused = ""  # reason for which the whole tier could not be put in doubt
 
     def open(self, session: Session) -> None:
         """Begin together with a session of the tier. Raises OSError."""
@@ -74,18 +74,18 @@ class Erasures:
     @property
     def owes(self) -> bool:
         """True if an erasure or a mark failed and must be tried again."""
-        return bool(self._unmarked or self._in_no_doubt or self.owed)
+        return bool(self._unmarked or self._doubt_refused or self.owed)
 
     def unmarked(self, object_hashes: Iterable[int]) -> str:
         """Return the reason why records of one of these objects may come back after a restart, or ""."""
-        if self._in_no_doubt:
-            return self._in_no_doubt
+        if self._doubt_refused:
+            return self._doubt_refused
         return next((self._unmarked[one] for one in object_hashes if one in self._unmarked), "")
 
     @property
     def any_unmarked(self) -> str:
         """Reason as from ``unmarked`` for any object, or ""."""
-        return self._in_no_doubt or next(iter(self._unmarked.values()), "")
+        return self._doubt_refused or next(iter(self._unmarked.values()), "")
 
     # ------------------------------------------------------------------ marking
 
@@ -131,10 +131,10 @@ class Erasures:
         try:
             tombstones.doubt_all()
         except OSError as error:
-            self._in_no_doubt = self._refusal(error)
+            self._doubt_refused = self._refusal(error)
             self._note(error)
         else:
-            self._in_no_doubt = ""
+            self._doubt_refused = ""
             _logger.warning("tier %s: erasures were lost: the next start checks every page", self._name)
 
     def _refusal(self, error: OSError) -> str:
@@ -163,7 +163,7 @@ class Erasures:
                 self._note(error)
         for object_hash in list(self._unmarked):
             self._add(object_hash)
-        if self._in_no_doubt:
+        if self._doubt_refused:
             self.doubt()
 
     def settle(self, turned: int) -> bool:

@@ -72,9 +72,9 @@ class PendingSegments:
         self.dropped.lists += claim.session.lost_lists
         for number, path in self._files.existing():
             segment = self._files.keep(number, path)
-            awaited_bytes = self._space.awaited_bytes_of(segment)
-            self._segments[number] = segment, awaited_bytes
-            self._space.awaited_bytes += awaited_bytes
+            pending_bytes = self._space.pending_bytes_of(segment)
+            self._segments[number] = segment, pending_bytes
+            self._space.pending_bytes += pending_bytes
         self._claim = claim
 
     def disown(self, object_hash: int) -> bool:
@@ -104,8 +104,8 @@ class PendingSegments:
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
         """Add a recovered segment to the space in steps, and yield its pages a few at a time."""
         segment = arrival.segment
-        _, awaited_bytes = self._segments[segment.number]
-        self._space.awaited_bytes -= awaited_bytes
+        _, pending_bytes = self._segments[segment.number]
+        self._space.pending_bytes -= pending_bytes
         self._segments[segment.number] = segment, 0
         self.dropped.records += arrival.damaged
         self.dropped.catalogues += arrival.catalogue_lost

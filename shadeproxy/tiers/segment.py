@@ -94,8 +94,8 @@ class Segment:
         self._address: int = self._bytes.ctypes.data  # cached: asking numpy takes 1 us
         self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
-        # Blocks whose pages a socket may still hold (tiers/lending.py): all, in an earlier process's file.
-        self._lent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
+        # Blocks whose pages a socket may still hold (tiers/sendfile.py): all, in an earlier process's file.
+        self._sent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
 
     @property
     def units(self) -> int:
@@ -179,19 +179,19 @@ class Segment:
             runs.append((first, position))
         return runs
 
-    def lend(self, start: int, stop: int) -> None:
+    def mark_sent(self, start: int, stop: int) -> None:
         """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks of one record alone."""
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-        self._lent[first:last] = b"\x01" * (last - first)
+        self._sent[first:last] = b"\x01" * (last - first)
 
-    def give_back_lent(self, blocks: BlockRange) -> list[BlockRange]:
+    def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
         """Turn the sent slack of a range, which may not be overwritten, to holes, like ``give_back``."""
         runs: list[BlockRange] = []
         position, stop = blocks
-        while (first := self._lent.find(1, position, stop)) >= 0:
-            end = self._lent.find(0, first, stop)
+        while (first := self._sent.find(1, position, stop)) >= 0:
+            end = self._sent.find(0, first, stop)
             position = stop if end < 0 else end
-            self._lent[first:position] = bytes(position - first)
+            self._sent[first:position] = bytes(position - first)
             runs += self.give_back((first, position))
         return runs
 

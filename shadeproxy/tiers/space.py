@@ -34,7 +34,7 @@ class Space:
         self.limit_bytes = capacity_bytes
         self.used_bytes = 0
         self.slack_bytes = 0
-        self.awaited_bytes = 0
+        self.pending_bytes = 0
         self.segments: dict[int, Segment] = {}
         self.empty_segments = 0
         self._most_slack_bytes = slack_bytes
@@ -44,7 +44,7 @@ class Space:
     @property
     def claimed_bytes(self) -> int:
         """Bytes that count against the limit: records, overhead, and pending segments."""
-        return self.used_bytes + self.awaited_bytes
+        return self.used_bytes + self.pending_bytes
 
     @property
     def _room_bytes(self) -> int:
@@ -72,7 +72,7 @@ class Space:
         self.segments[segment.number] = segment
         self.used_bytes += self.overhead_bytes(segment)
 
-    def awaited_bytes_of(self, segment: Segment) -> int:
+    def pending_bytes_of(self, segment: Segment) -> int:
         """Return the bytes that a pending segment counts as, never less than if taken in. Raises OSError."""
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
@@ -144,7 +144,7 @@ class Space:
         self._free.add(address, units)
         freed_bytes = slack_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
         punches: list[Punch] = []
-        for run in segment.give_back_lent(blocks):
+        for run in segment.give_back_sent(blocks):
             slack_bytes -= (run[1] - run[0]) * BLOCK_BYTES
             punches.append((segment, run))
         self.used_bytes -= freed_bytes

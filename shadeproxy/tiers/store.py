@@ -22,7 +22,6 @@ from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.lending import interior, lends
 from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
@@ -42,6 +41,7 @@ from shadeproxy.tiers.record import (
 from shadeproxy.tiers.recovery import Arrival, write_catalogues
 from shadeproxy.tiers.rows import Contents, all_checked
 from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.sendfile import allows_sendfile, interior
 from shadeproxy.tiers.space import Punch, Space
 
 Arguments = TypeVarTuple("Arguments")
@@ -56,8 +56,8 @@ class SegmentStore:
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
     bytes to keep free on the file system. ``contents``: the name of the origin; a cache of another one is
-    refused, or with ``set_aside`` renamed. ``group_id``: group that may read the files too. ``lend``: allow
-    sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
+    refused, or with ``set_aside`` renamed. ``group_id``: group that may read the files too. ``sendfile``:
+    allow sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
     directory of tiers/tombstones.py.
     """
 
@@ -72,7 +72,7 @@ class SegmentStore:
         contents: str = "",
         set_aside: bool = False,
         group_id: int | None = None,
-        lend: bool = False,
+        sendfile: bool = False,
         submit: Submit = run_inline,
         calls: Calls = SYSTEM,
         tombstones: Path | None = None,
@@ -100,7 +100,7 @@ class SegmentStore:
         self._store_id = 0
         self._unmeasured_bytes = 0
         self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
-        self._lends, self._encoder = lend, MetaEncoder()
+        self._sendfile, self._encoder = sendfile, MetaEncoder()
 
     # ------------------------------------------------------------------ owner's thread: facts
 
@@ -122,7 +122,7 @@ class SegmentStore:
         return len(self._space.segments.keys() | self._pending.numbers) + len(self._files.ready)
 
     @property
-    def awaited_segments(self) -> int:
+    def pending_segments(self) -> int:
         """Number of pending segments of an earlier process."""
         return len(self._pending)
 
@@ -146,7 +146,7 @@ class SegmentStore:
         held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
-            self._lends = self._lends and lends(self.path / PROBE_NAME)
+            self._sendfile = self._sendfile and allows_sendfile(self.path / PROBE_NAME)
             self._await_segments(held, setting)
             self.erasures.open(held.session)
         except BaseException:
@@ -218,10 +218,10 @@ class SegmentStore:
         self._collect()
         self._watch_room(record_bytes)
         space = self._space
-        alone = self._lends and units >= WHOLE_BLOCKS_UNITS
-        extent = space.place(units, to_block_end=alone)
+        own_blocks = self._sendfile and units >= WHOLE_BLOCKS_UNITS
+        extent = space.place(units, to_block_end=own_blocks)
         if extent is None and not space.fits_somewhere(units) and self._grow(units):
-            extent = space.place(units, to_block_end=alone)
+            extent = space.place(units, to_block_end=own_blocks)
         if extent is None:
             raise TierFull(f"tier {self.name} has no room for {record_bytes} bytes")
         self._punch(space.trim())
@@ -247,8 +247,8 @@ class SegmentStore:
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
-    def lender(self, location: Location) -> SendableBlocks | None:
-        if not self._lends:
+    def sendable_blocks(self, location: Location) -> SendableBlocks | None:
+        if not self._sendfile:
             return None
         segment, offset, most_bytes = self._resolve(location)
         return SendableBlocks(segment, *interior(offset, offset + most_bytes))
@@ -261,8 +261,8 @@ class SegmentStore:
             self._free(location)
 
     def _free(self, location: Location) -> None:
-        segment, lent = self._space.free(*unpack(location))
-        self._punch(lent)
+        segment, punches = self._space.free(*unpack(location))
+        self._punch(punches)
         if segment.records == 0 and self._space.empty_segments > 1:
             self._punch(self._space.remove_segment(segment))
             self._files.ready.append(segment)

@@ -27,7 +27,7 @@ class Tier(Protocol):
         ...
 
     @property
-    def awaited_segments(self) -> int:
+    def pending_segments(self) -> int:
         """Number of pending segments: left by an earlier process and not taken in yet."""
         ...
 
@@ -122,7 +122,7 @@ class Tier(Protocol):
         """
         ...
 
-    def lender(self, location: Location) -> SendableBlocks | None:
+    def sendable_blocks(self, location: Location) -> SendableBlocks | None:
         """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
         this medium does not allow it, or when overwriting a page would change bytes that a socket still
         holds.

@@ -42,8 +42,8 @@ def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
         "status": lambda: "ready",
         "silent_jobs": no_jobs,
     }
-    live = SimpleNamespace(settings=settings, memory=MemoryWatch())
-    return Checkup(live, origin=origin, clock=clock, **(standing | parts))
+    reloader = SimpleNamespace(settings=settings, memory=MemoryWatch())
+    return Checkup(reloader, origin=origin, clock=clock, **(standing | parts))
 
 
 async def no_jobs() -> tuple[()]:

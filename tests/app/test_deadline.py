@@ -148,8 +148,8 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        assert self.proxy.live.parts is not None
-        return self.proxy.live.parts.engine
+        assert self.proxy.reloader.parts is not None
+        return self.proxy.reloader.parts.engine
 
     async def ask(self, kind: str, key: str = "key") -> tuple[int, bytes, bytes]:
         """Status, head and as much of the body as came; status 0 for an answer that was cut."""
@@ -494,8 +494,8 @@ async def test_reads_ahead_and_prefetches_are_bounded_too(make_case, how):
     case.origin.behave = how
     async with leaving_nothing(case):
         ended = asyncio.get_running_loop().create_future()
-        need = next(iter(case.engine.ahead.missing(ObjectRef("data", "key"))))
-        case.engine.ahead.begin(need, ended.set_result)
+        need = next(iter(case.engine.prefetch_port.missing(ObjectRef("data", "key"))))
+        case.engine.prefetch_port.begin(need, ended.set_result)
         async with asyncio.timeout(LIMIT_S):
             fetched = await ended
         assert isinstance(fetched.error, DeadlineExceeded if how is hang else BodyCutShort)

@@ -31,64 +31,62 @@ def engine():
 
 
 @pytest.fixture
-def knowledge(engine):
-    knowledge, builder = HintRegistry(), ManifestBuilder("train")
+def hints(engine):
+    hints, builder = HintRegistry(), ManifestBuilder("train")
     for number in range(1500):
         builder.add(ObjectRef("b", f"photos/{number:04d}"), None, None)
     builder.add(ObjectRef("labels", "all.csv"), None, None)  # the last one is always compared
-    knowledge.put_dataset(builder.finish())
-    check_data_sets_by_epoch(knowledge, engine)
+    hints.put_dataset(builder.finish())
+    check_data_sets_by_epoch(hints, engine)
     for name, dataset in (("trained", "train"), ("scored", None)):
-        knowledge.put_job(Job(name, dataset=dataset, world_size=2), NOW_S)
-    return knowledge
+        hints.put_job(Job(name, dataset=dataset, world_size=2), NOW_S)
+    return hints
 
 
 ONCE = [("b", "photos/", 3), ("labels", "all.csv", 1)]
 
 
-def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(knowledge, engine):
+def test_each_epoch_is_checked_once_whatever_the_rank_and_the_way_it_is_told(hints, engine):
     for rank in (0, 1):
-        knowledge.report_progress("trained", rank, Progress(0, 10), NOW_S)
-    knowledge.jobs.touch("trained", NOW_S, 0)
+        hints.report_progress("trained", rank, Progress(0, 10), NOW_S)
+    hints.jobs.touch("trained", NOW_S, 0)
     assert engine.checked == ONCE
-    knowledge.jobs.touch("trained", NOW_S, 1)
-    knowledge.report_progress("trained", 0, Progress(1, 0), NOW_S)
-    knowledge.report_progress("trained", 1, Progress(0, 20), NOW_S)  # a rank that is behind
+    hints.jobs.touch("trained", NOW_S, 1)
+    hints.report_progress("trained", 0, Progress(1, 0), NOW_S)
+    hints.report_progress("trained", 1, Progress(0, 20), NOW_S)  # a rank that is behind
     assert engine.checked == ONCE * 2
 
 
-def test_a_job_that_begins_anew_is_checked_again(knowledge, engine):
-    knowledge.jobs.touch("trained", NOW_S, 40)
-    knowledge.jobs.touch("trained", NOW_S + 100, 0)
-    knowledge.jobs.touch("trained", NOW_S + 101, 1)
+def test_a_job_that_begins_anew_is_checked_again(hints, engine):
+    hints.jobs.touch("trained", NOW_S, 40)
+    hints.jobs.touch("trained", NOW_S + 100, 0)
+    hints.jobs.touch("trained", NOW_S + 101, 1)
     assert engine.checked == ONCE * 3
-    knowledge.delete_job("trained")
-    knowledge.put_job(Job("trained", dataset="train"), NOW_S)
-    knowledge.jobs.touch("trained", NOW_S + 102, 0)
+    hints.delete_job("trained")
+    hints.put_job(Job("trained", dataset="train"), NOW_S)
+    hints.jobs.touch("trained", NOW_S + 102, 0)
     assert engine.checked == ONCE * 4
 
 
-def test_ranks_that_are_apart_for_long_are_no_new_beginning(knowledge, engine):
+def test_ranks_that_are_apart_for_long_are_no_new_beginning(hints, engine):
     for minute in range(10):
-        knowledge.jobs.touch("trained", NOW_S + 60 * minute, 1)
-        knowledge.jobs.touch("trained", NOW_S + 60 * minute + 30, 0)
+        hints.jobs.touch("trained", NOW_S + 60 * minute, 1)
+        hints.jobs.touch("trained", NOW_S + 60 * minute + 30, 0)
     assert engine.checked == ONCE
 
 
-def test_a_run_that_ended_and_one_like_it_are_two(knowledge, engine):
-    knowledge.jobs.touch("trained", NOW_S, 0)
+def test_a_run_that_ended_and_one_like_it_are_two(hints, engine):
+    hints.jobs.touch("trained", NOW_S, 0)
     for rank in (0, 1):
-        knowledge.end_rank("trained", rank)
-    knowledge.put_job(Job("trained", dataset="train", world_size=2), NOW_S)
-    knowledge.jobs.touch("trained", NOW_S, 0)
+        hints.end_rank("trained", rank)
+    hints.put_job(Job("trained", dataset="train", world_size=2), NOW_S)
+    hints.jobs.touch("trained", NOW_S, 0)
     assert engine.checked == ONCE * 2
 
 
-def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(
-    knowledge, engine
-):
-    knowledge.jobs.touch("trained", NOW_S)
-    knowledge.jobs.touch("scored", NOW_S, 3)
+def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothing_is_cached(hints, engine):
+    hints.jobs.touch("trained", NOW_S)
+    hints.jobs.touch("scored", NOW_S, 3)
     engine.cache.residents = []
-    knowledge.jobs.touch("trained", NOW_S, 3)
+    hints.jobs.touch("trained", NOW_S, 3)
     assert engine.checked == []

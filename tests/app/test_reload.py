@@ -22,22 +22,22 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(settings: Settings) -> None:
-    live = ConfigReloader(settings, SystemClock())
+    reloader = ConfigReloader(settings, SystemClock())
 
     def load() -> Settings:
         raise RuntimeError("could not determine home directory")
 
-    await live.reload(load)
-    assert live.settings is settings
-    assert "could not determine home directory" in live.reload_error
+    await reloader.reload(load)
+    assert reloader.settings is settings
+    assert "could not determine home directory" in reloader.reload_error
 
 
 @pytest.fixture
-def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
+def reloader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
     """The reloader of a serving proxy, with stand-ins for the parts that a reload changes."""
     monkeypatch.setattr(reload_module, "configure_logging", lambda **_how: None)
-    live = ConfigReloader(settings, SystemClock())
-    live.parts = ReloadTargets(
+    reloader = ConfigReloader(settings, SystemClock())
+    reloader.parts = ReloadTargets(
         authenticator=Mock(),
         rules=Mock(),
         providers={},
@@ -49,7 +49,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
         pins=Mock(),
         grants=Mock(),
     )
-    return live
+    return reloader
 
 
 @pytest.fixture
@@ -60,56 +60,58 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return machine
 
 
-async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(live, settings, machine, capfd) -> None:
-    await live.reload(lambda: settings)
-    assert live.memory.warnings() == []
+async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(
+    reloader, settings, machine, capfd
+) -> None:
+    await reloader.reload(lambda: settings)
+    assert reloader.memory.warnings() == []
     for _ in range(2):
         machine["bytes"] = 100 << 20
         capfd.readouterr()
-        await live.reload(lambda: changed(settings, log_level="warning"))
+        await reloader.reload(lambda: changed(settings, log_level="warning"))
         printed = "".join(capfd.readouterr())
         assert "too little memory" in printed
         assert "but /memory.max allows 100.0 MiB" in printed
-        assert live.settings.telemetry.log_level == "warning"
-        assert live.reload_error == ""
-        assert live.memory.warnings() == ["the proxy may need more memory than its control group allows"]
-        assert "but /memory.max allows 100.0 MiB" in live.memory.told.cause
+        assert reloader.settings.telemetry.log_level == "warning"
+        assert reloader.reload_error == ""
+        assert reloader.memory.warnings() == ["the proxy may need more memory than its control group allows"]
+        assert "but /memory.max allows 100.0 MiB" in reloader.memory.told.cause
     machine["bytes"] = 1 << 50
-    await live.reload(lambda: settings)
-    assert live.memory.warnings() == []
-    assert live.memory.told.possible
+    await reloader.reload(lambda: settings)
+    assert reloader.memory.warnings() == []
+    assert reloader.memory.told.possible
 
 
 async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
-    live, settings, machine, capfd
+    reloader, settings, machine, capfd
 ) -> None:
     machine["bytes"] = 1 << 40
-    await live.reload(lambda: changed(settings, log_level="warning", inflight=2 << 40))
-    assert live.settings.telemetry.log_level == "warning"
-    assert live.needs_restart == ("cache.inflight",)
+    await reloader.reload(lambda: changed(settings, log_level="warning", inflight=2 << 40))
+    assert reloader.settings.telemetry.log_level == "warning"
+    assert reloader.needs_restart == ("cache.inflight",)
     printed = "".join(capfd.readouterr())
     assert "too little memory for a restart" in printed
     assert "cache.inflight 2.0 TiB" in printed
     for _ in range(2):
-        assert live.memory.warnings() == ["the new settings need more memory than there is to start with"]
-        assert live.memory.told.cause.startswith("after a restart, memory: ")
-        assert live.memory.told.remedy
-        await asyncio.to_thread(live.memory.look, live.settings)  # as the watch does
+        assert reloader.memory.warnings() == ["the new settings need more memory than there is to start with"]
+        assert reloader.memory.told.cause.startswith("after a restart, memory: ")
+        assert reloader.memory.told.remedy
+        await asyncio.to_thread(reloader.memory.look, reloader.settings)  # as the watch does
     assert "too little memory" not in "".join(capfd.readouterr())
-    await live.reload(lambda: settings)
-    assert live.memory.warnings() == []
+    await reloader.reload(lambda: settings)
+    assert reloader.memory.warnings() == []
 
 
 async def test_a_failure_to_look_at_memory_keeps_no_reload_from_being_done(
-    live, settings, monkeypatch, capfd
+    reloader, settings, monkeypatch, capfd
 ) -> None:
     def broken() -> MemoryLimit:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(fitting, "memory_limit", broken)
-    await live.reload(lambda: changed(settings, log_level="warning"))
-    assert live.settings.telemetry.log_level == "warning"
-    assert live.reload_error == ""
+    await reloader.reload(lambda: changed(settings, log_level="warning"))
+    assert reloader.settings.telemetry.log_level == "warning"
+    assert reloader.reload_error == ""
     assert "memory could not be looked at" in "".join(capfd.readouterr())
 
 
@@ -119,11 +121,13 @@ def changed(settings: Settings, *, log_level: str, inflight: int | None = None) 
     return settings.model_copy(update={"telemetry": telemetry, "cache": cache})
 
 
-async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(live, settings):
+async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(
+    reloader, settings
+):
     """Else a request head that the lane remembers would stand for what it stood for before."""
-    live.parts.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
+    reloader.parts.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
     with pytest.raises(RuntimeError, match="nobody foresaw it"):
-        await live.reload(lambda: settings)
-    live.parts.authenticator.adopt.assert_called_once()
-    live.parts.engine.forget_rights.assert_called_once()
-    live.parts.lane.forget.assert_called_once()
+        await reloader.reload(lambda: settings)
+    reloader.parts.authenticator.adopt.assert_called_once()
+    reloader.parts.engine.forget_rights.assert_called_once()
+    reloader.parts.lane.forget.assert_called_once()

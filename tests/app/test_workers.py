@@ -1,4 +1,4 @@
-"""A reader process that is still starting when its owner dies, or ends, goes with it."""
+"""A worker that is still starting when its coordinator dies, or ends, goes with it."""
 
 import asyncio
 import os
@@ -10,14 +10,14 @@ import time
 import pytest
 
 from shadeproxy.app.channel import END, Opening
-from shadeproxy.app.reloadable import build_terms
+from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
 from shadeproxy.app.workers import CRADLE
 from shadeproxy.config import Settings
 from shadeproxy.engine.index.columns import Share
 from shadeproxy_bench.machine import is_alive
 
-_OWNER = """
+_COORDINATOR = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], "0", str(os.getpid())], stdout=subprocess.PIPE)
 child.stdout.readline()
@@ -26,29 +26,29 @@ time.sleep(600)
 """
 
 
-def test_it_does_not_outlive_its_owner(tmp_path):
+def test_it_does_not_outlive_its_coordinator(tmp_path):
     package = tmp_path / "shadeproxy" / "app"
     package.mkdir(parents=True)
     for directory in (package, package.parent):
         (directory / "__init__.py").touch()
     (package / "worker.py").write_text("import time\nprint(flush=True)\ntime.sleep(600)\n")
-    owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, CRADLE],
+    coordinator = subprocess.Popen(
+        [sys.executable, "-c", _COORDINATOR, CRADLE],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
         cwd=tmp_path,
     )
-    with owner:
-        reader = int(owner.stdout.readline())
-        assert is_alive(reader)
-        owner.kill()
+    with coordinator:
+        worker = int(coordinator.stdout.readline())
+        assert is_alive(worker)
+        coordinator.kill()
     deadline = time.monotonic() + 60
-    while is_alive(reader):
+    while is_alive(worker):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_it_ends_when_its_owner_is_gone_already():
+def test_it_ends_when_its_coordinator_is_gone_already():
     assert subprocess.run([sys.executable, "-c", CRADLE, "0", "1"], check=False).returncode == 1
 
 
@@ -64,23 +64,23 @@ def listener():
 
 
 @pytest.fixture
-def reader(listener):
-    """A reader process that is to accept from ``listener``, without the process."""
+def worker(listener):
+    """A worker that is to accept from ``listener``, without the process."""
     settings, share = Settings(), Share.create()
     opening = Opening(
-        settings, build_terms(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
+        settings, build_reloadable(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
     )
     yield WorkerProcess(opening)
     os.close(share.descriptor)
 
 
-async def test_told_to_end_before_it_listens_it_takes_nobody(reader, listener):
+async def test_told_to_end_before_it_listens_it_takes_nobody(worker, listener):
     """Its clients would be cut off in the middle of what they ask; they are the next process's."""
-    owner, end = socket.socketpair()
-    with owner, socket.create_connection(listener.getsockname()) as client:
+    coordinator, end = socket.socketpair()
+    with coordinator, socket.create_connection(listener.getsockname()) as client:
         client.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
-        owner.sendall(frame(END))
-        await reader.run(end)
+        coordinator.sendall(frame(END))
+        await worker.run(end)
         for _ in range(20):
             await asyncio.sleep(0)
         taken, _ = listener.accept()
@@ -88,16 +88,16 @@ async def test_told_to_end_before_it_listens_it_takes_nobody(reader, listener):
             assert taken.recv(100).startswith(b"GET /b/k ")
 
 
-async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(reader, listener):
-    owner, end = socket.socketpair()
-    with owner:
-        running = asyncio.create_task(reader.run(end))
-        while reader._server is None:
+async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener):
+    coordinator, end = socket.socketpair()
+    with coordinator:
+        running = asyncio.create_task(worker.run(end))
+        while worker._server is None:
             await asyncio.sleep(0)
-        owner.sendall(frame(END))
-        while not reader._over.is_set():
+        coordinator.sendall(frame(END))
+        while not worker._over.is_set():
             await asyncio.sleep(0)
-        late = reader._protocol()
+        late = worker._protocol()
         await asyncio.get_running_loop().create_connection(lambda: late, *listener.getsockname())
         late.data_received(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
         assert late._opening is None

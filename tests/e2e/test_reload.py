@@ -82,7 +82,7 @@ def clients(directory: Path, *, reader: str = 'buckets = ["da*"]', rest: str = "
 
 @pytest.fixture(params=["1", "2"])
 def reloaded(serve, bucket_directory, tmp_path, request):
-    """With one process, and with a reader process beside it."""
+    """With one process, and with a worker beside it."""
     for key in ("k", "other"):
         (bucket_directory / "data" / key).write_bytes(b"body of " + key.encode())
     one = Reloaded(

@@ -38,7 +38,7 @@ def version_of(key: str, body: bytes) -> int:
     return version
 
 
-def readers(served) -> list[int]:
+def worker_pids(served) -> list[int]:
     """Process ids of what the proxy started."""
     pid = served.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -75,10 +75,10 @@ def plain(answer):
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a reader process waits for connections."""
+    """Whether a worker waits for connections."""
     process, inodes = Path(f"/proc/{pid}"), listening(port)
     with suppress(OSError):
-        # Until it runs a program of its own it has its owner's descriptors, who listens too.
+        # Until it runs a program of its own it has the descriptors of its coordinator, which listens too.
         if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
             return False
         targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
@@ -102,7 +102,7 @@ def workers(serve, bucket_directory):
             origin__kind="file", origin__path=str(bucket_directory), s3__workers=str(count), **settings
         )
         port = int(served.s3.rpartition(":")[2])
-        wait_for(lambda: sum(listens(pid, port) for pid in readers(served)) == count - 1)
+        wait_for(lambda: sum(listens(pid, port) for pid in worker_pids(served)) == count - 1)
         return served
 
     return start
@@ -110,7 +110,7 @@ def workers(serve, bucket_directory):
 
 @pytest.fixture
 def alone(workers):
-    """A proxy whose owner can be stopped, so that whoever answers is a reader."""
+    """A proxy whose coordinator can be stopped, so that only its worker answers."""
     served = workers()
     for n in range(3):
         put(served, f"/data/{n}", body_of(str(n), 1))
@@ -130,7 +130,7 @@ ASKED = [
 ]
 
 
-def test_a_reader_answers_hits_as_the_owner_does(alone):
+def test_a_worker_answers_hits_as_the_coordinator_does(alone):
     expected = [plain(ask(alone, path, method, **fields)) for method, path, fields in ASKED]
     # Two of each object by the fixture, three whole or in part here.
     wait_for(lambda: alone.stats()["totals"]["requests"] == 9)
@@ -147,7 +147,7 @@ def test_a_reader_answers_hits_as_the_owner_does(alone):
     assert after["bytes"] == before["bytes"] + 3 * (SIZE + 90 + 7)
 
 
-def test_what_is_no_hit_goes_through_the_owner_on_the_same_connection(alone):
+def test_what_is_no_hit_goes_through_the_coordinator_on_the_same_connection(alone):
     alone.process.send_signal(signal.SIGSTOP)
     with connect(alone) as connection:
         assert get(connection, "/data/0")[2] == body_of("0", 1)
@@ -237,36 +237,36 @@ def test_overwriting_and_eviction_never_show_an_old_or_a_torn_body(workers, disk
     assert not load.failures
 
 
-def test_a_reader_that_is_killed_loses_its_connections_only_and_is_replaced(workers):
+def test_a_worker_that_is_killed_loses_its_connections_only_and_is_replaced(workers):
     served = workers(3)
     load = Load(served)
-    first = readers(served)
+    first = worker_pids(served)
     for _ in range(3):
         time.sleep(0.5)
-        os.kill(readers(served)[0], signal.SIGKILL)
-        wait_for(lambda: len(readers(served)) == 2)
+        os.kill(worker_pids(served)[0], signal.SIGKILL)
+        wait_for(lambda: len(worker_pids(served)) == 2)
     load.end()
-    assert set(readers(served)) != set(first)
+    assert set(worker_pids(served)) != set(first)
     assert ask(served, "/data/0")[0] == 200
 
 
-def test_a_killed_owner_takes_its_readers_along_and_a_new_one_starts_at_once(workers):
+def test_a_killed_coordinator_takes_its_workers_along_and_a_new_one_starts_at_once(workers):
     served = workers(3)
     load = Load(served)
     for _ in range(2):
         time.sleep(1)
-        old = readers(served)
+        old = worker_pids(served)
         served.stop(signal.SIGKILL)
         wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in old))  # noqa: B023 - called here
         served.start()
-        wait_for(lambda: len(readers(served)) == 2)
+        wait_for(lambda: len(worker_pids(served)) == 2)
     # Threads go on with the new address by themselves: they connect anew.
     time.sleep(2)
     load.end()
 
 
-def test_no_owner_starts_while_a_reader_of_the_last_one_lives(alone):
-    (old,) = readers(alone)
+def test_no_coordinator_starts_while_a_worker_of_the_last_one_lives(alone):
+    (old,) = worker_pids(alone)
     os.kill(old, signal.SIGSTOP)
     alone.stop(signal.SIGKILL)
     with pytest.raises(AssertionError, match=r"is in use by process"):
@@ -278,7 +278,7 @@ def test_no_owner_starts_while_a_reader_of_the_last_one_lives(alone):
 
 
 def test_stopping_ends_idle_connections_and_leaves_no_process(alone):
-    old = readers(alone)
+    old = worker_pids(alone)
     with ExitStack() as open_ones:
         for n in range(20):
             connection = open_ones.enter_context(connect(alone))
@@ -290,10 +290,10 @@ def test_stopping_ends_idle_connections_and_leaves_no_process(alone):
         assert alone.stop() == 0
     assert time.monotonic() - began < 20, "idle connections were waited for"
     assert not any(Path(f"/proc/{pid}/exe").exists() for pid in old)
-    assert "reader process ended" not in json.dumps(alone.log.read_text())
+    assert "worker ended" not in json.dumps(alone.log.read_text())
 
 
-def test_while_a_reader_ends_what_it_sends_nobody_else_is_let_in(workers):
+def test_while_a_worker_ends_what_it_sends_nobody_else_is_let_in(workers):
     served = workers(cache__page_size="32 MiB", cache__ram__capacity="80 MiB", cache__inflight="128 MiB")
     body = body_of("big", 1, 24 << 20)
     put(served, "/data/big", body)
@@ -304,11 +304,11 @@ def test_while_a_reader_ends_what_it_sends_nobody_else_is_let_in(workers):
         slow.request("GET", "/data/big")
         answer = slow.getresponse()
         assert answer.headers["x-shade-cache"] == "ram"
-        (reader,) = readers(served)
+        (worker,) = worker_pids(served)
         served.process.send_signal(signal.SIGCONT)
         served.process.send_signal(signal.SIGTERM)
         wait_for(lambda: refuses(served))
-        assert Path(f"/proc/{reader}/exe").exists(), "it ended before what it sends"
+        assert Path(f"/proc/{worker}/exe").exists(), "it ended before what it sends"
         assert answer.read() == body
     assert served.process.wait(30) == 0
 

@@ -23,15 +23,15 @@ async def test_one_rank_of_four_with_all_epochs_announced(make_bench):
     builder = ManifestBuilder("data")
     for ref in refs:
         builder.add(ref, None, None)
-    knowledge = HintRegistry(page_size=PAGE_BYTES)
-    knowledge.put_dataset(builder.finish())
-    knowledge.put_job(Job("j", dataset="data"), 0.0)
+    hints = HintRegistry(page_size=PAGE_BYTES)
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("j", dataset="data"), 0.0)
     for epoch in range(EPOCHS):
         ids = trace.ids[trace.epochs == epoch]
-        knowledge.orders.put(knowledge.check_order("j", ids, epoch=epoch, rank=0), 0.0)
-    knowledge.orders.settle()
+        hints.orders.put(hints.check_order("j", ids, epoch=epoch, rank=0), 0.0)
+    hints.orders.settle()
     bench = await make_bench(
-        knowledge=knowledge, page_size=PAGE_BYTES, ram_bytes=PLACES * RECORD_BYTES, segment_bytes=1 << 23
+        hints=hints, page_size=PAGE_BYTES, ram_bytes=PLACES * RECORD_BYTES, segment_bytes=1 << 23
     )
     for ref in refs:
         bench.origin.put("b", ref.key, bytes(BODY_BYTES))

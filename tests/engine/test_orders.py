@@ -28,11 +28,11 @@ def known(jobs: int, lines=None, page_size=1 << 20) -> HintRegistry:
     builder = ManifestBuilder("data", page_size=page_size)
     for key, offset, length in lines or [(f"{n:05d}", None, None) for n in range(COUNT)]:
         builder.add(ObjectRef("b", key), offset, length)
-    knowledge = HintRegistry(page_size=page_size)
-    knowledge.put_dataset(builder.finish())
+    hints = HintRegistry(page_size=page_size)
+    hints.put_dataset(builder.finish())
     for number in range(jobs):
-        knowledge.put_job(Job(f"job{number}", dataset="data"), 0.0)
-    return knowledge
+        hints.put_job(Job(f"job{number}", dataset="data"), 0.0)
+    return hints
 
 
 def filled_origin() -> MemoryOrigin:
@@ -45,18 +45,18 @@ def filled_origin() -> MemoryOrigin:
 class Runs:
     """Jobs on one engine, whose reads all take the same time."""
 
-    def __init__(self, bench, knowledge) -> None:
+    def __init__(self, bench, hints) -> None:
         self.bench = bench
-        self.knowledge = knowledge
+        self.hints = hints
 
     def announce(self, job, epoch, order) -> None:
-        new = self.knowledge.check_order(f"job{job}", np.asarray(order), epoch=epoch, rank=0)
-        self.knowledge.orders.put(new, self.bench.clock.now_s())
-        self.knowledge.orders.settle()
+        new = self.hints.check_order(f"job{job}", np.asarray(order), epoch=epoch, rank=0)
+        self.hints.orders.put(new, self.bench.clock.now_s())
+        self.hints.orders.settle()
 
     def score(self, job, scores) -> None:
-        batch = self.knowledge.check_by_ids(f"job{job}", np.arange(COUNT), np.asarray(scores, np.float32))
-        self.knowledge.apply(f"job{job}", batch, self.bench.clock.now_s())
+        batch = self.hints.check_by_ids(f"job{job}", np.arange(COUNT), np.asarray(scores, np.float32))
+        self.hints.apply(f"job{job}", batch, self.bench.clock.now_s())
 
     async def read(self, job, epoch, number) -> bool:
         """Whether it was a hit."""
@@ -90,19 +90,19 @@ def make_runs(make_bench):
     numbers = itertools.count()
 
     async def make(jobs=1, cached=0.2) -> Runs:
-        knowledge = known(jobs)
+        hints = known(jobs)
         bench = await make_bench(
             origin=filled_origin(),
             ram_bytes=int(COUNT * cached) * RECORD,
             page_size=1 << 20,
             rules=IMMUTABLE,
             budget_bytes=8 << 20,
-            knowledge=knowledge,
+            hints=hints,
             name=f"runs{next(numbers)}",
         )
-        for job in knowledge.jobs:
-            knowledge.jobs.touch(job.name, bench.clock.now_s())
-        return Runs(bench, knowledge)
+        for job in hints.jobs:
+            hints.jobs.touch(job.name, bench.clock.now_s())
+        return Runs(bench, hints)
 
     return make
 
@@ -147,7 +147,7 @@ async def test_what_differs_a_little_costs_little(make_runs):
     assert await drawn(await make_runs(), within_a_window) >= exact - 2
     runs = await make_runs()
     assert await drawn(runs, with_strangers) >= 0.95 * exact - 2
-    state = runs.knowledge.orders.state("job0")
+    state = runs.hints.orders.state("job0")
     assert state.believed
     assert state.missed > 0
 
@@ -157,7 +157,7 @@ async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
     runs = await make_runs()
     rng = np.random.default_rng(4)
     ratio = await runs.play(uniform(COUNT, 4), read=[[rng.permutation(COUNT) for _ in range(4)]])
-    assert not runs.knowledge.orders.state("job0").believed
+    assert not runs.hints.orders.state("job0").believed
     assert ratio >= 18  # without an order 20
 
 
@@ -182,7 +182,7 @@ async def test_a_job_that_dies_lets_its_pages_go(make_runs):
     for number in dead.tolist():
         await runs.read(0, 0, number)
     runs.bench.clock.advance(3000)  # not expired, but silent for long
-    runs.knowledge.expire(runs.bench.clock.now_s())
+    runs.hints.expire(runs.bench.clock.now_s())
     for epoch in range(4):
         runs.announce(1, epoch, live)
     hits = [await runs.read(1, epoch, number) for epoch in range(4) for number in live.tolist()]
@@ -211,30 +211,28 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
     runs.announce(0, 0, np.arange(100))
     engine, now_s = runs.bench.engine, runs.bench.clock.now_s()
     job = JobContext("job0")
-    assert runs.knowledge.orders.coming("job0", 100).tolist() == []
+    assert runs.hints.orders.coming("job0", 100).tolist() == []
     runs.announce(0, 1, np.arange(100))
     for number in range(50):
-        ticket = engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s)
-        assert engine.take(ticket, job, now_s) is not None
+        handle = engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s)
+        assert engine.take(handle, job, now_s) is not None
     runs.bench.stats.before_showing()
-    assert (
-        len(runs.knowledge.orders.coming("job0", 100)) <= 55
-    )  # some are taken for the end of the epoch before
-    tickets = [engine.ticket(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
-    uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in tickets], dtype=USE)
+    assert len(runs.hints.orders.coming("job0", 100)) <= 55  # some are taken for the end of the epoch before
+    handles = [engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
+    uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in handles], dtype=USE)
     engine.note_reads(uses, [Kind("b", Source.RAM, job)])
-    assert not set(runs.knowledge.orders.coming("job0", 100).tolist()) & set(range(50, 60))
+    assert not set(runs.hints.orders.coming("job0", 100).tolist()) & set(range(50, 60))
 
 
 async def test_samples_of_a_shard_are_told_apart_by_the_byte_they_begin_with(make_bench):
     lines = [("00000", at, 1000) for at in range(0, SIZE, 1000)]
-    knowledge = known(1, lines, page_size=4096)
-    bench = await make_bench(origin=filled_origin(), ram_bytes=1 << 20, rules=IMMUTABLE, knowledge=knowledge)
-    runs = Runs(bench, knowledge)
+    hints = known(1, lines, page_size=4096)
+    bench = await make_bench(origin=filled_origin(), ram_bytes=1 << 20, rules=IMMUTABLE, hints=hints)
+    runs = Runs(bench, hints)
     runs.announce(0, 0, np.arange(16)[::-1])
     for number in (15, 14, 9):
         spec = RangeSpec(number * 1000, number * 1000 + 999)
         await bench.get("00000", range=spec, job=JobContext("job0"))
-    assert knowledge.orders.coming("job0", 16).tolist() == [13, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0]
+    assert hints.orders.coming("job0", 16).tolist() == [13, 12, 11, 10, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     await bench.get("00000", range=RangeSpec(13_000, 13_999), job=JobContext("job0"), intent=Intent.PREFETCH)
-    assert knowledge.orders.coming("job0", 1).tolist() == [13]
+    assert hints.orders.coming("job0", 1).tolist() == [13]

@@ -26,8 +26,8 @@ async def test_hits_that_are_counted_late_stand_before_later_reads(make_bench):
     now_s = bench.clock.now_s()
     for _ in range(3):
         await asyncio.sleep(0)  # the first use of a page is noted at once, later ones together
-        ticket = bench.engine.ticket(K, 0, now_s)
-        assert bench.engine.take(ticket, JOB, now_s) is not None
+        handle = bench.engine.find_handle(K, 0, now_s)
+        assert bench.engine.take(handle, JOB, now_s) is not None
     assert bench.engine.hit(ReadRequest(K), bench.engine.usable_now(ReadRequest(K)), Span(0, 10)) is not None
     await bench.get("passed/x")
     k, passed = object_hash(K), object_hash(PASSED)

@@ -17,23 +17,23 @@ RATE_PER_S = 50
 class Scene:
     """A job that reads ``DATA`` objects by its order, beside a stock client that reads ``STOCK`` others."""
 
-    def __init__(self, bench, knowledge):
-        self.bench, self.knowledge = bench, knowledge
+    def __init__(self, bench, hints):
+        self.bench, self.hints = bench, hints
         self.orders = [np.random.default_rng(epoch).permutation(DATA) for epoch in range(4)]
         self.random = np.random.default_rng(7)
         for epoch in range(3):
             self.announce(epoch)
 
     def announce(self, epoch):
-        new = self.knowledge.check_order("j", self.orders[epoch], epoch=epoch, rank=0)
-        self.knowledge.orders.put(new, self.bench.clock.now_s())
-        self.knowledge.orders.settle()
+        new = self.hints.check_order("j", self.orders[epoch], epoch=epoch, rank=0)
+        self.hints.orders.put(new, self.bench.clock.now_s())
+        self.hints.orders.settle()
 
     async def read(self, key, job=None):
         _, source = await self.bench.get(key, job=job)
         await self.bench.settle()
         self.bench.clock.advance(1 / RATE_PER_S)
-        self.knowledge.expire(self.bench.clock.now_s())
+        self.hints.expire(self.bench.clock.now_s())
         return source is not Source.ORIGIN
 
     async def train(self, epoch, start, stop):
@@ -51,7 +51,7 @@ class Scene:
 
     def wait(self, seconds):
         self.bench.clock.advance(seconds)
-        self.knowledge.expire(self.bench.clock.now_s())
+        self.hints.expire(self.bench.clock.now_s())
 
 
 STOCK_KEYS = [f"s{n}" for n in range(STOCK)]
@@ -62,11 +62,11 @@ async def scene(make_bench):
     builder = ManifestBuilder("data")
     for n in range(DATA):
         builder.add(ObjectRef("b", f"d{n}"), None, None)
-    knowledge = HintRegistry(page_size=PAGE)
-    knowledge.put_dataset(builder.finish())
-    knowledge.put_job(Job("j", dataset="data"), 0.0)
+    hints = HintRegistry(page_size=PAGE)
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("j", dataset="data"), 0.0)
     bench = await make_bench(
-        knowledge=knowledge,
+        hints=hints,
         page_size=PAGE,
         ram_bytes=PLACES * RECORD,
         segment_bytes=1 << 20,
@@ -74,7 +74,7 @@ async def scene(make_bench):
     )
     for key in (*STOCK_KEYS, *(f"d{n}" for n in range(DATA))):
         bench.origin.put("b", key, bytes(BODY))
-    made = Scene(bench, knowledge)
+    made = Scene(bench, hints)
     await made.train(0, 0, DATA)
     await made.train(1, 0, DATA // 2)
     return made
@@ -87,7 +87,7 @@ async def test_a_killed_job_holds_the_cache_for_tens_of_seconds(scene):
 
 
 async def test_an_ended_job_holds_nothing(scene):
-    scene.knowledge.end_rank("j", 0)
+    scene.hints.end_rank("j", 0)
     await scene.serve(2.4, STOCK_KEYS)
     assert await scene.serve(10, STOCK_KEYS) == 1.0
 
@@ -114,7 +114,7 @@ async def test_a_job_that_nobody_disturbed_finds_all_it_had_after_any_silence(sc
 async def test_a_stock_client_on_the_data_of_a_job_that_is_gone_keeps_the_cached_share(scene, ended):
     """Its own reads are not abandoned: by recency alone a shuffled epoch would hit much less."""
     if ended:
-        scene.knowledge.end_rank("j", 0)
+        scene.hints.end_rank("j", 0)
     scene.wait(60)
     keys = [f"d{n}" for n in range(DATA)]
     await scene.serve(60, keys)
@@ -123,7 +123,7 @@ async def test_a_stock_client_on_the_data_of_a_job_that_is_gone_keeps_the_cached
 
 async def test_a_job_in_use_on_the_same_data_keeps_it_from_being_abandoned(scene):
     scene.wait(100)
-    assert [one.job for one in scene.knowledge.orders.abandoned] == ["j"]
-    scene.knowledge.put_job(Job("k", dataset="data"), scene.bench.clock.now_s())
+    assert [one.job for one in scene.hints.orders.abandoned] == ["j"]
+    scene.hints.put_job(Job("k", dataset="data"), scene.bench.clock.now_s())
     scene.wait(1)
-    assert not scene.knowledge.orders.abandoned
+    assert not scene.hints.orders.abandoned

@@ -338,7 +338,7 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def books_balance(self):
         self.run(self.settle())
-        if not self.cache.awaited_segments:
+        if not self.cache.pending_segments:
             self.engine.assert_quiescent()
 
     def teardown(self):

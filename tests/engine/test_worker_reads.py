@@ -36,14 +36,14 @@ def beside(make_bench):
             TierFiles(m.tier.path, m.tier.claim.store_id, m.source, m.load is not None)
             for m in bench.cache.media
         ]
-        bench.noted = []
+        bench.flushed = []
         reader = WorkerReads(
             Share(os.dup(share.descriptor)),
             tiers,
             rules=Rules(rules),
             clock=bench.clock,
             page_size=PAGE,
-            noted=lambda *what: bench.noted.append(what),
+            on_flush=lambda *what: bench.flushed.append(what),
         )
         return bench, reader
 
@@ -65,9 +65,9 @@ async def test_it_has_what_the_engine_has(beside):
         assert hit(reader, BIG, span) == BODIES[BIG][span.start : span.stop]
     assert hit(reader, BIG) is None  # of so many pages the engine streams
     assert hit(reader, ObjectRef("b", "none")) is None
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
-    assert reader.take(ticket, None, bench.clock.now_s()) == BODIES[SMALL]
-    assert not reader.ticket(BIG, 0, bench.clock.now_s()).whole
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
+    assert reader.take(handle, None, bench.clock.now_s()) == BODIES[SMALL]
+    assert not reader.find_handle(BIG, 0, bench.clock.now_s()).whole
 
 
 @pytest.mark.parametrize("kwargs", [{"force_check": True}, {"upstream": Upstream("other")}])
@@ -79,11 +79,11 @@ async def test_what_the_origin_decides_is_not_for_it(beside, kwargs):
 @pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.REVALIDATE])
 async def test_what_is_not_fresh_is_for_the_engine(beside, freshness):
     bench, reader = await beside(rules=(Rule(freshness=freshness, ttl_s=10.0),))
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
-    assert (ticket is not None) == (freshness is Freshness.TTL)
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
+    assert (handle is not None) == (freshness is Freshness.TTL)
     bench.clock.advance(11)
     assert hit(reader) is None
-    assert ticket is None or reader.take(ticket, None, bench.clock.now_s()) is None
+    assert handle is None or reader.take(handle, None, bench.clock.now_s()) is None
     await bench.engine._versions.check(SMALL, PLAIN.upstream)
     assert (hit(reader) is not None) == (freshness is Freshness.TTL)
 
@@ -107,10 +107,10 @@ async def touch_bucket(bench):
 @pytest.mark.parametrize("change", [overwrite, purge, touch_bucket])
 async def test_a_change_counts_from_the_moment_it_is_decided(beside, change):
     bench, reader = await beside()
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     assert hit(reader) == BODIES[SMALL]
     await change(bench)
-    assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert reader.take(handle, None, bench.clock.now_s()) is None
     assert hit(reader) == (b"new" * 800 if change is overwrite else None)
 
 
@@ -119,7 +119,7 @@ async def test_a_change_counts_from_the_moment_it_is_decided(beside, change):
 async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, before, when):
     """The page leaves and another one takes its place, just before or after its bytes are read."""
     bench, reader = await beside()
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s()) if when == "copying" else None
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s()) if when == "copying" else None
     read = module._pread
 
     def disturbed(*args, **kwargs):
@@ -133,19 +133,19 @@ async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, b
         return read(*args, **kwargs) if before else found
 
     monkeypatch.setattr(module, "_pread", disturbed)
-    if ticket is None:
+    if handle is None:
         assert reader.usable_now(PLAIN) is None
     else:
-        assert reader.take(ticket, None, bench.clock.now_s()) is None
+        assert reader.take(handle, None, bench.clock.now_s()) is None
     assert hit(reader) == BODIES[SMALL]
 
 
 async def test_a_header_that_is_another_s_is_not_believed(beside):
     bench, reader = await beside()
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     (slot,) = bench.cache.residents.pages_of(module.object_hash(SMALL))
     bench.cache.media[0].tier.erase(int(bench.cache.residents.location[slot]))
-    assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert reader.take(handle, None, bench.clock.now_s()) is None
 
 
 async def test_an_unverified_page_is_shown_when_its_body_was_checked(beside):
@@ -164,12 +164,12 @@ async def test_an_unverified_page_is_shown_when_its_body_was_checked(beside):
 async def test_a_table_that_outgrew_its_place_is_no_longer_read(beside, monkeypatch):
     monkeypatch.setattr(columns, "SHARED_CAPACITY", 8)
     bench, reader = await beside()
-    ticket = reader.ticket(PLAIN.ref, 0, bench.clock.now_s())
+    handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     assert hit(reader) == BODIES[SMALL]
     bench.origin.put("b", "more", b"more" * 6000)
     await bench.get("more")
     await bench.settle()
-    assert reader.take(ticket, None, bench.clock.now_s()) is None
+    assert reader.take(handle, None, bench.clock.now_s()) is None
     assert hit(reader) is None
     assert await bench.get("small") == (BODIES[SMALL], Source.RAM)
 
@@ -177,14 +177,14 @@ async def test_a_table_that_outgrew_its_place_is_no_longer_read(beside, monkeypa
 async def test_reads_arrive_in_the_statistics_and_in_the_order_of_use(beside):
     bench, reader = await beside()
     before, job = bench.stats.totals(), JobContext("j", 1, 0)
-    reader.take(reader.ticket(PLAIN.ref, 0, bench.clock.now_s()), job, bench.clock.now_s())
+    reader.take(reader.find_handle(PLAIN.ref, 0, bench.clock.now_s()), job, bench.clock.now_s())
     hit(reader, BIG, Span(PAGE - 5, PAGE + 5), range=parse_range("bytes=1-2"))
     reader.flush()
     reader.flush()
-    (noted,) = bench.noted
+    (flushed,) = bench.flushed
     (slot,) = bench.cache.residents.pages_of(module.object_hash(SMALL))
     used = float(bench.cache.residents.uses[slot])
-    bench.engine.note_reads(*noted)
+    bench.engine.note_reads(*flushed)
     after = bench.stats.totals()
     assert after.hits_ram == before.hits_ram + 2
     assert after.bytes == before.bytes + len(BODIES[SMALL]) + 10

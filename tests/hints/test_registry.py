@@ -23,20 +23,20 @@ def hashes(*keys):
     return np.array([object_hash(ObjectRef("b", key)) for key in keys], dtype=np.uint64)
 
 
-def weights(knowledge, *keys):
+def weights(hints, *keys):
     """Of the first page of each object, or of (key, page number)."""
     pages = [(key, 0) if isinstance(key, str) else key for key in keys]
     numbers = np.array([number for _, number in pages], dtype=np.uint32)
-    found = knowledge.weights_of(hashes(*(key for key, _ in pages)), numbers)
+    found = hints.weights_of(hashes(*(key for key, _ in pages)), numbers)
     return [None if np.isnan(weight) else weight for weight in found.tolist()]
 
 
-def score(knowledge, job, ids, scores, now_s=NOW_S):
-    return knowledge.apply(job, knowledge.check_by_ids(job, ids, scores), now_s)
+def score(hints, job, ids, scores, now_s=NOW_S):
+    return hints.apply(job, hints.check_by_ids(job, ids, scores), now_s)
 
 
-def score_keys(knowledge, job, scores, now_s=NOW_S):
-    return knowledge.apply(job, knowledge.check_by_keys(job, scores), now_s)
+def score_keys(hints, job, scores, now_s=NOW_S):
+    return hints.apply(job, hints.check_by_keys(job, scores), now_s)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def dirty():
 
 
 @pytest.fixture
-def knowledge(make, dirty):
+def hints(make, dirty):
     known = HintRegistry(dirty=lambda kind, name: dirty.append((kind, name)))
     known.put_dataset(make("x", "y", "z"))
     known.put_job(Job("one", dataset="train"), NOW_S)
@@ -53,185 +53,185 @@ def knowledge(make, dirty):
     return known
 
 
-def test_nothing_known_weighs_nan(knowledge):
+def test_nothing_known_weighs_nan(hints):
     assert weights(HintRegistry(), "x") == [None]
-    assert weights(knowledge, "x", "other") == [None, None]
-    assert knowledge.weights_of(hashes(), np.empty(0, dtype=np.uint32)).shape == (0,)
+    assert weights(hints, "x", "other") == [None, None]
+    assert hints.weights_of(hashes(), np.empty(0, dtype=np.uint32)).shape == (0,)
 
 
-def test_scores_change_weights_at_once(knowledge, dirty):
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    assert weights(knowledge, "x", "y", "z", "other") == [0.5, 1.5, None, None]
-    score(knowledge, "one", [2], [8.0])
-    assert weights(knowledge, "z", "x") == [2.0, 0.25]
+def test_scores_change_weights_at_once(hints, dirty):
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    assert weights(hints, "x", "y", "z", "other") == [0.5, 1.5, None, None]
+    score(hints, "one", [2], [8.0])
+    assert weights(hints, "z", "x") == [2.0, 0.25]
     assert dirty == [("scores", "one"), ("scores", "one")]
 
 
-def test_all_zero_scores_weigh_the_mean(knowledge):
-    score(knowledge, "one", [0, 1], [0.0, 0.0])
-    assert weights(knowledge, "x", "z") == [1.0, None]
+def test_all_zero_scores_weigh_the_mean(hints):
+    score(hints, "one", [0, 1], [0.0, 0.0])
+    assert weights(hints, "x", "z") == [1.0, None]
 
 
-def test_jobs_on_one_dataset_are_averaged_by_their_weight(knowledge):
-    knowledge.put_job(Job("two", dataset="train", weight=3.0), NOW_S)
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    score(knowledge, "two", [1, 2], [3.0, 1.0])
-    assert weights(knowledge, "x", "y", "z") == [0.5, (1.5 + 3 * 1.5) / 4, 0.5]
+def test_jobs_on_one_dataset_are_averaged_by_their_weight(hints):
+    hints.put_job(Job("two", dataset="train", weight=3.0), NOW_S)
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    score(hints, "two", [1, 2], [3.0, 1.0])
+    assert weights(hints, "x", "y", "z") == [0.5, (1.5 + 3 * 1.5) / 4, 0.5]
 
 
 def test_a_page_weighs_what_the_samples_in_it_weigh_together(make, dirty):
-    knowledge = HintRegistry(page_size=100)
+    hints = HintRegistry(page_size=100)
     parts = [("s", 0, 60), ("s", 60, 80), ("s", 140, 60), ("s", 500, 10), "t", "t", "u"]
-    knowledge.put_dataset(make(*parts, page_size=100))
-    knowledge.put_job(Job("one", dataset="train"), NOW_S)
-    score(knowledge, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # 2 is the mean
-    assert weights(knowledge, ("s", 0), ("s", 1)) == [1.5, 3.0]
+    hints.put_dataset(make(*parts, page_size=100))
+    hints.put_job(Job("one", dataset="train"), NOW_S)
+    score(hints, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # 2 is the mean
+    assert weights(hints, ("s", 0), ("s", 1)) == [1.5, 3.0]
     # Of two samples one is unknown, and counts as the mean; of one, the policy judges.
-    assert weights(knowledge, ("t", 0), ("t", 9)) == [1.5, 1.5]
-    assert weights(knowledge, ("s", 5), ("s", 2), ("s", 6), "u") == [None, None, None, None]
-    score(knowledge, "one", [1], [10.0])
-    assert weights(knowledge, ("s", 0), ("s", 1)) == [11 / 4, 14 / 4]
+    assert weights(hints, ("t", 0), ("t", 9)) == [1.5, 1.5]
+    assert weights(hints, ("s", 5), ("s", 2), ("s", 6), "u") == [None, None, None, None]
+    score(hints, "one", [1], [10.0])
+    assert weights(hints, ("s", 0), ("s", 1)) == [11 / 4, 14 / 4]
 
 
-def test_over_several_datasets_the_largest_weight_counts(knowledge, make):
-    knowledge.put_dataset(make("y", "x", name="val"))
-    knowledge.put_job(Job("two", dataset="val"), NOW_S)
-    knowledge.put_job(Job("free"), NOW_S)
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    score(knowledge, "two", [0, 1], [1.0, 3.0])
-    assert weights(knowledge, "x", "y") == [1.5, 1.5]
-    score_keys(knowledge, "free", {"b/x": 9.0, "b/q": 1.0})
-    assert weights(knowledge, "x", "q") == [1.8, 0.2]
+def test_over_several_datasets_the_largest_weight_counts(hints, make):
+    hints.put_dataset(make("y", "x", name="val"))
+    hints.put_job(Job("two", dataset="val"), NOW_S)
+    hints.put_job(Job("free"), NOW_S)
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    score(hints, "two", [0, 1], [1.0, 3.0])
+    assert weights(hints, "x", "y") == [1.5, 1.5]
+    score_keys(hints, "free", {"b/x": 9.0, "b/q": 1.0})
+    assert weights(hints, "x", "q") == [1.8, 0.2]
 
 
-def test_a_silent_job_stops_counting_until_it_is_heard_of(knowledge):
-    score(knowledge, "one", [0], [1.0])
-    knowledge.expire(NOW_S + 3599)
-    assert weights(knowledge, "x") == [1.0]
-    knowledge.expire(NOW_S + 3600)
-    assert weights(knowledge, "x") == [None]
-    knowledge.jobs.touch("one", NOW_S + 4000)
-    assert weights(knowledge, "x") == [1.0]
-    knowledge.jobs.touch("nobody", NOW_S)
+def test_a_silent_job_stops_counting_until_it_is_heard_of(hints):
+    score(hints, "one", [0], [1.0])
+    hints.expire(NOW_S + 3599)
+    assert weights(hints, "x") == [1.0]
+    hints.expire(NOW_S + 3600)
+    assert weights(hints, "x") == [None]
+    hints.jobs.touch("one", NOW_S + 4000)
+    assert weights(hints, "x") == [1.0]
+    hints.jobs.touch("nobody", NOW_S)
 
 
-def test_a_job_silent_for_long_is_forgotten(knowledge, dirty):
-    score(knowledge, "one", [0], [1.0])
+def test_a_job_silent_for_long_is_forgotten(hints, dirty):
+    score(hints, "one", [0], [1.0])
     dirty.clear()
-    knowledge.expire(NOW_S + 3600 * FORGET_AFTER)
-    assert "one" not in knowledge.jobs
-    assert knowledge.scoreboard == {}
+    hints.expire(NOW_S + 3600 * FORGET_AFTER)
+    assert "one" not in hints.jobs
+    assert hints.scoreboard == {}
     assert set(dirty) == {("jobs", "one"), ("scores", "one")}
-    knowledge.delete_dataset("train")
+    hints.delete_dataset("train")
 
 
-def test_progress_is_a_sign_of_life(knowledge):
-    knowledge.expire(NOW_S + 5000)
-    assert not knowledge.jobs.get("one").live
-    knowledge.report_progress("one", 0, Progress(1, 2), NOW_S + 5001)
-    assert knowledge.jobs.get("one").live
-    assert knowledge.jobs.get("one").progress == {0: Progress(1, 2)}
+def test_progress_is_a_sign_of_life(hints):
+    hints.expire(NOW_S + 5000)
+    assert not hints.jobs.get("one").live
+    hints.report_progress("one", 0, Progress(1, 2), NOW_S + 5001)
+    assert hints.jobs.get("one").live
+    assert hints.jobs.get("one").progress == {0: Progress(1, 2)}
 
 
-def test_a_smaller_world_forgets_the_ranks_beyond(knowledge):
-    knowledge.put_job(Job("one", dataset="train", world_size=2), NOW_S)
-    knowledge.report_progress("one", 1, Progress(0, 5), NOW_S)
-    knowledge.put_job(Job("one", dataset="train", world_size=1), NOW_S)
-    assert knowledge.jobs.get("one").progress == {}
+def test_a_smaller_world_forgets_the_ranks_beyond(hints):
+    hints.put_job(Job("one", dataset="train", world_size=2), NOW_S)
+    hints.report_progress("one", 1, Progress(0, 5), NOW_S)
+    hints.put_job(Job("one", dataset="train", world_size=1), NOW_S)
+    assert hints.jobs.get("one").progress == {}
 
 
-def test_names_that_are_unknown_say_how_to_register_them(knowledge):
+def test_names_that_are_unknown_say_how_to_register_them(hints):
     with pytest.raises(UnknownName) as caught:
-        knowledge.jobs.get("no")
+        hints.jobs.get("no")
     assert caught.value.hint == "register it: PUT /v1/jobs/no"
     with pytest.raises(UnknownName) as caught:
-        knowledge.put_job(Job("j", dataset="no"), NOW_S)
+        hints.put_job(Job("j", dataset="no"), NOW_S)
     assert caught.value.hint == "register it: PUT /v1/datasets/no"
-    assert "j" not in knowledge.jobs
+    assert "j" not in hints.jobs
 
 
-def test_jobs_and_datasets_are_bounded(knowledge, make, monkeypatch):
+def test_jobs_and_datasets_are_bounded(hints, make, monkeypatch):
     monkeypatch.setattr(jobs_module, "MAX_JOBS", 1)
     monkeypatch.setattr(registry_module, "MAX_DATASETS", 1)
     with pytest.raises(Conflict, match="1 jobs are registered already"):
-        knowledge.put_job(Job("two"), NOW_S)
+        hints.put_job(Job("two"), NOW_S)
     with pytest.raises(Conflict, match="1 datasets are registered already"):
-        knowledge.put_dataset(make("x", name="val"))
-    knowledge.put_job(Job("one", dataset="train"), NOW_S)
+        hints.put_dataset(make("x", name="val"))
+    hints.put_job(Job("one", dataset="train"), NOW_S)
 
 
-def test_the_same_manifest_again_changes_nothing(knowledge, make, dirty):
-    assert knowledge.put_dataset(make("x", "y", "z")) is False
+def test_the_same_manifest_again_changes_nothing(hints, make, dirty):
+    assert hints.put_dataset(make("x", "y", "z")) is False
     assert dirty == []
 
 
-def test_an_unused_dataset_may_be_replaced(knowledge, make):
-    knowledge.delete_job("one")
-    assert knowledge.put_dataset(make("q")) is True
-    assert knowledge.dataset("train").count == 1
+def test_an_unused_dataset_may_be_replaced(hints, make):
+    hints.delete_job("one")
+    assert hints.put_dataset(make("q")) is True
+    assert hints.dataset("train").count == 1
 
 
-def test_by_key_every_sample_of_the_object_is_scored(knowledge, make):
-    knowledge.put_dataset(make(("s", 0, 5), ("s", 5, 5), "x", name="shards"))
-    knowledge.put_job(Job("two", dataset="shards"), NOW_S)
-    assert score_keys(knowledge, "two", {"b/s": 2.0}) == 2
-    assert knowledge.scores("two")[:2].tolist() == [2.0, 2.0]
-    assert np.isnan(knowledge.scores("two")[2])
+def test_by_key_every_sample_of_the_object_is_scored(hints, make):
+    hints.put_dataset(make(("s", 0, 5), ("s", 5, 5), "x", name="shards"))
+    hints.put_job(Job("two", dataset="shards"), NOW_S)
+    assert score_keys(hints, "two", {"b/s": 2.0}) == 2
+    assert hints.scores("two")[:2].tolist() == [2.0, 2.0]
+    assert np.isnan(hints.scores("two")[2])
 
 
-def test_a_bucket_slash_key_may_hold_slashes_and_must_be_unicode(knowledge):
-    knowledge.put_job(Job("free"), NOW_S)
-    score_keys(knowledge, "free", {"b/a//c": 1.0, "b/ü": 1.0})
-    assert weights(knowledge, "a//c", "ü") == [1.0, 1.0]
+def test_a_bucket_slash_key_may_hold_slashes_and_must_be_unicode(hints):
+    hints.put_job(Job("free"), NOW_S)
+    score_keys(hints, "free", {"b/a//c": 1.0, "b/ü": 1.0})
+    assert weights(hints, "a//c", "ü") == [1.0, 1.0]
     with pytest.raises(InvalidRequest, match="not valid Unicode"):
-        knowledge.check_by_keys("free", {"b/\ud800": 1.0})
+        hints.check_by_keys("free", {"b/\ud800": 1.0})
     for bad in ("b", "b/", "/k", ""):
         with pytest.raises(InvalidRequest, match="is not BUCKET/KEY"):
-            knowledge.check_by_keys("free", {bad: 1.0})
+            hints.check_by_keys("free", {bad: 1.0})
 
 
-def test_a_growing_job_that_is_full_keeps_what_it_had(knowledge, monkeypatch):
-    knowledge.put_job(Job("free"), NOW_S)
-    monkeypatch.setattr(knowledge.space("free"), "_max_objects", 1)
-    score_keys(knowledge, "free", {"b/p": 1.0})
+def test_a_growing_job_that_is_full_keeps_what_it_had(hints, monkeypatch):
+    hints.put_job(Job("free"), NOW_S)
+    monkeypatch.setattr(hints.space("free"), "_max_objects", 1)
+    score_keys(hints, "free", {"b/p": 1.0})
     with pytest.raises(InvalidRequest, match="at most 1 objects"):
-        score_keys(knowledge, "free", {"b/p": 5.0, "b/q": 5.0})
-    assert knowledge.scores("free").tolist() == [1.0]
+        score_keys(hints, "free", {"b/p": 5.0, "b/q": 5.0})
+    assert hints.scores("free").tolist() == [1.0]
 
 
-def test_reads_belong_to_the_only_live_job_on_the_dataset(knowledge):
+def test_reads_belong_to_the_only_live_job_on_the_dataset(hints):
     hashes = np.array([object_hash(ObjectRef("b", key)) for key in ("x", "other", "x")], dtype=np.uint64)
-    assert knowledge.jobs_of(hashes) == ["one", None, "one"]
-    assert knowledge.jobs_of([object_hash(ObjectRef("b", "x"))]) == ["one"]
+    assert hints.jobs_of(hashes) == ["one", None, "one"]
+    assert hints.jobs_of([object_hash(ObjectRef("b", "x"))]) == ["one"]
     near = object_hash(ObjectRef("b", "z"))  # that numpy would take for a signed number
     assert near < 1 << 63
-    assert knowledge.jobs_of([near, near + 1]) == ["one", None]
-    knowledge.put_job(Job("two", dataset="train"), NOW_S + 3600)
-    assert knowledge.jobs_of(hashes) == [None, None, None]
-    knowledge.expire(NOW_S + 3600)
-    assert knowledge.jobs_of(hashes) == ["two", None, "two"]
+    assert hints.jobs_of([near, near + 1]) == ["one", None]
+    hints.put_job(Job("two", dataset="train"), NOW_S + 3600)
+    assert hints.jobs_of(hashes) == [None, None, None]
+    hints.expire(NOW_S + 3600)
+    assert hints.jobs_of(hashes) == ["two", None, "two"]
 
 
-def test_reads_belong_to_the_job_in_use_before_those_that_ended(knowledge):
+def test_reads_belong_to_the_job_in_use_before_those_that_ended(hints):
     hashes = [object_hash(ObjectRef("b", "x"))]
-    knowledge.jobs.end("one", 0)
-    assert knowledge.jobs_of(hashes) == ["one"]
-    knowledge.put_job(Job("two", dataset="train"), NOW_S)
-    assert knowledge.jobs_of(hashes) == ["two"]
-    knowledge.jobs.end("two", 0)
-    assert knowledge.jobs_of(hashes) == [None]
-    knowledge.put_job(Job("one", dataset="train"), NOW_S)
-    assert knowledge.jobs_of(hashes) == ["one"]
+    hints.jobs.end("one", 0)
+    assert hints.jobs_of(hashes) == ["one"]
+    hints.put_job(Job("two", dataset="train"), NOW_S)
+    assert hints.jobs_of(hashes) == ["two"]
+    hints.jobs.end("two", 0)
+    assert hints.jobs_of(hashes) == [None]
+    hints.put_job(Job("one", dataset="train"), NOW_S)
+    assert hints.jobs_of(hashes) == ["one"]
 
 
 # ------------------------------------------------------------------ durable state
 
 
-def store(knowledge, dirty):
+def store(hints, dirty):
     """What a store holds after every announced change was exported."""
     kept = {}
     for kind, name in dirty:
-        blob = knowledge.export(kind, name)
+        blob = hints.export(kind, name)
         if blob is None:
             kept.pop((kind, name), None)
         else:
@@ -251,27 +251,27 @@ def restart(kept, now_s=NOW_S):
 @pytest.fixture
 def busy(make):
     dirty = []
-    knowledge = HintRegistry(dirty=lambda kind, name: dirty.append((kind, name)))
-    knowledge.put_dataset(make("x", "y", "z"))
-    knowledge.put_dataset(make(("s", 0, 5), ("s", 5, 5), "t", name="shards"))
-    knowledge.put_job(Job("one", dataset="train", weight=2.0, world_size=3), NOW_S)
-    knowledge.put_job(Job("two", dataset="shards"), NOW_S)
-    knowledge.put_job(Job("free"), NOW_S)
-    knowledge.report_progress("one", 2, Progress(4, 5), NOW_S)
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    score(knowledge, "two", [1, 2], [4.0, 1.0])
-    score_keys(knowledge, "free", {"b/p": 1.0, "b/q": 2.0})
-    return knowledge, dirty
+    hints = HintRegistry(dirty=lambda kind, name: dirty.append((kind, name)))
+    hints.put_dataset(make("x", "y", "z"))
+    hints.put_dataset(make(("s", 0, 5), ("s", 5, 5), "t", name="shards"))
+    hints.put_job(Job("one", dataset="train", weight=2.0, world_size=3), NOW_S)
+    hints.put_job(Job("two", dataset="shards"), NOW_S)
+    hints.put_job(Job("free"), NOW_S)
+    hints.report_progress("one", 2, Progress(4, 5), NOW_S)
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    score(hints, "two", [1, 2], [4.0, 1.0])
+    score_keys(hints, "free", {"b/p": 1.0, "b/q": 2.0})
+    return hints, dirty
 
 
 def test_everything_survives_a_restart(busy):
-    knowledge, dirty = busy
-    again = restart(store(knowledge, dirty))
+    hints, dirty = busy
+    again = restart(store(hints, dirty))
     keys = ("x", "y", "z", "s", "t", "p", "q", "other")
-    assert weights(again, *keys) == weights(knowledge, *keys)
-    assert again.dataset("shards").digest == knowledge.dataset("shards").digest
-    assert list(again.dataset("shards").samples()) == list(knowledge.dataset("shards").samples())
-    assert again.jobs.get("one") == knowledge.jobs.get("one")
+    assert weights(again, *keys) == weights(hints, *keys)
+    assert again.dataset("shards").digest == hints.dataset("shards").digest
+    assert list(again.dataset("shards").samples()) == list(hints.dataset("shards").samples())
+    assert again.jobs.get("one") == hints.jobs.get("one")
     score_keys(again, "free", {"b/q": 4.0, "b/r": 1.0})
     assert again.scores("free").tolist() == [1.0, 4.0, 1.0]
     score(again, "one", [2], [8.0])
@@ -279,24 +279,24 @@ def test_everything_survives_a_restart(busy):
 
 
 def test_what_was_deleted_stays_deleted(busy):
-    knowledge, dirty = busy
-    knowledge.delete_job("one")
-    knowledge.delete_dataset("train")
-    again = restart(store(knowledge, dirty))
+    hints, dirty = busy
+    hints.delete_job("one")
+    hints.delete_dataset("train")
+    again = restart(store(hints, dirty))
     assert set(again.datasets) == {"shards"}
     assert {job.name for job in again.jobs} == {"two", "free"}
 
 
 def test_a_restored_job_has_its_time_again(busy):
-    knowledge, dirty = busy
-    again = restart(store(knowledge, dirty), now_s=NOW_S + 10_000)
+    hints, dirty = busy
+    again = restart(store(hints, dirty), now_s=NOW_S + 10_000)
     again.expire(NOW_S + 10_001)
     assert weights(again, "x") == [0.5]
 
 
 def test_damaged_state_is_refused_whole(busy):
-    knowledge, dirty = busy
-    kept = store(knowledge, dirty)
+    hints, dirty = busy
+    kept = store(hints, dirty)
     for (kind, name), blob in kept.items():
         again = restart(
             {place: blob for place, blob in kept.items() if KINDS.index(place[0]) < KINDS.index(kind)}
@@ -307,8 +307,8 @@ def test_damaged_state_is_refused_whole(busy):
 
 
 def test_state_that_does_not_fit_together_is_refused(busy, make):
-    knowledge, dirty = busy
-    kept = store(knowledge, dirty)
+    hints, dirty = busy
+    kept = store(hints, dirty)
     again = HintRegistry()
     with pytest.raises(StateError, match="names dataset 'train'"):
         again.restore("jobs", "one", kept["jobs", "one"], NOW_S)
@@ -331,65 +331,65 @@ def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
 # ------------------------------------------------------------------ runs of one name
 
 
-def drawn(knowledge, job="one"):
-    return [None if np.isnan(value) else value for value in knowledge.scores(job, to_draw=True).tolist()]
+def drawn(hints, job="one"):
+    return [None if np.isnan(value) else value for value in hints.scores(job, to_draw=True).tolist()]
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_new_run_evicts_by_the_scores_of_the_one_before_and_draws_from_its_own(knowledge, ended):
+def test_a_new_run_evicts_by_the_scores_of_the_one_before_and_draws_from_its_own(hints, ended):
     """From its first epoch on; the one before was killed, or has ended."""
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    assert drawn(knowledge) == [1.0, 3.0, None]
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    assert drawn(hints) == [1.0, 3.0, None]
     if ended:
-        knowledge.end_rank("one", 0)
-    knowledge.put_job(Job("one", dataset="train"), NOW_S)
-    knowledge.begin_run("one", 0, resumes=False)
-    assert weights(knowledge, "x", "y") == [0.5, 1.5]
-    assert drawn(knowledge) == [None, None, None]
-    score(knowledge, "one", [2], [2.0])
-    assert drawn(knowledge) == [None, None, 2.0]
-    assert knowledge.scores("one").tolist() == [1.0, 3.0, 2.0]
+        hints.end_rank("one", 0)
+    hints.put_job(Job("one", dataset="train"), NOW_S)
+    hints.begin_run("one", 0, resumes=False)
+    assert weights(hints, "x", "y") == [0.5, 1.5]
+    assert drawn(hints) == [None, None, None]
+    score(hints, "one", [2], [2.0])
+    assert drawn(hints) == [None, None, 2.0]
+    assert hints.scores("one").tolist() == [1.0, 3.0, 2.0]
 
 
-def test_a_new_run_gets_no_column_that_was_frozen_for_the_one_before(knowledge):
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [0], [1.0])
-    take = lambda: knowledge.frozen.take("one", 1, lambda: knowledge.scores("one", to_draw=True), None)  # noqa: E731
+def test_a_new_run_gets_no_column_that_was_frozen_for_the_one_before(hints):
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [0], [1.0])
+    take = lambda: hints.frozen.take("one", 1, lambda: hints.scores("one", to_draw=True), None)  # noqa: E731
     assert take().column[0] == 1.0
-    knowledge.begin_run("one", 0, resumes=False)
+    hints.begin_run("one", 0, resumes=False)
     assert np.isnan(take().column).all()
 
 
-def test_a_run_that_resumes_draws_from_all_scores(knowledge):
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [0, 1], [1.0, 3.0])
-    knowledge.begin_run("one", 0, resumes=True)
-    assert drawn(knowledge) == [1.0, 3.0, None]
+def test_a_run_that_resumes_draws_from_all_scores(hints):
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [0, 1], [1.0, 3.0])
+    hints.begin_run("one", 0, resumes=True)
+    assert drawn(hints) == [1.0, 3.0, None]
 
 
-def test_the_ranks_of_a_run_begin_it_together(knowledge):
-    knowledge.put_job(Job("one", dataset="train", world_size=3), NOW_S)
+def test_the_ranks_of_a_run_begin_it_together(hints):
+    hints.put_job(Job("one", dataset="train", world_size=3), NOW_S)
     for rank in (1, 0):
-        knowledge.begin_run("one", rank, resumes=False)
-    score(knowledge, "one", [0], [1.0])
-    knowledge.begin_run("one", 2, resumes=False)
-    assert drawn(knowledge)[0] == 1.0, "a rank that is late"
-    knowledge.begin_run("one", 2, resumes=False)
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [1], [5.0])
-    knowledge.begin_run("one", 1, resumes=False)
-    assert drawn(knowledge) == [None, 5.0, None]
+        hints.begin_run("one", rank, resumes=False)
+    score(hints, "one", [0], [1.0])
+    hints.begin_run("one", 2, resumes=False)
+    assert drawn(hints)[0] == 1.0, "a rank that is late"
+    hints.begin_run("one", 2, resumes=False)
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [1], [5.0])
+    hints.begin_run("one", 1, resumes=False)
+    assert drawn(hints) == [None, 5.0, None]
 
 
-def test_a_restart_of_the_proxy_begins_no_run(knowledge):
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [0], [1.0])
-    knowledge.begin_run("one", 0, resumes=False)
-    score(knowledge, "one", [1], [2.0])
+def test_a_restart_of_the_proxy_begins_no_run(hints):
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [0], [1.0])
+    hints.begin_run("one", 0, resumes=False)
+    score(hints, "one", [1], [2.0])
     again = HintRegistry()
     for kind, name in (("datasets", "train"), ("jobs", "one"), ("scores", "one")):
-        again.restore(kind, name, knowledge.export(kind, name), NOW_S)
+        again.restore(kind, name, hints.export(kind, name), NOW_S)
     assert drawn(again) == [None, 2.0, None]
     again.begin_run("one", 0, resumes=False)
     assert drawn(again) == [None, None, None]

@@ -33,7 +33,7 @@ async def make_fetching(make_bench) -> AsyncIterator[MakeFetching]:
         orders = FakeOrders()
         bench = await make_bench(next_uses=orders, **kwargs)
         limits = Limits(ahead_bytes, fetches, flying_bytes, whole_bytes)
-        prefetcher = Prefetcher(bench.engine.ahead, orders, orders, clock=bench.clock, limits=limits)
+        prefetcher = Prefetcher(bench.engine.prefetch_port, orders, orders, clock=bench.clock, limits=limits)
         prefetcher.start()
         running.append(Fetching(bench, orders, prefetcher))
         return running[-1]

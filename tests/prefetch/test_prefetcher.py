@@ -305,7 +305,7 @@ async def test_the_first_read_of_a_prefetched_page_is_no_reuse(make_fetching):
     assert bench.cache.placement.features.idle_after([group])[0] >= 90
 
 
-@pytest.mark.parametrize("way", ["open", "hit", "ticket"])
+@pytest.mark.parametrize("way", ["open", "hit", "handle"])
 async def test_every_way_of_reading_counts_as_use(make_fetching, way):
     fetching = await make_fetching()
     bench, engine = fetching.bench, fetching.bench.engine
@@ -320,7 +320,7 @@ async def test_every_way_of_reading_counts_as_use(make_fetching, way):
         assert engine.hit(ReadRequest(ref), meta, Span(0, 1000)) is not None
     else:
         now_s = bench.clock.now_s()
-        assert engine.take(engine.ticket(ref, 0, now_s), None, now_s) is not None
+        assert engine.take(engine.find_handle(ref, 0, now_s), None, now_s) is not None
     assert fetching.counts() == (1, 1, 0, 0)
 
 

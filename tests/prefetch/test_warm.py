@@ -54,7 +54,7 @@ def filled(count=30, size=PAGE, prefix="d/") -> MemoryOrigin:
 
 def warming(bench, prefix="d/", *, dry_run=False, fetches=32) -> Warm:
     return Warm(
-        bench.engine.ahead,
+        bench.engine.prefetch_port,
         bench.engine.list_objects,
         bucket="b",
         prefix=prefix,
@@ -228,12 +228,12 @@ async def test_few_at_a_time_while_others_read(make_bench):
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
     origin.gate = Barrier()
     reading = asyncio.create_task(bench.get("asked"))
-    await until(lambda: bench.engine.ahead.flying == 1)
+    await until(lambda: bench.engine.prefetch_port.flying == 1)
     running = asyncio.create_task(warm(bench))
-    await until(lambda: bench.engine.ahead.flying == 9)
+    await until(lambda: bench.engine.prefetch_port.flying == 9)
     for _ in range(50):
         await asyncio.sleep(0)
-    assert bench.engine.ahead.flying == 9
+    assert bench.engine.prefetch_port.flying == 9
     origin.gate.release()
     assert await reading == (bytes(PAGE), Source.ORIGIN)
     assert (await running).bytes == 100 * PAGE
@@ -258,7 +258,7 @@ async def test_a_reader_joins_what_is_on_its_way(make_bench):
     bench = await make_bench(origin=origin, rules=IMMUTABLE)
     origin.gate = Barrier()
     running = asyncio.create_task(warm(bench))
-    await until(lambda: bench.engine.ahead.flying == 1)
+    await until(lambda: bench.engine.prefetch_port.flying == 1)
     reading = asyncio.create_task(bench.get("d/0000"))
     for _ in range(10):
         await asyncio.sleep(0)
@@ -291,7 +291,7 @@ async def test_cancelled_it_leaves_nothing_under_way(make_bench, steps):
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until(lambda: not bench.engine.ahead.flying)
+    await until(lambda: not bench.engine.prefetch_port.flying)
     bench.engine.assert_quiescent()
     assert not [task for task in asyncio.all_tasks() if "d/" in task.get_name()]
     origin.gate.release()

@@ -19,34 +19,34 @@ def known(world_size=1, jobs=("one",), count=COUNT, **job):
     builder = ManifestBuilder("train")
     for number in range(count):
         builder.add(ObjectRef("b", f"k{number:02d}"), None, None)
-    knowledge = HintRegistry()
-    knowledge.put_dataset(builder.finish())
+    hints = HintRegistry()
+    hints.put_dataset(builder.finish())
     for name in jobs:
-        knowledge.put_job(Job(name, dataset="train", world_size=world_size, **job), NOW_S)
-    return knowledge
+        hints.put_job(Job(name, dataset="train", world_size=world_size, **job), NOW_S)
+    return hints
 
 
-def announce(knowledge, ids, *, epoch=0, rank=0, offset=0, job="one", now_s=NOW_S):
-    announcement = knowledge.check_order(job, list(ids), epoch=epoch, rank=rank, offset=offset)
-    knowledge.orders.put(announcement, now_s)
-    knowledge.orders.settle()
+def announce(hints, ids, *, epoch=0, rank=0, offset=0, job="one", now_s=NOW_S):
+    announcement = hints.check_order(job, list(ids), epoch=epoch, rank=rank, offset=offset)
+    hints.orders.put(announcement, now_s)
+    hints.orders.settle()
 
 
-def read(knowledge, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES):
+def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES):
     """One by one, as misses are noted."""
     for number in ids:
-        knowledge.orders.note_read(int(hashes[number]), 0, JobContext(job, epoch), now_s)
+        hints.orders.note_read(int(hashes[number]), 0, JobContext(job, epoch), now_s)
 
 
-def read_together(knowledge, ids, now_s=NOW_S, job="one", *, hashes=HASHES):
+def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES):
     """As hits are noted."""
     ids = np.asarray(list(ids), dtype=np.int64)
     jobs = [JobContext(job) if job else None] * len(ids)
-    knowledge.orders.note_reads(hashes[ids], np.zeros(len(ids), dtype=np.int64), jobs, now_s)
+    hints.orders.note_reads(hashes[ids], np.zeros(len(ids), dtype=np.int64), jobs, now_s)
 
 
-def coming(knowledge, count=1 << 20, job="one", skip=0):
-    return knowledge.orders.coming(job, count, skip=skip).tolist()
+def coming(hints, count=1 << 20, job="one", skip=0):
+    return hints.orders.coming(job, count, skip=skip).tolist()
 
 
 class Long:
@@ -55,18 +55,18 @@ class Long:
     def __init__(self, count=4096, jobs=("one",), **job):
         self.count = count
         self.hashes = np.array([object_hash(ObjectRef("b", f"k{n:02d}")) for n in range(count)], np.uint64)
-        self.knowledge = known(jobs=jobs, count=count, **job)
+        self.hints = known(jobs=jobs, count=count, **job)
         self.order = np.random.default_rng(3).permutation(count)
-        self.orders = self.knowledge.orders
+        self.orders = self.hints.orders
 
     def announce(self, order=None, **kwargs):
-        announce(self.knowledge, (self.order if order is None else order).tolist(), **kwargs)
+        announce(self.hints, (self.order if order is None else order).tolist(), **kwargs)
 
     def read(self, ids, now_s=NOW_S, job="one", **kwargs):
-        read(self.knowledge, np.asarray(ids).tolist(), now_s, job, hashes=self.hashes, **kwargs)
+        read(self.hints, np.asarray(ids).tolist(), now_s, job, hashes=self.hashes, **kwargs)
 
     def read_together(self, ids, now_s=NOW_S, job="one"):
-        read_together(self.knowledge, ids, now_s, job, hashes=self.hashes)
+        read_together(self.hints, ids, now_s, job, hashes=self.hashes)
 
     def steadily(self, ids, per_s, start_s=NOW_S, job="one"):
         """Read at a rate; when it ends."""

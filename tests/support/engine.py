@@ -124,7 +124,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         segment_bytes: int = 1 << 20,
         share: Share | None = None,
         next_uses: NextUses | None = None,
-        knowledge: HintRegistry | None = None,
+        hints: HintRegistry | None = None,
         recording: Recording | None = None,
         pinned: tuple[str, ...] = (),
         recover: bool = True,
@@ -149,8 +149,8 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         cache = PageCache(
             media,
             policy=get_policy(policy),
-            weights=knowledge or weights,
-            next_uses=next_uses if knowledge is None else knowledge.orders,
+            weights=hints or weights,
+            next_uses=next_uses if hints is None else hints.orders,
             pins=pins,
             stats=stats,
             ledger=ledger,
@@ -172,7 +172,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             clock=clock,
             page_size=page_size,
             verdicts=Verdicts(60.0) if verdicts else None,
-            orders=None if knowledge is None else knowledge.orders,
+            orders=None if hints is None else hints.orders,
             recording=recording,
             upstreams=upstreams,
         )

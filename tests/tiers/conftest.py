@@ -61,7 +61,7 @@ def recover(store: SegmentStore) -> list[Recovered]:
                 assert (row["number"], row["body_bytes"]) == (header.page.number, header.body_bytes)
                 assert contents.names[row["group"]] == group_name(header.page.ref)
                 found.append(Recovered(location, header, unpack(location)[1] * UNIT_BYTES))
-    assert store.awaited_segments == 0
+    assert store.pending_segments == 0
     return found
 
 

@@ -210,7 +210,7 @@ def test_until_it_is_taken_in_a_segment_counts_and_takes_nothing(bench, sample, 
     again = type(store)("disk", bench.path, 1 << 20, segment_bytes=1 << 18)
     bench.opened.append(again)
     again.open()
-    assert again.awaited_segments == 4
+    assert again.pending_segments == 4
     assert held_bytes <= again.used_bytes <= again.capacity_bytes
     new, number = {}, 1000
     for arrival in again.arrivals():
@@ -220,7 +220,7 @@ def test_until_it_is_taken_in_a_segment_counts_and_takes_nothing(bench, sample, 
                 new[bench.add(again, sample(number, 9000))] = sample(number, 9000)
             except TierError:
                 continue
-    assert again.awaited_segments == 0
+    assert again.pending_segments == 0
     assert new
     assert again.used_bytes <= again.capacity_bytes
     assert bench.real_bytes() <= again.used_bytes + again.slack_bytes
@@ -244,7 +244,7 @@ def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, 
             steps -= 1
             for _ in store.take_in(arrival):
                 one = chance.choice(list(samples.values()))
-                if store.awaited_segments > 1:
+                if store.pending_segments > 1:
                     gone.add(one.header.page.ref)
                     store.disown(recovery.object_hash(one.header.page.ref))
         store._close()

@@ -42,24 +42,24 @@ def scored_job(samples: int) -> HintRegistry:
     builder = ManifestBuilder("bench")
     for number in range(samples):
         builder.add(_ref(number), None, None)
-    knowledge = HintRegistry()
-    knowledge.put_dataset(builder.finish())
-    knowledge.put_job(Job(_JOB, dataset="bench"), _NOW_S)
+    hints = HintRegistry()
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job(_JOB, dataset="bench"), _NOW_S)
     for first in range(0, samples, 100_000):
         ids = np.arange(first, min(first + 100_000, samples))
-        _apply(knowledge, ids, (1.0 + ids / samples).astype(np.float32))
-    return knowledge
+        _apply(hints, ids, (1.0 + ids / samples).astype(np.float32))
+    return hints
 
 
 def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
     """Return milliseconds to check and apply ``scores`` scores of a job on ``samples`` samples."""
-    knowledge, drawn = scored_job(samples), np.random.default_rng(0)
+    hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent = []
     for _ in range(rounds):
         ids = drawn.integers(0, samples, scores)
         values = drawn.random(scores, dtype=np.float32)
         started = time.thread_time()
-        _apply(knowledge, ids, values)
+        _apply(hints, ids, values)
         spent.append((time.thread_time() - started) * 1e3)
     return measured(spent)
 
@@ -68,30 +68,30 @@ def take_order(*, samples: int, rounds: int) -> Measured:
     """Return milliseconds from the ids of an epoch to an order in use, and in the note how long of it the
     loop is held: all but the check and the build, which the proxy leaves to its pool.
     """
-    knowledge, drawn = scored_job(samples), np.random.default_rng(0)
+    hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []
     for epoch in range(rounds):
         ids = drawn.permutation(samples).astype(np.uint32)
         started = time.thread_time()
-        checked = knowledge.check_order(_JOB, ids, epoch=epoch, rank=0)
+        checked = hints.check_order(_JOB, ids, epoch=epoch, rank=0)
         on_loop = time.thread_time()
-        knowledge.orders.put(checked, _NOW_S)
-        prepared = knowledge.orders.begin(_JOB)
+        hints.orders.put(checked, _NOW_S)
+        prepared = hints.orders.begin(_JOB)
         held.append(time.thread_time() - on_loop)
         assert prepared is not None, "just announced"
         built = prepared.build.run()
         on_loop = time.thread_time()
-        knowledge.orders.finish(prepared, built)
+        hints.orders.finish(prepared, built)
         held.append(time.thread_time() - on_loop)
         spent.append((time.thread_time() - started) * 1e3)
-        knowledge.orders.withdraw(_JOB, epoch, None, _NOW_S)
-        knowledge.orders.settle()
+        hints.orders.withdraw(_JOB, epoch, None, _NOW_S)
+        hints.orders.settle()
     found = measured(spent)
     return Measured(found.ours, None, found.ours_spread, note=f"the loop is held {1e3 * max(held):.1f} ms")
 
 
-def _apply(knowledge: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
-    knowledge.apply(_JOB, knowledge.check_by_ids(_JOB, ids, values), _NOW_S)
+def _apply(hints: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float32]) -> None:
+    hints.apply(_JOB, hints.check_by_ids(_JOB, ids, values), _NOW_S)
 
 
 class _Books:
@@ -109,7 +109,7 @@ class _Books:
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
     """Return microseconds to find a newcomer's victim, all pages scored: sample, weights, ranks."""
-    knowledge = scored_job(residents + 1)
+    hints = scored_job(residents + 1)
     table = Residents(1)
     for number in range(residents + 1):
         hashed = object_hash(_ref(number))
@@ -125,8 +125,8 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
         table,
         [cast(Tier, tier)],
         policy=policy,
-        weights=knowledge,
-        next_uses=knowledge.orders,
+        weights=hints,
+        next_uses=hints.orders,
         rng=np.random.default_rng(0),
     )
 

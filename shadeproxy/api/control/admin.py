@@ -122,7 +122,7 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
         raise UnknownName(f"nothing of {ref} is cached", hint="it is cached when it is read; check the key")
     numbers = np.array([page.number for page in cached.pages] or [0], dtype=np.uint32)
     hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
-    weight = float(np.fmax.reduce(context.knowledge.weights_of(hashes, numbers)))
+    weight = float(np.fmax.reduce(context.hints.weights_of(hashes, numbers)))
     return answer_json(
         ObjectSummary(
             uri=f"s3://{ref.bucket}/{ref.key}",

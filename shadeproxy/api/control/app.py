@@ -58,8 +58,8 @@ def _check_manifest(context: ControlContext, request: web.Request) -> None:
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:
         return
-    dataset = context.knowledge.jobs.get(name).dataset
-    if dataset is None or context.knowledge.dataset(dataset).digest != digest:
+    dataset = context.hints.jobs.get(name).dataset
+    if dataset is None or context.hints.dataset(dataset).digest != digest:
         raise Conflict(
             f"job {name!r} is on another manifest than {digest[:80]}: its ids mean other samples",
             hint="register this run as a job of another name; two runs use this one",

@@ -71,8 +71,8 @@ def _tell(failure: BaseException) -> None:
 async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) -> None:
     reader = PieceReader(context, call.job)
     samples = await call.samples(context)
-    async with BatchLookahead(reader, context.held, context.page_size) as ahead:
-        answer = _Answer(samples, reader, frames, ahead, context.page_size)
+    async with BatchLookahead(reader, context.held, context.page_size) as lookahead:
+        answer = _Answer(samples, reader, frames, lookahead, context.page_size)
         await (answer.in_order() if call.order == "given" else answer.as_ready())
         await frames.end()
 
@@ -85,23 +85,23 @@ class _Answer:
         samples: list[Sample],
         reader: PieceReader,
         frames: FrameWriter,
-        ahead: BatchLookahead,
+        lookahead: BatchLookahead,
         page_size: int,
     ) -> None:
         self._samples = samples
         self._reader = reader
         self._frames = frames
-        self._ahead = ahead
+        self._lookahead = lookahead
         self._page_size = page_size
         self._turn = 0
         self._looked = 0
 
     async def in_order(self) -> None:
         """Send the items in the order of the request."""
-        self._ahead.on_end = self._look_ahead
+        self._lookahead.on_end = self._look_ahead
         for index in range(len(self._samples)):
             self._turn = index
-            if index in self._ahead or not self._send_now(index):
+            if index in self._lookahead or not self._send_now(index):
                 await self._send_at_its_turn(index)
             if self._frames.full:
                 await self._frames.flush()
@@ -116,16 +116,16 @@ class _Answer:
             ended.append(index)
             news.set()
 
-        self._ahead.on_end = note
+        self._lookahead.on_end = note
         self._looked = len(self._samples)
-        while self._turn < len(self._samples) or cold or self._ahead:
+        while self._turn < len(self._samples) or cold or self._lookahead:
             self._start(cold)
             if ended:
                 await self._send_at_its_turn(ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
                 self._start(cold)  # before waiting for the caller
-            elif self._ahead:
+            elif self._lookahead:
                 await self._frames.flush()
                 news.clear()
                 if not ended:
@@ -140,8 +140,8 @@ class _Answer:
 
     def _start(self, cold: deque[int]) -> None:
         """Start fetching cold items while there is room."""
-        while cold and self._ahead.has_room:
-            self._ahead.start(cold[0], self._samples[cold.popleft()])
+        while cold and self._lookahead.has_room:
+            self._lookahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
         """Gather the items that need no waiting, up to one group; put the others into ``cold``."""
@@ -156,10 +156,10 @@ class _Answer:
         """Start fetching the cold items after the current one."""
         self._looked = max(self._looked, self._turn + 1)
         stop = min(self._turn + _LOOK_AHEAD, len(self._samples))
-        while self._looked < stop and self._ahead.has_room:
+        while self._looked < stop and self._lookahead.has_room:
             sample = self._samples[self._looked]
             if self._reader.worth_starting(sample, self._page_size):
-                self._ahead.start(self._looked, sample)
+                self._lookahead.start(self._looked, sample)
             self._looked += 1
 
     def _send_now(self, index: int) -> bool:
@@ -183,10 +183,10 @@ class _Answer:
     async def _send_at_its_turn(self, index: int) -> None:
         """Send an item that was fetched ahead, or fetch it now."""
         outcome: Outcome = None
-        if index in self._ahead:
-            if not self._ahead.has_ended(index):
+        if index in self._lookahead:
+            if not self._lookahead.has_ended(index):
                 await self._frames.flush()
-            outcome = await self._ahead.take(index)
+            outcome = await self._lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
             # No await in between, so the current item asks the origin first.
@@ -194,7 +194,7 @@ class _Answer:
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):
             self._frames.add(index, outcome.source, outcome.length, outcome.views)
-            self._ahead.give_back(outcome)
+            self._lookahead.give_back(outcome)
             self._look_ahead()
         else:
             self._frames.refuse(index, *refusal_of(outcome))

@@ -34,16 +34,16 @@ async def get_scores(context: ControlContext, request: web.Request) -> web.Respo
             hint="update shadeproxy-sdk; a client of your own:"
             f' POST /v1/jobs/{name}/epochs/EPOCH/scores with {{}} or {{"mean_loss": 0.7}}',
         )
-    return _answer(context.knowledge.scores(name))
+    return _answer(context.hints.scores(name))
 
 
 async def freeze_scores(context: ControlContext, request: web.Request) -> web.Response:
     name, epoch = request.match_info["job"], number("epoch", request.match_info["epoch"])
-    knowledge = context.knowledge
-    knowledge.jobs.get(name)
+    hints = context.hints
+    hints.jobs.get(name)
     wanted = await read_json(request, FreezeRequest)
-    column, mean_loss = knowledge.frozen.take(
-        name, epoch, lambda: knowledge.scores(name, to_draw=True), wanted.mean_loss
+    column, mean_loss = hints.frozen.take(
+        name, epoch, lambda: hints.scores(name, to_draw=True), wanted.mean_loss
     )
     return _answer(column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
 

@@ -168,7 +168,7 @@ class ControlContext:
     """
 
     version: str
-    knowledge: HintRegistry
+    hints: HintRegistry
     stats: Stats
     clock: Clock
     pool: Executor
@@ -194,7 +194,7 @@ class ControlContext:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
-        self.order_builder = OrderBuilder(self.knowledge.orders, self.pool)
+        self.order_builder = OrderBuilder(self.hints.orders, self.pool)
         self.operations = Operations(self.clock)
 
     def begin_item(self) -> Deadline:

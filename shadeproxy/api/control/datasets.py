@@ -55,7 +55,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_datasets(context: ControlContext, _request: web.Request) -> web.Response:
-    return answer_json(DatasetList([_summary(dataset) for dataset in context.knowledge.datasets.values()]))
+    return answer_json(DatasetList([_summary(dataset) for dataset in context.hints.datasets.values()]))
 
 
 async def put_dataset(context: ControlContext, request: web.Request) -> web.Response:
@@ -68,12 +68,12 @@ async def put_dataset(context: ControlContext, request: web.Request) -> web.Resp
         dataset = await _listed(context, name, listing)
     else:
         dataset = await _uploaded(context, name, request, require_namespace(context, asked.namespace))
-    context.knowledge.put_dataset(dataset)
+    context.hints.put_dataset(dataset)
     return answer_json(_summary(dataset))
 
 
 async def get_dataset(context: ControlContext, request: web.Request) -> web.StreamResponse:
-    dataset = context.knowledge.dataset(request.match_info["dataset"])
+    dataset = context.hints.dataset(request.match_info["dataset"])
     form = request.query.get("format", "summary")
     if form == "summary":
         return answer_json(_summary(dataset))
@@ -91,7 +91,7 @@ async def get_dataset(context: ControlContext, request: web.Request) -> web.Stre
 
 
 async def delete_dataset(context: ControlContext, request: web.Request) -> web.Response:
-    context.knowledge.delete_dataset(request.match_info["dataset"])
+    context.hints.delete_dataset(request.match_info["dataset"])
     return web.Response(status=204)
 
 

@@ -50,7 +50,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    return answer_json(JobList([_summary(context, job) for job in context.knowledge.jobs]))
+    return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
 async def put_job(context: ControlContext, request: web.Request) -> web.Response:
@@ -65,24 +65,24 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
     begins = read_query(request, _Begins, BEGINS)
     if begins.begins is not None:
         check_rank(job, begins.begins)
-    known = context.knowledge.put_job(job, context.clock.now_s())
+    known = context.hints.put_job(job, context.clock.now_s())
     if begins.begins is not None:
-        context.knowledge.begin_run(known.name, begins.begins, resumes=begins.resume_scores)
+        context.hints.begin_run(known.name, begins.begins, resumes=begins.resume_scores)
     return answer_json(_summary(context, known))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
-    return answer_json(_summary(context, context.knowledge.jobs.get(request.match_info["job"])))
+    return answer_json(_summary(context, context.hints.jobs.get(request.match_info["job"])))
 
 
 async def delete_job(context: ControlContext, request: web.Request) -> web.Response:
-    context.knowledge.delete_job(request.match_info["job"])
+    context.hints.delete_job(request.match_info["job"])
     return web.Response(status=204)
 
 
 async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
-    context.knowledge.end_rank(name, number("rank", request.match_info["rank"]))
+    context.hints.end_rank(name, number("rank", request.match_info["rank"]))
     await context.order_builder.settled(name)
     return web.Response(status=204)
 
@@ -90,30 +90,30 @@ async def end_rank(context: ControlContext, request: web.Request) -> web.Respons
 async def post_progress(context: ControlContext, request: web.Request) -> web.Response:
     name, report = request.match_info["job"], await read_json(request, ProgressReport)
     progress = Progress(report.epoch, report.position)
-    context.knowledge.report_progress(name, report.rank, progress, context.clock.now_s())
+    context.hints.report_progress(name, report.rank, progress, context.clock.now_s())
     if report.stall_s:
         context.stats.record_stall(name, report.epoch, report.stall_s)
     return web.Response(status=204)
 
 
 async def post_scores(context: ControlContext, request: web.Request) -> web.Response:
-    name, knowledge = request.match_info["job"], context.knowledge
+    name, hints = request.match_info["job"], context.hints
     form = require_type(request, JSON, SCORES)
-    knowledge.jobs.get(name)
+    hints.jobs.get(name)
     data = await read_body(request, MAX_SCORES_BYTES)
     if form == SCORES:
-        batch = _check_binary(knowledge, name, data)
+        batch = _check_binary(hints, name, data)
     elif len(data) <= _INLINE_BYTES:
         batch = _check_json(context, name, data)
     else:
         batch = await context.in_pool(_check_json, context, name, data)
-    return answer_json(ScoresApplied(knowledge.apply(name, batch, context.clock.now_s())))
+    return answer_json(ScoresApplied(hints.apply(name, batch, context.clock.now_s())))
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
-    residency = context.knowledge.residency(name)
-    if context.knowledge.jobs.get(name).dataset is None and not context.knowledge.space(name).count:
+    residency = context.hints.residency(name)
+    if context.hints.jobs.get(name).dataset is None and not context.hints.space(name).count:
         raise Conflict(
             f"job {name!r} was registered without a dataset and has scored nothing, so it has no samples",
             hint="register the objects (PUT /v1/datasets/NAME) and name that dataset in PUT /v1/jobs",
@@ -129,7 +129,7 @@ async def get_residency(context: ControlContext, request: web.Request) -> web.Re
 
 def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
     """Return the summary of a job's order; None if it announced nothing."""
-    state = context.knowledge.orders.state(name)
+    state = context.hints.orders.state(name)
     if state is None:
         return None
     return OrderSummary(
@@ -148,7 +148,7 @@ def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
     )
 
 
-def _check_binary(knowledge: HintRegistry, name: str, data: bytes) -> Batch:
+def _check_binary(hints: HintRegistry, name: str, data: bytes) -> Batch:
     if len(data) < _COUNT_BYTES:
         raise InvalidRequest(
             f"{len(data)} bytes hold no count",
@@ -163,14 +163,14 @@ def _check_binary(knowledge: HintRegistry, name: str, data: bytes) -> Batch:
         )
     ids = np.frombuffer(data, dtype="<u4", count=count, offset=_COUNT_BYTES)
     scores = np.frombuffer(data, dtype="<f4", count=count, offset=_COUNT_BYTES + 4 * count)
-    return knowledge.check_by_ids(name, ids.astype(np.int64), scores)
+    return hints.check_by_ids(name, ids.astype(np.int64), scores)
 
 
 def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
-    knowledge, (body, columns) = context.knowledge, decode_columns(data, ScoresBody, _COLUMNS)
+    hints, (body, columns) = context.hints, decode_columns(data, ScoresBody, _COLUMNS)
     if body.keys is not None and body.ids is None and body.scores is None:
         namespace = None if body.namespace is None else require_namespace(context, body.namespace)
-        return knowledge.check_by_keys(name, body.keys, namespace)
+        return hints.check_by_keys(name, body.keys, namespace)
     if body.namespace is not None:
         raise InvalidRequest("a namespace belongs to keys", hint="leave it out where samples are named by id")
     if body.ids is None or body.scores is None or body.keys is not None:
@@ -179,19 +179,19 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
             hint='{"ids": [0, 1], "scores": [0.5, 2]} or {"keys": {"bucket/key": 0.5}}',
         )
     ids, scores = columns.get("ids", body.ids), columns.get("scores", body.scores)
-    return knowledge.check_by_ids(name, ids, scores)
+    return hints.check_by_ids(name, ids, scores)
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
     """Return the seconds since the job's last call, or last read if it announced an order."""
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
-    state = context.knowledge.orders.state(job.name)
+    state = context.hints.orders.state(job.name)
     return silent_s if state is None else min(silent_s, state.silence.silent_s)
 
 
 def _summary(context: ControlContext, job: Job) -> JobSummary:
-    space = context.knowledge.space(job.name)
-    column = context.knowledge.scoreboard.get(job.name)
+    space = context.hints.space(job.name)
+    column = context.hints.scoreboard.get(job.name)
     mean = column.mean if column is not None else math.nan
     return JobSummary(
         job=job.name,

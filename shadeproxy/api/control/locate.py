@@ -43,7 +43,7 @@ RECORD = np.dtype(
 _HEAD_BYTES = 8
 _ALIGNMENT = 8
 _HERE, _NOT_HERE = 200, 0
-_PAD, _NOBODY = bytes(7), bytes(64)
+_PAD, _NO_HEADER = bytes(7), bytes(64)
 
 MOST_RECORDS = 1 << 17
 """Limit of one answer, 14 MiB: an item has a record for each of its pages, and pages may be small."""
@@ -136,41 +136,41 @@ class _Places:
                 await asyncio.sleep(0)
             now_s = clock.now_s()
             for place in range(first, min(first + _ITEMS_A_TURN, len(samples))):
-                ticket = self._add(rows, indices[place], samples[place], now_s)
-                if ticket is not None and asked is not None:
-                    engine.remember_sample(asked[0], int(asked[1][place]), ticket)
+                handle = self._add(rows, indices[place], samples[place], now_s)
+                if handle is not None and asked is not None:
+                    engine.remember_sample(asked[0], int(asked[1][place]), handle)
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         """Add the records of an item; return the page handle that located it, if one did."""
-        before, ticket = len(rows), None
+        before, handle = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
-            ticket = self._add_by_ticket(rows, index, sample, now_s)
-            if ticket is None:
+            handle = self._add_by_handle(rows, index, sample, now_s)
+            if handle is None:
                 self._add_found(rows, index, sample)
         if len(rows) == before:
-            rows.append((index, _NOT_HERE, 0, 0, 0, 0, 0, 0, _PAD, _NOBODY))
+            rows.append((index, _NOT_HERE, 0, 0, 0, 0, 0, 0, _PAD, _NO_HEADER))
         self._count += len(rows) - before
-        return ticket
+        return handle
 
-    def _add_by_ticket(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
+    def _add_by_handle(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
         engine = self._reader.context.engine
-        ticket = engine.ticket(sample.ref, sample.offset, now_s)
-        if ticket is None:
+        handle = engine.find_handle(sample.ref, sample.offset, now_s)
+        if handle is None:
             return None
         try:
-            span = span_in(sample, ticket.meta.size)
+            span = span_in(sample, handle.meta.size)
         except RangeNotSatisfiable:
             return None
-        if not span.length or not ticket.holds(span):
+        if not span.length or not handle.holds(span):
             return None
-        place = engine.place(ticket, self._reader.job, now_s, span)
+        place = engine.place(handle, self._reader.job, now_s, span)
         if place is None:
             return None
-        start = place.body_offset + span.start - ticket.first
-        piece = Located(ticket.source, place.path, place.header_offset, place.header, start, span.length)
+        start = place.body_offset + span.start - handle.first
+        piece = Located(handle.source, place.path, place.header_offset, place.header, start, span.length)
         rows.append(self._row(index, piece, 0))
-        return ticket
+        return handle
 
     def _add_found(self, rows: list[Row], index: int, sample: Sample) -> None:
         position = 0

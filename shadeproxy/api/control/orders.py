@@ -39,17 +39,17 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
     rank, offset = (number(what, request.query.get(what, "0")) for what in ("rank", "offset"))
     _refuse_unknown(request, {"rank", "offset"})
     form = require_type(request, OCTETS, IDS, JSON)
-    context.knowledge.jobs.get(name)
+    context.hints.jobs.get(name)
     data = await read_body(request, MAX_ORDER_BYTES)
 
     def check() -> Announcement:
         ids = _json_ids(data) if form == JSON else _ids(data)
-        return context.knowledge.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
+        return context.hints.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
     new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
     now_s = context.clock.now_s()
-    context.knowledge.orders.put(new, now_s)
-    context.knowledge.jobs.touch(name, now_s)
+    context.hints.orders.put(new, now_s)
+    context.hints.jobs.touch(name, now_s)
     await context.order_builder.settled(name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
 
@@ -59,7 +59,7 @@ async def delete_order(context: ControlContext, request: web.Request) -> web.Res
     _refuse_unknown(request, {"rank"})
     sent = request.query.get("rank")
     rank = None if sent is None else number("rank", sent)
-    context.knowledge.orders.withdraw(name, epoch, rank, context.clock.now_s())
+    context.hints.orders.withdraw(name, epoch, rank, context.clock.now_s())
     await context.order_builder.settled(name)
     return web.Response(status=204)
 

@@ -64,16 +64,16 @@ class PieceReader:
         """
         ref, offset, length = sample
         engine = self.context.engine
-        ticket = engine.ticket(ref, offset, now_s)
-        if ticket is None:
+        handle = engine.find_handle(ref, offset, now_s)
+        if handle is None:
             return None
-        if length is None and not offset and ticket.whole:
+        if length is None and not offset and handle.whole:
             # Most samples are whole objects: skip making, comparing and noting a span.
-            body = engine.take(ticket, self.job, now_s)
+            body = engine.take(handle, self.job, now_s)
         else:
-            span = span_in(sample, ticket.meta.size)
-            body = engine.take(ticket, self.job, now_s, span) if ticket.holds(span) else None
-        return None if body is None else (ticket.source, _kept(body, ticket))
+            span = span_in(sample, handle.meta.size)
+            body = engine.take(handle, self.job, now_s, span) if handle.holds(span) else None
+        return None if body is None else (handle.source, _kept(body, handle))
 
     def hit(self, sample: Sample) -> Hit | None:
         """Return the bytes if that needs no waiting, or None. Raises RangeNotSatisfiable."""
@@ -141,7 +141,7 @@ class PieceReader:
                 yield await self._measured(sample, PassedBody(read, read.span, lambda _: None))
                 return
             wanted = read.span if read.meta.size < 0 else span_in(sample, read.meta.size)
-            async with closing(self._passing_by(ref, read, wanted)) as pieces:
+            async with closing(self._bypassing(ref, read, wanted)) as pieces:
                 yield OpenPiece(Source.BYPASS, wanted.length, pieces)
 
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
@@ -165,12 +165,12 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             outside = AT_CLIENTS_PACE.set(True)
             try:
-                read = await stack.enter_async_context(self.context.engine.pass_by(self._request(ref), span))
+                read = await stack.enter_async_context(self.context.engine.bypass(self._request(ref), span))
             finally:
                 AT_CLIENTS_PACE.reset(outside)
             yield read
 
-    async def _passing_by(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
+    async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
         """Yield the bytes of ``wanted``. They are counted when they are asked for, as in the engine."""
         self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
         if not wanted.length:
@@ -183,9 +183,9 @@ class PieceReader:
                 return
 
 
-def _kept(body: memoryview, ticket: PageHandle) -> memoryview:
+def _kept(body: memoryview, handle: PageHandle) -> memoryview:
     """Return a body that may be kept. A short page's view is valid for this step only, so it is copied."""
-    return body if ticket.stop - ticket.start > COPY_BYTES else memoryview(bytes(body))
+    return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 
 
 def span_in(sample: Sample, size_bytes: int) -> Span:

@@ -116,9 +116,9 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
             "a namespace belongs to items", hint="leave it out: the dataset was registered in one"
         )
     namespace = require_namespace(context, asked.namespace)
-    knowledge = context.knowledge
+    hints = context.hints
     if asked.job is not None:
-        knowledge.jobs.get(asked.job)
+        hints.jobs.get(asked.job)
     count = len(asked.items or ()) if ids is None else len(ids)
     if count > MAX_READS:
         raise BodyTooLarge(f"a call may ask for {MAX_READS} items", hint="send several calls")
@@ -129,13 +129,13 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         ]
         job = _job_context(asked, asked.job)
     else:
-        dataset = _dataset(knowledge, asked)
+        dataset = _dataset(hints, asked)
         # The dataset may belong to a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
-        job = _job_context(asked, asked.job or _only_reader(knowledge, dataset))
+        job = _job_context(asked, asked.job or _only_reader(hints, dataset))
     if job is not None:
-        knowledge.jobs.touch(job.job, context.clock.now_s(), job.epoch)
+        hints.jobs.touch(job.job, context.clock.now_s(), job.epoch)
     return ReadCall(items, dataset, column, job, asked.order)
 
 
@@ -162,15 +162,15 @@ async def _asked(context: ControlContext, request: web.Request) -> tuple[ReadsBo
     return asked, asked.ids
 
 
-def _dataset(knowledge: HintRegistry, asked: ReadsBody) -> Dataset:
+def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
     name = asked.dataset
     if name is None and asked.job is not None:
-        name = knowledge.jobs.get(asked.job).dataset
+        name = hints.jobs.get(asked.job).dataset
     if name is None:
         raise InvalidRequest(
             "ids of which dataset?", hint="name a dataset, or a job that was registered with one"
         )
-    dataset = knowledge.dataset(name)
+    dataset = hints.dataset(name)
     if asked.digest not in {None, dataset.digest}:
         raise Conflict(
             f"dataset {name!r} was registered again, so that its ids mean other samples than those of "
@@ -180,9 +180,9 @@ def _dataset(knowledge: HintRegistry, asked: ReadsBody) -> Dataset:
     return dataset
 
 
-def _only_reader(knowledge: HintRegistry, dataset: Dataset) -> str | None:
+def _only_reader(hints: HintRegistry, dataset: Dataset) -> str | None:
     """Return the only live job on the dataset, which must be the reader; None if there are several."""
-    readers = [job.name for job in knowledge.jobs if job.live and job.dataset == dataset.name]
+    readers = [job.name for job in hints.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None
 
 

@@ -59,7 +59,7 @@ async def stats(context: ControlContext, _request: web.Request) -> web.Response:
 
 def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.stats.snapshot()
-    orders = {name: order_summary(context, name) for name in context.knowledge.orders.states()}
+    orders = {name: order_summary(context, name) for name in context.hints.orders.states()}
     return {**snapshot, "orders": orders}
 
 

@@ -29,11 +29,11 @@ cdef struct Cut:
 
 
 cdef object find_plan(
-    known, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
+    cache, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
 ):
     """Compiled ``RequestCache.plan``."""
     cdef PyObject* found = PyDict_GetItemWithError(
-        get(get(known, KNOWN, TEMPLATES), TEMPLATES_OF, BY_LENGTH), size
+        get(get(cache, CACHE, TEMPLATES), TEMPLATES_OF, BY_LENGTH), size
     )
     if found != NULL:
         for template in <list><object>found:
@@ -41,7 +41,7 @@ cdef object find_plan(
                 if holds(<tuple>template, check_time, block, path, range_value, now_s):
                     return (<tuple>template)[TEMPLATE_PLAN]
                 return None
-    found = find_young(known, PLANS, PyBytes_FromStringAndSize(block, size))
+    found = find_young(cache, PLANS, PyBytes_FromStringAndSize(block, size))
     return None if found == NULL else <object>found
 
 

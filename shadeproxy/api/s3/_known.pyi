@@ -20,20 +20,20 @@ def data_received(protocol: S3Protocol, data: bytes) -> None: ...
 class CompiledHits:
     def __init__(
         self,
-        known: RequestCache,
-        notes: AccessLog,
-        tickets: Memo[tuple[ObjectRef, int], PageHandle],
+        cache: RequestCache,
+        access_log: AccessLog,
+        handles: Memo[tuple[ObjectRef, int], PageHandle],
         *,
         otherwise: Callable[[bytes, Sender], Outcome],
-        ticket: Callable[[ObjectRef, int, float], PageHandle | None],
+        find_handle: Callable[[ObjectRef, int, float], PageHandle | None],
         take: Callable[[PageHandle, JobContext | None, float, Span | None], memoryview | None],
-        lend_across: Callable[[PageHandle, JobContext | None, float, Span], tuple[SendfileSlice, ...] | None],
+        take_slices: Callable[[PageHandle, JobContext | None, float, Span], tuple[SendfileSlice, ...] | None],
         numbers: Iterator[int],
         check_time: Callable[[str, float], None],
-        new_loan: type[SendfileSlice],
+        new_slice: type[SendfileSlice],
         new_span: type[Span],
         copy_bytes: int,
-        lend_bytes: int,
+        sendfile_bytes: int,
         page_bytes: int,
     ) -> None: ...
     @property

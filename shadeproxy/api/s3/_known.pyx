@@ -68,19 +68,19 @@ cdef enum:
     # The end of a span that covers the whole page.
     WHOLE = -1
     # Positions in named tuples: CachedTarget, PartHead, Plan, AccessRecord, SendableBlocks.
-    KNOWN_REF = 0
-    KNOWN_PATH = 1
-    KNOWN_RESIDENT = 2
-    KNOWN_HEADS = 3
+    TARGET_REF = 0
+    TARGET_PATH = 1
+    TARGET_HANDLE = 2
+    TARGET_HEADS = 3
     PART_META = 0
     PART_BEFORE = 1
     PART_BETWEEN = 2
     PART_AFTER = 3
     PLAN_JOB = 0
     PLAN_CHECKSUMS = 2
-    NOTED_JOB = 0
-    NOTED_KINDS = 1
-    NOTED_ROW = 3
+    RECORD_JOB = 0
+    RECORD_KINDS = 1
+    RECORD_ROW = 3
 
 
 @cython.binding(True)
@@ -95,7 +95,7 @@ def data_received(protocol, data):
             get(protocol, PROTOCOL, REFUSED) or get(protocol, PROTOCOL, ENDING) or get(protocol, PROTOCOL, PAUSED)
             or get(protocol, PROTOCOL, FORCE_CLOSE) or get(protocol, PROTOCOL, CLOSE)
         )
-        and get(sender, WRITER, OUT_LOAN) is None and not transport.is_closing()
+        and get(sender, WRITER, OUT_SLICE) is None and not transport.is_closing()
     ):
         hits = protocol.hits
         if hits.find(data, sender):
@@ -108,35 +108,35 @@ def data_received(protocol, data):
 
 
 cdef class CompiledHits:
-    """Answers requests that ``known`` (RequestCache) knows; ``otherwise`` answers all others.
+    """Answers requests that ``cache`` (RequestCache) knows; ``otherwise`` answers all others.
 
-    ``notes`` (engine/read/access_log.py), ``tickets`` (Hits), ``ticket``, ``take`` and ``lend_across`` (ReadsNow)
-    belong to the pages of the tickets in ``known``, which have ``page_bytes``. ``numbers``: of requests.
-    ``check_time``: as in signed.py. ``new_loan``: SendfileSlice. ``new_span``: Span. ``copy_bytes``: pages up to this
-    size are copied. ``lend_bytes``: slices from this size on leave by sendfile. ``answered``: number of
+    ``access_log`` (engine/read/access_log.py), ``handles`` (Hits), ``find_handle``, ``take`` and ``take_slices``
+    (ReadsNow) belong to the pages of the handles in ``cache``, which have ``page_bytes``. ``numbers``: of requests.
+    ``check_time``: as in signed.py. ``new_slice``: SendfileSlice. ``new_span``: Span. ``copy_bytes``: pages up to this
+    size are copied. ``sendfile_bytes``: slices from this size on leave by sendfile. ``answered``: number of
     requests answered by this class.
     """
 
-    cdef object known, otherwise, notes, residents, tickets, ticket, take, lend_across
-    cdef object numbers, now_s, check_time, new_loan, new_span, source
+    cdef object cache, otherwise, access_log, residents, handles, find_handle, take, take_slices
+    cdef object numbers, now_s, check_time, new_slice, new_span, source
     cdef readonly uint64_t answered
     cdef object looked  # request that was just looked up without an answer
-    cdef Py_ssize_t copy_bytes, lend_bytes, page_bytes, most_waiting_bytes
-    cdef bytes source_tail
-    cdef int64_t tail_second
+    cdef Py_ssize_t copy_bytes, sendfile_bytes, page_bytes, most_waiting_bytes
+    cdef bytes source_end
+    cdef int64_t end_second
 
     def __init__(
-        self, known, notes, tickets, *, otherwise, ticket, take, lend_across, numbers, check_time, new_loan, new_span,
-        Py_ssize_t copy_bytes, Py_ssize_t lend_bytes, Py_ssize_t page_bytes,
+        self, cache, access_log, handles, *, otherwise, find_handle, take, take_slices, numbers, check_time,
+        new_slice, new_span, Py_ssize_t copy_bytes, Py_ssize_t sendfile_bytes, Py_ssize_t page_bytes,
     ):
-        self.known, self.otherwise = known, otherwise
-        self.notes, self.residents = notes, notes.residents
-        self.ticket, self.take, self.lend_across, self.new_span = ticket, take, lend_across, new_span
-        self.numbers, self.now_s, self.check_time, self.new_loan = numbers, known.now_s, check_time, new_loan
-        self.tickets = tickets
-        self.copy_bytes, self.lend_bytes, self.page_bytes = copy_bytes, lend_bytes, page_bytes
-        self.most_waiting_bytes = notes.most_waiting_bytes
-        self.source, self.source_tail, self.tail_second, self.looked = None, b"", -1, None
+        self.cache, self.otherwise = cache, otherwise
+        self.access_log, self.residents = access_log, access_log.residents
+        self.find_handle, self.take, self.take_slices, self.new_span = find_handle, take, take_slices, new_span
+        self.numbers, self.now_s, self.check_time, self.new_slice = numbers, cache.now_s, check_time, new_slice
+        self.handles = handles
+        self.copy_bytes, self.sendfile_bytes, self.page_bytes = copy_bytes, sendfile_bytes, page_bytes
+        self.most_waiting_bytes = access_log.most_waiting_bytes
+        self.source, self.source_end, self.end_second, self.looked = None, b"", -1, None
 
     def answer(self, bytes raw not None, out not None):
         """Answer like ``FastLane.answer``."""
@@ -164,24 +164,24 @@ cdef class CompiledHits:
         if begin > size or memcmp(space, VERSION, VERSION_BYTES) != 0:
             return False
         target = PyBytes_FromStringAndSize(text + 4, space - text - 4)
-        found = find_young(self.known, TARGETS, target)
+        found = find_young(self.cache, TARGETS, target)
         if found == NULL:
             return False
-        known = <tuple><object>found
+        cached = <tuple><object>found
         now_s = self.now_s()
         if find_range(text + begin, size - begin, &cut):
-            return self.find_part(out, known, target, text + begin, size - begin, cut, now_s)
-        resident = known[KNOWN_RESIDENT]
-        if resident is None:
+            return self.find_part(out, cached, target, text + begin, size - begin, cut, now_s)
+        handle = cached[TARGET_HANDLE]
+        if handle is None:
             return False
-        plan = self.plan(text + begin, size - begin, known[KNOWN_PATH], b"", now_s)
+        plan = self.plan(text + begin, size - begin, cached[TARGET_PATH], b"", now_s)
         if plan is None:
             return False
-        head = known[KNOWN_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
-        return self.send(out, head, resident, (<tuple>plan)[PLAN_JOB], now_s, 0, WHOLE)
+        head = cached[TARGET_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
+        return self.send(out, head, handle, (<tuple>plan)[PLAN_JOB], now_s, 0, WHOLE)
 
     cdef bint find_part(
-        self, out, tuple known, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
+        self, out, tuple cached, bytes target, const char* block, Py_ssize_t size, Cut cut, double now_s
     ) except -1:
         """Compiled ``RequestCache._answer_range``, for a range with both ends."""
         cdef bytes rest, value
@@ -190,11 +190,11 @@ cdef class CompiledHits:
         memcpy(PyBytes_AS_STRING(rest), block, cut.start)
         memcpy(PyBytes_AS_STRING(rest) + cut.start, block + cut.stop, size - cut.stop)
         value = PyBytes_FromStringAndSize(block + cut.value_start, cut.stop - 2 - cut.value_start)
-        plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), known[KNOWN_PATH], value, now_s)
-        ticket = None if plan is None else find_ticket(self, known[KNOWN_REF], cut.first, now_s)
-        if ticket is None:
+        plan = self.plan(PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), cached[TARGET_PATH], value, now_s)
+        handle = None if plan is None else handle_at(self, cached[TARGET_REF], cut.first, now_s)
+        if handle is None:
             return False
-        meta = ticket.meta
+        meta = handle.meta
         total = meta.size
         stop = min(cut.last + 1, total)
         if cut.first >= stop:
@@ -203,83 +203,83 @@ cdef class CompiledHits:
         if part is None:
             return False
         head = start_of_part(<tuple>part, cut.first, stop, total)
-        job, first = (<tuple>plan)[PLAN_JOB], get(ticket, RESIDENT, FIRST)
-        if send_lent(self, out, head, ticket, job, now_s, cut.first, stop):
+        job, first = (<tuple>plan)[PLAN_JOB], get(handle, HANDLE, FIRST)
+        if send_slices(self, out, head, handle, job, now_s, cut.first, stop):
             return True
-        if first <= cut.first and stop - first <= <int64_t>ticket.stop - <int64_t>ticket.start:
-            return self.send(out, head, ticket, job, now_s, cut.first, stop)
-        loans = self.lend_across(ticket, job, now_s, self.new_span(cut.first, stop))
-        if loans is None:
+        if first <= cut.first and stop - first <= <int64_t>handle.stop - <int64_t>handle.start:
+            return self.send(out, head, handle, job, now_s, cut.first, stop)
+        slices = self.take_slices(handle, job, now_s, self.new_span(cut.first, stop))
+        if slices is None:
             return False
-        out.send(self.render(head, self.tail(ticket.source, now_s), NULL, 0), *loans)
+        out.send(self.render(head, self.end_of_head(handle.source, now_s), NULL, 0), *slices)
         if job is not None:
-            self.known.touch(job, now_s)
+            self.cache.touch(job, now_s)
         return True
 
     cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
-        return find_plan(self.known, self.check_time, block, size, path, range_value, now_s)
+        return find_plan(self.cache, self.check_time, block, size, path, range_value, now_s)
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
         """Compiled ``RequestCache.part_head``."""
-        cdef PyObject* found = find_young(self.known, PARTS, target)
+        cdef PyObject* found = find_young(self.cache, PARTS, target)
         if found != NULL and (<tuple><object>found)[PART_META] is meta:
             return <object>found
-        return self.known.part_head(target, meta, range_value.decode())
+        return self.cache.part_head(target, meta, range_value.decode())
 
-    cdef bytes tail(self, source, double now_s):
-        """Return ``RequestCache.tail``, remembered for the last source."""
+    cdef bytes end_of_head(self, source, double now_s):
+        """Return ``RequestCache.end_of_head``, remembered for the last source."""
         cdef int64_t second = <int64_t>now_s
-        if source is not self.source or second != self.tail_second:
-            self.source, self.source_tail, self.tail_second = source, self.known.tail(source, now_s), second
-        return self.source_tail
+        if source is not self.source or second != self.end_second:
+            self.source, self.source_end, self.end_second = source, self.cache.end_of_head(source, now_s), second
+        return self.source_end
 
     cdef bint send(
-        self, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
+        self, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
     ) except -1:
         """Compiled ``RequestCache._send`` with its calls of engine/read/hits.py.
 
         Send the object's bytes ``[begin, end)``, which lie within the page. ``end`` WHOLE: all of the page.
         """
-        cdef Py_ssize_t start = get(resident, RESIDENT, START), stop = get(resident, RESIDENT, STOP), first
+        cdef Py_ssize_t start = get(handle, HANDLE, START), stop = get(handle, HANDLE, STOP), first
         cdef bint is_short = stop - start <= self.copy_bytes
         cdef const char* window
-        cdef bytes head, tail
+        cdef bytes head, ending
         cdef int descriptor = -1
-        lender = get(resident, RESIDENT, LENDER)
+        sendable = get(handle, HANDLE, SENDABLE)
         if not is_short:
             descriptor = ready(out)
-        if lender is None and not is_short and descriptor < 0:
+        if sendable is None and not is_short and descriptor < 0:
             span = None if end == WHOLE else self.new_span(begin, end)
-            body = self.take(resident, job, now_s, span)  # the page must be pinned
+            body = self.take(handle, job, now_s, span)  # the page must be pinned
             if body is None:
                 return False
-            head = self.render(start_of_head, self.tail(resident.source, now_s), NULL, 0)
+            head = self.render(start_of_head, self.end_of_head(handle.source, now_s), NULL, 0)
             out.transport.writelines((head, body))
         else:
-            if not is_good(self, resident, now_s):
+            if not is_good(self, handle, now_s):
                 return False
             if end != WHOLE:
-                first = start - <Py_ssize_t>get(resident, RESIDENT, FIRST)
+                first = start - <Py_ssize_t>get(handle, HANDLE, FIRST)
                 start, stop = first + begin, first + end
-            window = mapped(resident, start, stop)
+            window = mapped(handle, start, stop)
             if window == NULL:
                 return False
-            if get(resident, RESIDENT, CAN_WAIT) and not is_hot(window + start, stop - start):
+            if get(handle, HANDLE, CAN_WAIT) and not is_hot(window + start, stop - start):
                 return False
-            tail = self.tail(get(resident, RESIDENT, SOURCE_OF), now_s)
-            self.note(resident, job, begin, end)
+            ending = self.end_of_head(get(handle, HANDLE, SOURCE_OF), now_s)
+            self.record(handle, job, begin, end)
             if is_short:
-                get(out, WRITER, OUT_TRANSPORT).write(self.render(start_of_head, tail, window + start, stop - start))
+                get(out, WRITER, OUT_TRANSPORT).write(self.render(start_of_head, ending, window + start, stop - start))
             else:
-                head = self.render(start_of_head, tail, NULL, 0)
-                self.lend(out, descriptor, head, resident, start, stop, window)
+                head = self.render(start_of_head, ending, NULL, 0)
+                self.send_file(out, descriptor, head, handle, start, stop, window)
         if job is not None:
-            self.known.touch(job, now_s)
+            self.cache.touch(job, now_s)
         return True
 
-    cdef bytes render(self, bytes start_of_head, bytes tail, const char* body, Py_ssize_t body_bytes):
+    cdef bytes render(self, bytes start_of_head, bytes ending, const char* body, Py_ssize_t body_bytes):
         """Return the head with the next request id, followed by ``body``."""
-        cdef Py_ssize_t before = PyBytes_GET_SIZE(start_of_head), after = PyBytes_GET_SIZE(tail)
+        cdef Py_ssize_t before = PyBytes_GET_SIZE(start_of_head), after = PyBytes_GET_SIZE(ending)
         cdef uint64_t number = next(self.numbers)
         cdef bytes data = PyBytes_FromStringAndSize(NULL, before + ID_BYTES + after + body_bytes)
         cdef char* to = PyBytes_AS_STRING(data)
@@ -290,55 +290,55 @@ cdef class CompiledHits:
             to[digit] = DIGITS[number & 15]
             number >>= 4
         to += ID_BYTES
-        memcpy(to, PyBytes_AS_STRING(tail), after)
+        memcpy(to, PyBytes_AS_STRING(ending), after)
         if body_bytes:
             memcpy(to + after, body, body_bytes)
         return data
 
-    cdef int note(self, resident, job, int64_t begin, int64_t end) except -1:
-        """Compiled ``AccessLog.add``: record the read in the access log."""
+    cdef int record(self, handle, job, int64_t begin, int64_t end) except -1:
+        """Compiled ``AccessLog.record``: record the read in the access log."""
         cdef Py_ssize_t before
         cdef int64_t[2] part
         cdef bytearray rows
         cdef bytes row
-        notes = self.notes
-        noted = get(resident, RESIDENT, NOTED)
+        access_log = self.access_log
+        record = get(handle, HANDLE, RECORD)
         if (
-            noted is None or (<tuple>noted)[NOTED_JOB] is not job
-            or (<tuple>noted)[NOTED_KINDS] is not get(notes, NOTES, KINDS)
+            record is None or (<tuple>record)[RECORD_JOB] is not job
+            or (<tuple>record)[RECORD_KINDS] is not get(access_log, ACCESS_LOG, KINDS)
         ):
-            notes.add(resident, job, None if end == WHOLE else self.new_span(begin, end))
+            access_log.record(handle, job, None if end == WHOLE else self.new_span(begin, end))
             return 0
-        rows, row = get(notes, NOTES, ROWS), (<tuple>noted)[NOTED_ROW]
+        rows, row = get(access_log, ACCESS_LOG, ROWS), (<tuple>record)[RECORD_ROW]
         before = PyByteArray_GET_SIZE(rows)
         PyByteArray_Resize(rows, before + PyBytes_GET_SIZE(row))
         memcpy(PyByteArray_AS_STRING(rows) + before, PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row))
         if end != WHOLE:
             part[0], part[1] = begin, end - begin
             memcpy(PyByteArray_AS_STRING(rows) + before + USE_FIRST, part, sizeof(part))
-        return tell_soon(self, rows, resident)
+        return schedule_flush(self, rows, handle)
 
-    cdef int lend(
-        self, out, int descriptor, bytes head, resident, Py_ssize_t start, Py_ssize_t stop, const char* window
+    cdef int send_file(
+        self, out, int descriptor, bytes head, handle, Py_ssize_t start, Py_ssize_t stop, const char* window
     ) except -1:
-        """Compiled engine/read/hits.py ``_loan`` and ``Sender.send``, as far as the client takes bytes at once. Bytes
-        that may not leave by sendfile are copied.
+        """Compiled engine/read/hits.py ``_slice_of`` and ``Sender.send``, as far as the client takes bytes at once.
+        Bytes that may not leave by sendfile are copied.
         """
         cdef Py_ssize_t sent, position = start
         cdef Piece piece
-        cdef bint may_lend = resident.lender is not None
-        file = cut_piece(resident, start, stop, window, &piece)
-        if may_lend and (descriptor < 0 or piece.last - piece.first < self.lend_bytes or piece.last != stop):
-            out.send(head, loan_of(self, resident, file, &piece))
+        cdef bint may_sendfile = handle.sendable is not None
+        file = cut_piece(handle, start, stop, window, &piece)
+        if may_sendfile and (descriptor < 0 or piece.last - piece.first < self.sendfile_bytes or piece.last != stop):
+            out.send(head, slice_of(self, handle, file, &piece))
             return 0
         sent = push_head(descriptor, head, &piece, &position)
         if position < stop:
             head = head[max(sent, 0):]
-            loan = loan_of(self, resident, file, &piece)
-            if not may_lend and not can_pin(resident, loan):
+            file_slice = slice_of(self, handle, file, &piece)
+            if not may_sendfile and not can_pin(handle, file_slice):
                 out.transport.write(head + PyBytes_FromStringAndSize(window + position, stop - position))
             else:
-                out.go_on(head, position, loan)
+                out.go_on(head, position, file_slice)
         return 0
 
 
@@ -350,12 +350,12 @@ cdef int ready(out) except? -2:
     return descriptor if descriptor >= 0 and not get(out, WRITER, OUT_TRANSPORT).get_write_buffer_size() else -1
 
 
-cdef bint can_pin(resident, loan) except -1:
+cdef bint can_pin(handle, file_slice) except -1:
     """Return whether the rest can be pinned, which reads the record's header: ``is_hot`` did not check it."""
-    if resident.can_wait and not resident.tier.is_hot(resident.location):
+    if handle.can_wait and not handle.tier.is_hot(handle.location):
         return False
     try:
-        loan.pin()
+        file_slice.pin()
     except Exception:
         return False  # damaged: a read of the whole page finds and handles that
     return True

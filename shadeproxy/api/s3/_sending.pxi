@@ -19,18 +19,18 @@ cdef struct Piece:
     Py_ssize_t stop
 
 
-cdef bint is_good(CompiledHits hits, resident, double now_s) except -1:
+cdef bint is_good(CompiledHits hits, handle, double now_s) except -1:
     """Compiled ``Hits._is_good``."""
-    return now_s < <double>get(resident, RESIDENT, FRESH_UNTIL_S) and holds_page(hits.residents, resident)
+    return now_s < <double>get(handle, HANDLE, FRESH_UNTIL_S) and holds_page(hits.residents, handle)
 
 
-cdef object find_ticket(CompiledHits hits, ref, int64_t first, double now_s):
-    """Compiled ``ReadsNow.ticket``; returns only a valid ticket."""
-    cdef PyObject* found = PyDict_GetItemWithError(get(hits.tickets, MEMO, YOUNG), (ref, first // hits.page_bytes))
+cdef object handle_at(CompiledHits hits, ref, int64_t first, double now_s):
+    """Compiled ``ReadsNow.find_handle``; returns only a valid handle."""
+    cdef PyObject* found = PyDict_GetItemWithError(get(hits.handles, MEMO, YOUNG), (ref, first // hits.page_bytes))
     if found != NULL and is_good(hits, <object>found, now_s):
         return <object>found
-    ticket = hits.ticket(ref, first, now_s)
-    return ticket if ticket is not None and is_good(hits, ticket, now_s) else None
+    handle = hits.find_handle(ref, first, now_s)
+    return handle if handle is not None and is_good(hits, handle, now_s) else None
 
 
 cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total):
@@ -40,20 +40,20 @@ cdef bytes start_of_part(tuple part, int64_t first, int64_t stop, int64_t total)
     )
 
 
-cdef object cut_piece(resident, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
-    """Fill ``piece`` like engine/read/hits.py ``_loan``; return its file, None if the resident has no lender."""
+cdef object cut_piece(handle, Py_ssize_t start, Py_ssize_t stop, const char* window, Piece* piece):
+    """Fill ``piece`` like engine/read/hits.py ``_slice_of``; return its file, or None where all is copied."""
     cdef Py_ssize_t first = stop, last = stop
     piece.file, piece.window, piece.start, piece.stop = -1, window, start, stop
-    file, lender = None, get(resident, RESIDENT, LENDER)
-    if lender is not None:
-        file = lender[0]
-        first = max(start, <Py_ssize_t>lender[1])
-        last = max(first, min(stop, <Py_ssize_t>lender[2]))
+    file, sendable = None, get(handle, HANDLE, SENDABLE)
+    if sendable is not None:
+        file = sendable[0]
+        first = max(start, <Py_ssize_t>sendable[1])
+        last = max(first, min(stop, <Py_ssize_t>sendable[2]))
         if first < last:
             piece.file = file.descriptor
-            if not get(resident, RESIDENT, LENT):
-                file.lend(lender[1], lender[2])
-                resident.lent = True
+            if not get(handle, HANDLE, MARKED_SENT):
+                file.mark_sent(sendable[1], sendable[2])
+                handle.marked_sent = True
     piece.first, piece.last = first, last
     return file
 
@@ -96,87 +96,87 @@ cdef Py_ssize_t push_head(int to, bytes head, const Piece* piece, Py_ssize_t* po
     return sent
 
 
-cdef bint send_lent(
-    CompiledHits hits, out, bytes start_of_head, resident, job, double now_s, int64_t begin, int64_t end
+cdef bint send_slices(
+    CompiledHits hits, out, bytes start_of_head, handle, job, double now_s, int64_t begin, int64_t end
 ) except -1:
-    """Compiled ``ReadsNow.lend`` or ``lend_across``, and ``Sender.send`` of the result. The object's bytes
+    """Compiled ``ReadsNow.take_slice`` or ``take_slices``, and ``Sender.send`` of the result. The object's bytes
     [begin, end) begin in the page and end in it or in the next. False: nothing happened, because those
-    functions would act differently or not at all. ``resident`` was just found by ``find_ticket``.
+    functions would act differently or not at all. ``handle`` was just found by ``handle_at``.
     """
-    cdef Py_ssize_t page_start = get(resident, RESIDENT, START), page_stop = get(resident, RESIDENT, STOP)
-    cdef int64_t first = get(resident, RESIDENT, FIRST), edge = first + page_stop - page_start
+    cdef Py_ssize_t page_start = get(handle, HANDLE, START), page_stop = get(handle, HANDLE, STOP)
+    cdef int64_t first = get(handle, HANDLE, FIRST), edge = first + page_stop - page_start
     cdef Py_ssize_t start = page_start + begin - first, stop = start + min(end, edge) - begin
     cdef Py_ssize_t start_after = 0, stop_after = 0, sent, position
     cdef const char* window
     cdef const char* window_after = NULL
     cdef Piece piece, piece_after
     cdef int descriptor
-    lender, after, rest, file_after = get(resident, RESIDENT, LENDER), None, (), None
-    if lender is None or get(resident, RESIDENT, CAN_WAIT) or begin < first or begin >= edge:
+    sendable, after, rest, file_after = get(handle, HANDLE, SENDABLE), None, (), None
+    if sendable is None or get(handle, HANDLE, CAN_WAIT) or begin < first or begin >= edge:
         return False
-    if min(stop, <Py_ssize_t>lender[2]) - max(start, <Py_ssize_t>lender[1]) < hits.lend_bytes:
+    if min(stop, <Py_ssize_t>sendable[2]) - max(start, <Py_ssize_t>sendable[1]) < hits.sendfile_bytes:
         return False
     if end > edge:
-        after = find_ticket(hits, resident.ref, edge, now_s)
+        after = handle_at(hits, handle.ref, edge, now_s)
         if (
-            after is None or after.lender is None or after.can_wait or <int64_t>after.first != edge
-            or after.source is not resident.source or after.meta.etag != resident.meta.etag
+            after is None or after.sendable is None or after.can_wait or <int64_t>after.first != edge
+            or after.source is not handle.source or after.meta.etag != handle.meta.etag
         ):
             return False
-        start_after = get(after, RESIDENT, START)
+        start_after = get(after, HANDLE, START)
         stop_after = start_after + end - edge
         window_after = mapped(after, start_after, stop_after)
         if window_after == NULL or stop_after > <Py_ssize_t>after.stop:
             return False
-    window = mapped(resident, start, stop)
+    window = mapped(handle, start, stop)
     descriptor = ready(out)
     if window == NULL or descriptor < 0:
         return False
-    head = hits.render(start_of_head, hits.tail(get(resident, RESIDENT, SOURCE_OF), now_s), NULL, 0)
-    hits.note(resident, job, begin, end)
-    file = cut_piece(resident, start, stop, window, &piece)
+    head = hits.render(start_of_head, hits.end_of_head(get(handle, HANDLE, SOURCE_OF), now_s), NULL, 0)
+    hits.record(handle, job, begin, end)
+    file = cut_piece(handle, start, stop, window, &piece)
     if after is not None:
-        note_page(hits, after)
+        record_page(hits, after)
         file_after = cut_piece(after, start_after, stop_after, window_after, &piece_after)
     sent = push_head(descriptor, head, &piece, &position)
     if position == stop and after is not None:
         with nogil:
             position = push(descriptor, &piece_after, start_after)
         if position < stop_after:
-            out.go_on(b"", position, loan_of(hits, after, file_after, &piece_after))
+            out.go_on(b"", position, slice_of(hits, after, file_after, &piece_after))
     elif position < stop:
         if after is not None:
-            rest = (loan_of(hits, after, file_after, &piece_after),)
-        out.go_on(head[max(sent, 0):], position, loan_of(hits, resident, file, &piece), *rest)
+            rest = (slice_of(hits, after, file_after, &piece_after),)
+        out.go_on(head[max(sent, 0):], position, slice_of(hits, handle, file, &piece), *rest)
     if job is not None:
-        hits.known.touch(job, now_s)
+        hits.cache.touch(job, now_s)
     return True
 
 
-cdef object loan_of(CompiledHits hits, resident, file, const Piece* piece):
-    return hits.new_loan(resident, file, piece.start, piece.first, piece.last, piece.stop)
+cdef object slice_of(CompiledHits hits, handle, file, const Piece* piece):
+    return hits.new_slice(handle, file, piece.start, piece.first, piece.last, piece.stop)
 
 
-cdef int note_page(CompiledHits hits, resident) except -1:
-    """Compiled ``AccessLog.add_pages`` for one page."""
-    cdef bytearray rows = get(hits.notes, NOTES, ROWS)
+cdef int record_page(CompiledHits hits, handle) except -1:
+    """Compiled ``AccessLog.record_pages`` for one page."""
+    cdef bytearray rows = get(hits.access_log, ACCESS_LOG, ROWS)
     cdef Py_ssize_t before = PyByteArray_GET_SIZE(rows)
     cdef int64_t[2] place
     cdef char* row
-    place[0], place[1] = get(resident, RESIDENT, SLOT), get(resident, RESIDENT, STAMP)
+    place[0], place[1] = get(handle, HANDLE, SLOT), get(handle, HANDLE, STAMP)
     PyByteArray_Resize(rows, before + USE_BYTES)
     row = PyByteArray_AS_STRING(rows) + before
     memset(row, 0, USE_BYTES)
     memcpy(row, place, sizeof(place))
-    return tell_soon(hits, rows, resident)
+    return schedule_flush(hits, rows, handle)
 
 
-cdef int tell_soon(CompiledHits hits, bytearray rows, resident) except -1:
-    """Compiled end of ``AccessLog.add``: skip ``soon`` when the timer is already set early enough."""
-    notes = hits.notes
+cdef int schedule_flush(CompiledHits hits, bytearray rows, handle) except -1:
+    """Compiled end of ``AccessLog.record``: schedule nothing when the timer is already set early enough."""
+    access_log = hits.access_log
     if (
-        get(notes, NOTES, TIMER) is None or <set?>get(notes, NOTES, UNREAD)
+        get(access_log, ACCESS_LOG, TIMER) is None or <set?>get(access_log, ACCESS_LOG, UNREAD)
         or PyByteArray_GET_SIZE(rows) >= hits.most_waiting_bytes
     ):
-        notes.soon((resident.slot,))
+        access_log.schedule_flush((handle.slot,))
     return 0

@@ -28,13 +28,13 @@ cdef extern from "structmember.h":
 
 cdef enum:
     # Classes, in the order of OWNERS; then the fields of each, in the order of the names there.
-    PROTOCOL, WRITER, RESIDENT, KNOWN, MEMO, TEMPLATES_OF, NOTES, CLASSES
+    PROTOCOL, WRITER, HANDLE, CACHE, MEMO, TEMPLATES_OF, ACCESS_LOG, CLASSES
 cdef enum:
     TRANSPORT, SENDER, LANE, HELD, READ_TASK, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
 cdef enum:
-    OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_LOAN
+    OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_SLICE
 cdef enum:
-    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, LENDER, LENT, WINDOW, CAN_WAIT, SOURCE_OF, NOTED
+    START, STOP, FIRST, SLOT, STAMP, FRESH_UNTIL_S, SENDABLE, MARKED_SENT, WINDOW, CAN_WAIT, SOURCE_OF, RECORD
 cdef enum:
     TARGETS, PLANS, PARTS, TEMPLATES
 cdef enum:
@@ -49,10 +49,10 @@ cdef tuple OWNERS = (
         "transport", "_sender", "_lane", "_held", "_read_task", "_refused", "_admitted", "_ending", "_force_close",
         "_close", "_paused", "_begun", "_active",
     )),
-    ("Sender", ("transport", "descriptor", "_loan")),
+    ("Sender", ("transport", "descriptor", "_slice")),
     ("PageHandle", (
-        "start", "stop", "first", "slot", "stamp", "fresh_until_s", "lender", "lent", "window", "can_wait", "source",
-        "noted",
+        "start", "stop", "first", "slot", "stamp", "fresh_until_s", "sendable", "marked_sent", "window", "can_wait",
+        "source", "access_record",
     )),
     ("RequestCache", ("targets", "plans", "parts", "templates")),
     ("Memo", ("young",)),
@@ -121,21 +121,21 @@ cdef inline int put(object thing, int kind, int field, object value) except -1:
     return 0
 
 
-cdef const char* mapped(resident, Py_ssize_t start, Py_ssize_t stop) except? NULL:
+cdef const char* mapped(handle, Py_ssize_t start, Py_ssize_t stop) except? NULL:
     """Return the window if it holds bytes [start, stop), else NULL. Raises ValueError for a released window,
     whose length is read for that: PyMemoryView_GET_BUFFER does not check.
     """
-    window = get(resident, RESIDENT, WINDOW)
+    window = get(handle, HANDLE, WINDOW)
     if not PyMemoryView_Check(window) or start < 0 or stop < start or stop > len(window):
         return NULL
     return <const char*>PyMemoryView_GET_BUFFER(window).buf
 
 
-cdef bint holds_page(residents, resident) except -1:
-    """Return whether the slot of ``resident`` in ``residents`` still has its page."""
+cdef bint holds_page(residents, handle) except -1:
+    """Return whether the slot of ``handle`` in ``residents`` still has its page."""
     cdef const Py_buffer* column
-    cdef Py_ssize_t slot = get(resident, RESIDENT, SLOT)
-    cdef int64_t stamp = get(resident, RESIDENT, STAMP)
+    cdef Py_ssize_t slot = get(handle, HANDLE, SLOT)
+    cdef int64_t stamp = get(handle, HANDLE, STAMP)
     stamps = residents.stamps
     if not PyMemoryView_Check(stamps):
         return stamps[slot] == stamp
@@ -145,6 +145,6 @@ cdef bint holds_page(residents, resident) except -1:
     return (<int64_t*>(<char*>column.buf + slot * column.strides[0]))[0] == stamp
 
 
-cdef PyObject* find_young(known, int memo, key) except? NULL:
-    """Find a key in the young generation of a Memo of ``known``."""
-    return PyDict_GetItemWithError(get(get(known, KNOWN, memo), MEMO, YOUNG), key)
+cdef PyObject* find_young(cache, int memo, key) except? NULL:
+    """Find a key in the young generation of a Memo of ``cache``."""
+    return PyDict_GetItemWithError(get(get(cache, CACHE, memo), MEMO, YOUNG), key)

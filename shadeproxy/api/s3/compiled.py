@@ -64,18 +64,18 @@ def compiled_hits(
         return None
     return CompiledHits(
         memory,
-        own.notes,
-        own.tickets,
+        own.access_log,
+        own.handles,
         otherwise=otherwise,
-        ticket=engine.ticket,
+        find_handle=engine.find_handle,
         take=engine.take,
-        lend_across=engine.lend_across,
+        take_slices=engine.take_slices,
         numbers=NUMBERS,
         check_time=check_time,
-        new_loan=SendfileSlice,
+        new_slice=SendfileSlice,
         new_span=Span,
         copy_bytes=COPY_BYTES,
-        lend_bytes=LEAST_BYTES,
+        sendfile_bytes=LEAST_BYTES,
         page_bytes=own.page_size,
     )
 

@@ -35,7 +35,7 @@ _STEPS_TO_IDLE = 8
 # The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
 _OURS = 0
 """Between two requests, or answering one in the fast lane."""
-_LENT = 1
+_ONE_REQUEST = 1
 """aiohttp has one request; the bytes after it are held."""
 _GIVEN = 2
 """aiohttp has the connection until its end."""
@@ -49,7 +49,6 @@ class S3Protocol(RefusingHandler):
         "_admitted",
         "_answer",
         "_begun",
-        "_door",
         "_drained",
         "_ending",
         "_half_closed",
@@ -57,6 +56,7 @@ class S3Protocol(RefusingHandler):
         "_held",
         "_lane",
         "_left_bytes",
+        "_limiter",
         "_look",
         "_read_task",
         "_refused",
@@ -76,7 +76,7 @@ class S3Protocol(RefusingHandler):
         fast: FastLane,
         *,
         keepalive_s: float,
-        door: ConnectionLimiter,
+        limiter: ConnectionLimiter,
     ) -> None:
         super().__init__(
             server,
@@ -94,7 +94,7 @@ class S3Protocol(RefusingHandler):
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
-        self._door = door
+        self._limiter = limiter
         self._admitted = True
         self._lane = _OURS
         self._held = b""
@@ -132,8 +132,8 @@ class S3Protocol(RefusingHandler):
                 self._go_on()
             else:
                 self._serve(data)
-        elif self._lane == _LENT and data:
-            self._lend(data)
+        elif self._lane == _ONE_REQUEST and data:
+            self._pass_on(data)
         else:
             self._watch_head(data)
             if not self._refused:
@@ -143,11 +143,11 @@ class S3Protocol(RefusingHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set the connection up, or turn it away if there are too many."""
-        self._admitted = self._door.enter()
+        self._admitted = self._limiter.enter()
         if not self._admitted:
             # uvloop's own transport class, which is no subclass of asyncio's.
             self._turned_from = cast("asyncio.Transport", transport)
-            self._door.turn_away(transport)
+            self._limiter.turn_away(transport)
             return
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
@@ -175,7 +175,7 @@ class S3Protocol(RefusingHandler):
         """End everything that the client asked for."""
         if not self._admitted:
             return
-        self._door.leave()
+        self._limiter.leave()
         self._held = b""
         if self._read_task is not None:
             self._read_task.cancel()
@@ -343,7 +343,7 @@ class S3Protocol(RefusingHandler):
         self._refused, self._held, self._turned_from = True, b"", self.transport
         if self.transport is not None:
             error = InvalidRequest(f"The header of the request is longer than {MOST_HEAD_BYTES} bytes")
-            self._door.refuse(self.transport, error)
+            self._limiter.refuse(self.transport, error)
 
     def _go_on(self, *, in_turn: bool = False) -> None:
         """Serve the held bytes, if possible."""
@@ -355,24 +355,24 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's ``close`` lets it answer what it was lent.
+            # aiohttp's ``close`` lets it answer what it was given.
             self.force_close() if self._lane == _OURS else self.close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Lend aiohttp the request with the head ``raw``, or give it the connection."""
+        """Pass on to aiohttp the request with the head ``raw``, or give it the connection."""
         length = body_bytes(raw)
         if length is None:
             self._held = raw + rest
             self._give()
             return
-        self._lane, self._left_bytes = _LENT, length
+        self._lane, self._left_bytes = _ONE_REQUEST, length
         super().data_received(raw)
         if rest:
-            self._lend(rest)
+            self._pass_on(rest)
 
-    def _lend(self, data: bytes) -> None:
+    def _pass_on(self, data: bytes) -> None:
         if self._left_bytes:
             part, data = data[: self._left_bytes], data[self._left_bytes :]
             self._left_bytes -= len(part)
@@ -383,7 +383,7 @@ class S3Protocol(RefusingHandler):
 
     def _take_back(self, steps: int) -> None:
         """Take the lane back once aiohttp is done with its request: the next one has begun."""
-        if self._lane != _LENT or self._left_bytes or not self._held:
+        if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
             return  # an earlier call already did it
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS

@@ -1,9 +1,9 @@
 """The request cache: answers hits of known objects for known clients in one plain call.
 
-Laws: nothing is decided here. It remembers results of the functions of the general lane (``Gate.identify``,
-``answer_read``, ``with_own``) under the exact bytes that led to them. Every signature is verified again
-(signed.py). An unknown request is left untouched: nothing is written or noted. ``_known.pyx`` is
-``RequestCache.answer`` compiled: change both together.
+Laws: nothing is decided here. It remembers results of the functions of the general lane
+(``RequestAuthorizer.identify``, ``answer_read``, ``with_own``) under the exact bytes that led to them. Every
+signature is verified again (signed.py). An unknown request is left untouched: nothing is written or recorded.
+``_known.pyx`` is ``RequestCache.answer`` compiled: change both together.
 """
 
 from typing import NamedTuple, Protocol
@@ -39,7 +39,7 @@ class Writer(Protocol):
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None: ...
 
-    def send(self, head: bytes, *loans: SendfileSlice) -> None: ...
+    def send(self, head: bytes, *slices: SendfileSlice) -> None: ...
 
 
 class JobObserver(Protocol):
@@ -49,13 +49,13 @@ class JobObserver(Protocol):
 
 
 class CachedTarget(NamedTuple):
-    """An object under one request target. ``resident``: handle of its page, if it has one page only.
+    """An object under one request target. ``handle``: handle of its page, if it has one page only.
     ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
     """
 
     ref: ObjectRef
     canonical_path: bytes
-    resident: PageHandle | None
+    handle: PageHandle | None
     heads: tuple[bytes, bytes]
 
 
@@ -63,19 +63,29 @@ class RequestCache:
     """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
 
     __slots__ = (
-        "_engine", "_jobs", "_lend", "_tails", "_tails_second", "_take", "_touched", "now_s", "parts",
-        "plans", "targets", "templates",
+        "_ends",
+        "_ends_second",
+        "_engine",
+        "_jobs",
+        "_take",
+        "_take_slice",
+        "_touched",
+        "now_s",
+        "parts",
+        "plans",
+        "targets",
+        "templates",
     )  # fmt: skip
 
     def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
         self._engine = engine
         self._take = engine.take
-        self._lend = engine.lend
+        self._take_slice = engine.take_slice
         self.now_s = clock.now_s
         self._jobs = jobs
         self._touched: dict[str, float] = {}
-        self._tails_second = -1
-        self._tails: dict[Source, bytes] = {}
+        self._ends_second = -1
+        self._ends: dict[Source, bytes] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -91,8 +101,8 @@ class RequestCache:
             return False
         end = raw.find(b" HTTP/1.1\r\n")
         target = raw[4:end]
-        known = self.targets.get(target)
-        return known is not None and self._answer(known, target, raw[end + 11 :], out)
+        cached = self.targets.get(target)
+        return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
         """Return the plan of a header block if its client is known. Signed blocks are never equal."""
@@ -101,18 +111,18 @@ class RequestCache:
             plan = self.templates.plan(block, path, range_value, now_s)
         return plan or self.plans.get(block)
 
-    def tail(self, source: Source, now_s: float) -> bytes:
+    def end_of_head(self, source: Source, now_s: float) -> bytes:
         """Return the end of the head, after the request id, for this second."""
         second = int(now_s)
-        if second != self._tails_second:
-            self._tails.clear()
-            self._tails_second = second
-        tail = self._tails.get(source)
-        if tail is None:
-            tail = self._tails[source] = (
+        if second != self._ends_second:
+            self._ends.clear()
+            self._ends_second = second
+        end = self._ends.get(source)
+        if end is None:
+            end = self._ends[source] = (
                 f"\r\nDate: {http_date(second)}\r\nx-shade-cache: {source}\r\n\r\n".encode()
             )
-        return tail
+        return end
 
     def touch(self, job: JobContext, now_s: float) -> None:
         """Report that ``job`` reads."""
@@ -143,12 +153,12 @@ class RequestCache:
         target = request.wire_path.encode()
         if len(target) > _MOST_TARGET_BYTES or ref.namespace != OWN:
             return
-        ticket = self._engine.ticket(ref, 0, self.now_s()) if whole else None
-        heads = whole_heads(ticket.meta) if ticket is not None and ticket.whole else None
+        handle = self._engine.find_handle(ref, 0, self.now_s()) if whole else None
+        heads = whole_heads(handle.meta) if handle is not None and handle.whole else None
         if heads is not None or self.targets.get(target) is None:
             path = encode_path(request.wire_path).encode()
-            resident = None if heads is None else ticket
-            self.targets.put(target, CachedTarget(ref, path, resident, heads or (b"", b"")))
+            kept = None if heads is None else handle
+            self.targets.put(target, CachedTarget(ref, path, kept, heads or (b"", b"")))
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
         """Remember the header block of an identified request if it is a plain GET; return whether it is."""
@@ -176,43 +186,43 @@ class RequestCache:
 
     # ------------------------------------------------------------------ answers
 
-    def _answer(self, known: CachedTarget, target: bytes, block: bytes, out: Writer) -> bool:
-        """Answer a GET of ``known`` by a known client; return False if nothing happened."""
+    def _answer(self, cached: CachedTarget, target: bytes, block: bytes, out: Writer) -> bool:
+        """Answer a GET of ``cached`` by a client with a plan; return False if nothing happened."""
         now_s = self.now_s()
-        plan = self.plan(block, known.canonical_path, "", now_s)
+        plan = self.plan(block, cached.canonical_path, "", now_s)
         if plan is None:
             cut = cut_range(block)
-            return cut is not None and self._answer_range(known, target, *cut, out)
-        resident = known.resident
-        if resident is None:
+            return cut is not None and self._answer_range(cached, target, *cut, out)
+        handle = cached.handle
+        if handle is None:
             return False
-        start = known.heads[plan.checksums]
-        head = b"".join((start, next_request_id().encode(), self.tail(resident.source, now_s)))
-        if self._send(out, head, resident, plan.job, now_s=now_s):
+        start = cached.heads[plan.checksums]
+        head = b"".join((start, next_request_id().encode(), self.end_of_head(handle.source, now_s)))
+        if self._send(out, head, handle, plan.job, now_s=now_s):
             return True
         self.targets.drop(target)
         return False
 
     def _answer_range(
-        self, known: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
+        self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
         """Answer like ``_answer``, for a GET whose Range was cut out of ``block``."""
         now_s = self.now_s()
-        plan = self.plan(block, known.canonical_path, range_value, now_s)
-        found = self._find_span(known.ref, range_value, now_s)
+        plan = self.plan(block, cached.canonical_path, range_value, now_s)
+        found = self._find_span(cached.ref, range_value, now_s)
         if plan is None or found is None:
             return False
-        ticket, span = found
-        part = self.part_head(target, ticket.meta, range_value)
+        handle, span = found
+        part = self.part_head(target, handle.meta, range_value)
         if part is None:
             return False
-        head = part.of(span, next_request_id()) + self.tail(ticket.source, now_s)
-        if ticket.holds(span):
-            return self._send(out, head, ticket, plan.job, now_s=now_s, span=span)
-        loans = self._engine.lend_across(ticket, plan.job, now_s, span)
-        if loans is None:
+        head = part.of(span, next_request_id()) + self.end_of_head(handle.source, now_s)
+        if handle.holds(span):
+            return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
+        slices = self._engine.take_slices(handle, plan.job, now_s, span)
+        if slices is None:
             return False
-        out.send(head, *loans)
+        out.send(head, *slices)
         if plan.job is not None:
             self.touch(plan.job, now_s)
         return True
@@ -220,38 +230,38 @@ class RequestCache:
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
         """Return the asked span of ``ref``, and the handle of the page that it begins in."""
         spec = parse_range(range_value)
-        ticket = None if spec is None else self._engine.ticket(ref, spec.first or 0, now_s)
-        if spec is None or ticket is None:
+        handle = None if spec is None else self._engine.find_handle(ref, spec.first or 0, now_s)
+        if spec is None or handle is None:
             return None
         try:
-            span = spec.resolve(ticket.meta.size)
+            span = spec.resolve(handle.meta.size)
             if spec.first is None:  # the last bytes: only now is their first page known
-                ticket = self._engine.ticket(ref, span.start, now_s)
-                if ticket is None or spec.resolve(ticket.meta.size) != span:
+                handle = self._engine.find_handle(ref, span.start, now_s)
+                if handle is None or spec.resolve(handle.meta.size) != span:
                     return None
         except ShadeProxyError:
             return None
-        return ticket, span
+        return handle, span
 
     def _send(
         self,
         out: Writer,
         head: bytes,
-        ticket: PageHandle,
+        handle: PageHandle,
         job: JobContext | None,
         *,
         now_s: float,
         span: Span | None = None,
     ) -> bool:
-        """Send ``head`` and the bytes of ``ticket``; return False, with nothing sent, for a stale handle."""
-        loan = None if ticket.lender is None else self._lend(ticket, job, now_s, span)
-        if loan is not None:
-            out.send(head, loan)
+        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle."""
+        file_slice = None if handle.sendable is None else self._take_slice(handle, job, now_s, span)
+        if file_slice is not None:
+            out.send(head, file_slice)
         else:
-            body = self._take(ticket, job, now_s, span)
+            body = self._take(handle, job, now_s, span)
             if body is None:
                 return False
-            if ticket.stop - ticket.start <= COPY_BYTES:
+            if handle.stop - handle.start <= COPY_BYTES:
                 out.write(b"".join((head, body)))
             else:
                 out.writelines((head, body))

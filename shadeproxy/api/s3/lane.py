@@ -100,7 +100,7 @@ class FastLane:
 
     def _find(self, raw: bytes) -> FoundAnswer | Asked | None:
         """Return the answer, or the read if bytes are missing. Raises as ``identify``, ``answer_for``."""
-        asked = self._identify_known(raw) or self._identify(raw)
+        asked = self._identify_cached(raw) or self._identify(raw)
         if asked is None:
             return None
         call, wanted, _, _ = asked
@@ -126,7 +126,7 @@ class FastLane:
         plain = self._remembers and self._memory.remember_client(raw, head, call)
         return Asked(call, read_request(call), head.keep_alive, plain=plain)
 
-    def _identify_known(self, raw: bytes) -> Asked | None:
+    def _identify_cached(self, raw: bytes) -> Asked | None:
         """Identify a plain GET of a known client by the request cache; None: call ``_identify``."""
         line = PLAIN_LINE.match(raw)
         if line is None:

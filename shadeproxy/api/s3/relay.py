@@ -30,7 +30,7 @@ _CONNECT_AGAIN_S = 0.01
 
 _OURS = 0
 """Between two requests."""
-_LENT = 1
+_ONE_REQUEST = 1
 """The coordinator answers one request; the bytes after it are held."""
 _GIVEN = 2
 """Bytes go through until the connection ends."""
@@ -159,7 +159,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._taken is not None and self._taken == before:
             self.cut()  # like connection.py for a client that takes nothing
             return
-        busy = self._active or self._paused or self._lane == _LENT
+        busy = self._active or self._paused or self._lane == _ONE_REQUEST
         self._active, self._silent = False, 0 if busy else self._silent + 1
         if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):
             self._close()
@@ -192,7 +192,7 @@ class WorkerProtocol(asyncio.Protocol):
             end = self._held.find(_HEAD_END) + len(_HEAD_END)
             if end < len(_HEAD_END):
                 if len(self._held) > MOST_HEAD_BYTES:
-                    self._pass_on(self._held, lent=False)
+                    self._pass_on(self._held, one_request=False)
                 return
             raw, self._held = self._held[:end], self._held[end:]
             self._begun += 1
@@ -203,13 +203,13 @@ class WorkerProtocol(asyncio.Protocol):
             if outcome is False:
                 self._close()
                 return
-            lent = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-            self._pass_on(raw, lent=lent and raw.startswith((b"GET ", b"HEAD ")))
+            one_request = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+            self._pass_on(raw, one_request=one_request and raw.startswith((b"GET ", b"HEAD ")))
 
-    def _pass_on(self, raw: bytes, *, lent: bool) -> None:
-        self._lane = _LENT if lent else _GIVEN
+    def _pass_on(self, raw: bytes, *, one_request: bool) -> None:
+        self._lane = _ONE_REQUEST if one_request else _GIVEN
         self._answer = Answering(raw)
-        if not lent:
+        if not one_request:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._coordinator is not None:
             self._coordinator.write(raw)
@@ -265,7 +265,7 @@ class WorkerProtocol(asyncio.Protocol):
     def coordinator_lost(self) -> None:
         """Handle the end of the coordinator's connection."""
         self._coordinator = None
-        if self._lane == _LENT or self._answer.may_seem_complete:
+        if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
             self.cut()
         else:
             self._close()

@@ -2,7 +2,7 @@
 
 Laws: bytes leave in the order given. The file is used only while nothing waits in the transport, and the
 transport only while nothing of a file waits (``busy``). Only the bytes of a file that a
-``SendfileSlice`` allows leave by sendfile (tiers/lending.py); the rest is copied.
+``SendfileSlice`` allows leave by sendfile (tiers/sendfile.py); the rest is copied.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ class Copying:
         """Write like ``write``."""
         self._transport.writelines(pieces)
 
-    def send(self, head: bytes, *loans: SendfileSlice) -> None:
-        """Send ``head``, then the bytes of ``loans``."""
-        self._transport.writelines((head, *(loan.pin() for loan in loans)))
+    def send(self, head: bytes, *slices: SendfileSlice) -> None:
+        """Send ``head``, then the bytes of ``slices``."""
+        self._transport.writelines((head, *(file_slice.pin() for file_slice in slices)))
 
 
 class Sender:
@@ -52,8 +52,17 @@ class Sender:
     """
 
     __slots__ = (
-        "_direct", "_keep", "_loan", "_on_cut", "_on_idle", "_position", "_rest", "_sent", "_waiters",
-        "descriptor", "transport",
+        "_direct",
+        "_keep",
+        "_on_cut",
+        "_on_idle",
+        "_position",
+        "_rest",
+        "_sent",
+        "_slice",
+        "_waiters",
+        "descriptor",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +74,7 @@ class Sender:
         self._direct: socket.socket | None = None
         self.descriptor = UNASKED
         """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
-        self._loan: SendfileSlice | None = None
+        self._slice: SendfileSlice | None = None
         self._rest: tuple[SendfileSlice, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
@@ -74,7 +83,7 @@ class Sender:
     @property
     def busy(self) -> bool:
         """True if a file is being sent faster than the client takes it."""
-        return self._loan is not None
+        return self._slice is not None
 
     @property
     def sent(self) -> int:
@@ -89,15 +98,19 @@ class Sender:
         """Write like ``write``."""
         self.transport.writelines(pieces)
 
-    def send(self, head: bytes, *loans: SendfileSlice) -> None:
-        """Send ``head``, then the bytes of ``loans``, at least one. Not while ``busy``."""
-        loan, rest = loans[0], loans[1:]
+    def send(self, head: bytes, *slices: SendfileSlice) -> None:
+        """Send ``head``, then the bytes of ``slices``, at least one. Not while ``busy``."""
+        file_slice, rest = slices[0], slices[1:]
         self.open()
-        direct, first = self._direct, loan.first
-        if direct is None or loan.last - first < LEAST_BYTES or self.transport.get_write_buffer_size():
-            self.transport.writelines((head, *(one.pin() for one in loans)))
+        direct, first = self._direct, file_slice.first
+        if direct is None or file_slice.last - first < LEAST_BYTES or self.transport.get_write_buffer_size():
+            self.transport.writelines((head, *(one.pin() for one in slices)))
             return
-        lead = head if first == loan.start else b"".join((head, loan.ticket.window[loan.start : first]))
+        lead = (
+            head
+            if first == file_slice.start
+            else b"".join((head, file_slice.handle.window[file_slice.start : first]))
+        )
         try:
             sent = direct.send(lead, _FLAGS)
         except BlockingIOError:
@@ -105,26 +118,26 @@ class Sender:
         except OSError as error:
             self._cut(error)
             return
-        self.go_on(lead[sent:], first, loan, *rest)
+        self.go_on(lead[sent:], first, file_slice, *rest)
 
-    def go_on(self, lead: bytes, position: int, loan: SendfileSlice, *rest: SendfileSlice) -> None:
+    def go_on(self, lead: bytes, position: int, file_slice: SendfileSlice, *rest: SendfileSlice) -> None:
         """Send the rest of an answer that was begun; needs a ``descriptor``. The rest is ``lead`` (of the
-        head and copied bytes), then ``loan`` from ``position`` of its file on, then ``rest``.
+        head and copied bytes), then ``file_slice`` from ``position`` of its file on, then ``rest``.
         """
         direct = self._direct
         assert direct is not None, "who has a descriptor has a socket"
         if lead:
-            tail = loan.pin()[position - loan.start :]
+            tail = file_slice.pin()[position - file_slice.start :]
             self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
             return
-        self._sent += max(position - loan.first, 0)
-        self._loan, self._rest, self._position = loan, rest, position
-        self._send_on(direct, loan)
+        self._sent += max(position - file_slice.first, 0)
+        self._slice, self._rest, self._position = file_slice, rest, position
+        self._send_on(direct, file_slice)
         if rest:
             self._send_rest(direct)
-        if self._loan is not None:
+        if self._slice is not None:
             # The pages must stay unchanged until the kernel has taken the rest of them.
-            self._keep = [one.pin() for one in (self._loan, *self._rest)]
+            self._keep = [one.pin() for one in (self._slice, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
@@ -144,7 +157,7 @@ class Sender:
 
     async def idle(self) -> None:
         """Wait until not ``busy``."""
-        if self._loan is not None:
+        if self._slice is not None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -160,22 +173,22 @@ class Sender:
 
     # ------------------------------------------------------------------ inside
 
-    def _send_on(self, direct: socket.socket, loan: SendfileSlice) -> None:
+    def _send_on(self, direct: socket.socket, file_slice: SendfileSlice) -> None:
         """Send a slice from its position on, as much as possible from the file, until it is sent or the
         client's buffers are full.
         """
         begin = position = self._position
-        ticket, file, _, first, last, stop = loan
+        handle, file, _, first, last, stop = file_slice
         try:
             while position < first < last:
-                position += direct.send(ticket.window[position:first], _FLAGS)
+                position += direct.send(handle.window[position:first], _FLAGS)
             while file is not None and first <= position < last:
                 count = os.sendfile(direct.fileno(), file.descriptor, position, last - position)
                 if not count:
                     raise OSError(errno.EIO, "the segment file ends before the record does")  # noqa: TRY301
                 position += count
             while position < stop:
-                position += direct.send(ticket.window[position:stop], _FLAGS)
+                position += direct.send(handle.window[position:stop], _FLAGS)
         except BlockingIOError:
             pass
         except OSError as error:
@@ -184,20 +197,20 @@ class Sender:
         self._sent += position - begin
         self._position = position
         if position == stop:
-            self._loan = None
+            self._slice = None
 
     def _send_rest(self, direct: socket.socket) -> None:
         """Send the following slices, as far as the client takes them."""
-        while self._loan is None and self._rest:
-            loan, self._rest = self._rest[0], self._rest[1:]
-            self._loan, self._position = loan, loan.start
-            self._send_on(direct, loan)
+        while self._slice is None and self._rest:
+            file_slice, self._rest = self._rest[0], self._rest[1:]
+            self._slice, self._position = file_slice, file_slice.start
+            self._send_on(direct, file_slice)
 
     def _continue(self, direct: socket.socket) -> None:
-        if self._loan is not None:
-            self._send_on(direct, self._loan)
+        if self._slice is not None:
+            self._send_on(direct, self._slice)
         self._send_rest(direct)
-        if self._loan is None:
+        if self._slice is None:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()
             self._on_idle()
@@ -209,7 +222,7 @@ class Sender:
         reset_on_close(self.transport)
 
     def _end(self) -> None:
-        self._loan, self._rest, self._keep = None, (), []
+        self._slice, self._rest, self._keep = None, (), []
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -22,16 +22,18 @@ class S3Server(web.Server):
         fast: FastLane,
         *,
         keepalive_s: float = KEEPALIVE_S,
-        door: ConnectionLimiter | None = None,
+        limiter: ConnectionLimiter | None = None,
     ) -> None:
-        """``door``: shared by the listeners of one process; None: everybody gets in."""
+        """``limiter``: shared by the listeners of one process; None: everybody gets in."""
         # A client that goes away cancels its handler, and so leaves the engine and the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast
         self._keepalive_s = keepalive_s
-        self._door = door or ConnectionLimiter(sys.maxsize, clock=SystemClock())
+        self._limiter = limiter or ConnectionLimiter(sys.maxsize, clock=SystemClock())
         self._protocol = S3Protocol if fast.hits is None else compiled_protocol(S3Protocol, fast.hits)
 
     def __call__(self) -> S3Protocol:
-        return self._protocol(self, self._s3, self._fast, keepalive_s=self._keepalive_s, door=self._door)
+        return self._protocol(
+            self, self._s3, self._fast, keepalive_s=self._keepalive_s, limiter=self._limiter
+        )

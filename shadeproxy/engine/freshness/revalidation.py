@@ -80,7 +80,7 @@ class Revalidator:
         """Pace of all waiting readers: an object that is checked on each read may have thousands."""
         self._pending: dict[ObjectRef, Upstream] = {}  # value: the credentials of a reader of the object
         # A prefix is the reference of its bucket, with the prefix for a key.
-        self._asked_alone: Counter[ObjectRef] = Counter()
+        self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
         self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing has
         self._failed_in_a_row = 0
@@ -211,15 +211,15 @@ class Revalidator:
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
         """Return whether to try a listing, for ``count`` stale keys and those checked alone lately."""
-        if len(self._asked_alone) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
-            for remembered in (self._asked_alone, self._refused, self._long):
-                remembered.clear()
+        if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
+            for counts in (self._asked_singly, self._refused, self._long):
+                counts.clear()
         if self._refused[upstream, prefix] > 0:
             self._refused[upstream, prefix] -= count
             return False
-        if self._asked_alone[prefix] + count >= _LIST_FROM:
+        if self._asked_singly[prefix] + count >= _LIST_FROM:
             return True
-        self._asked_alone[prefix] += count
+        self._asked_singly[prefix] += count
         return False
 
     async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
@@ -264,7 +264,7 @@ class Revalidator:
             self._long.add(prefix)
             if reach < first.encode():
                 return keys  # next time the listing starts from the first key
-        doubtful, beyond = [], []
+        unconfirmed, beyond = [], []
         for key in keys:
             if reach is not None and key.encode() > reach and key != first:
                 beyond.append(key)
@@ -273,12 +273,12 @@ class Revalidator:
             if entry is not None and self._confirm(ref, entry, asked_s) in _IS_CURRENT:
                 self._pending.pop(ref, None)
             else:
-                doubtful.append(key)
+                unconfirmed.append(key)
         # Compare before the HEADs, which may take long: the listing describes this moment.
         others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
-        await self._ask_each(prefix, doubtful)
+        await self._ask_each(prefix, unconfirmed)
         # Where listings confirm few other objects, single keys are checked by HEAD again.
-        self._asked_alone[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
+        self._asked_singly[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
     async def _compare(

@@ -167,7 +167,7 @@ class Versions:
         """
         if self._verdicts is not None and verdicts is None:
             self._metadata.clear()
-            self._cache.distrust_all()
+            self._cache.mark_all_stale()
         self._verdicts = verdicts
 
     # ------------------------------------------------------------------ news

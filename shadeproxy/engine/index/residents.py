@@ -81,7 +81,7 @@ class Residents:
             self._position.data,
         )
         self.holds = cast("memoryview[bool]", self.pinned.data)
-        self._doubts = cast("memoryview[bool]", self.unverified.data)
+        self._unverified = cast("memoryview[bool]", self.unverified.data)
         self._page_rows, self._rest_rows = pages.view(np.uint8).data, rest.view(np.uint8).data
         self._index.bind(self.object_hash.data, self.number.data)
 
@@ -173,7 +173,7 @@ class Residents:
             self._other_pages.setdefault(object_hash, set()).add(number)
         generation = self.generations[slot] + 1
         REST_HEAD.pack_into(self._rest_rows, slot * REST.itemsize, body_bytes, validated_s, generation)
-        self._doubts[slot] = False
+        self._unverified[slot] = False
         self.holds[slot] = pinned
         return slot
 
@@ -282,7 +282,7 @@ class Residents:
         self.unverified[slot] = False
         self._show(slot)
 
-    def distrust(self, slots: Slots) -> None:
+    def mark_stale(self, slots: Slots) -> None:
         """Mark pages stale: the origin is asked before they are served again."""
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1

@@ -1,9 +1,9 @@
 """Access log: a buffer of demand reads for statistics, orders, recency and reuse.
 
-Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``tell`` and ``flush`` pass the
-rows on, in the order of the reads: in batches, because 1,000 cost as much as ten one by one. Code that
-decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its slot counts in the
-statistics only.
+Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``flush_to_statistics`` and
+``flush`` pass the rows on, in the order of the reads: in batches, because 1,000 cost as much as ten one by
+one. Code that decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its
+slot counts in the statistics only.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from shadeproxy.engine.storage.page_cache import PageCache
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
 # Flushing costs some 100 us, and ten times as much with cold processor caches: no decision waits for it for
 # the sake of fewer reads than these.
-_WORTH_TELLING = 256
+_WORTH_FLUSHING = 256
 # In a small cache this share of the pages is enough: recency must not lag behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
@@ -36,7 +36,7 @@ CountUses = Callable[[Uses, Sequence[Kind]], None]
 class AccessLog:
     """Access log of the pages of ``cache``. ``count``: called with the reads, many at a time.
 
-    Public attributes are for the compiled lane, which appends to ``rows`` (USE) the same as ``add``.
+    Public attributes are for the compiled lane, which appends to ``rows`` (USE) the same as ``record``.
     """
 
     __slots__ = (
@@ -61,53 +61,53 @@ class AccessLog:
 
     # ------------------------------------------------------------------ recording
 
-    def add(self, ticket: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
+    def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
         """Record one read by page handle, of ``span`` of the object; None: of the whole page."""
-        noted = ticket.noted
-        if noted is None or noted.job is not job or noted.kinds is not self.kinds:
-            noted = self._prepare(ticket, job)
+        record = handle.access_record
+        if record is None or record.job is not job or record.kinds is not self.kinds:
+            record = self._prepare(handle, job)
         if span is None:
-            self.rows += noted.row
+            self.rows += record.row
         else:
             self.rows += pack_use(
-                ticket.slot, ticket.stamp, ticket.object_hash, span.start, span.length, noted.kind, 1
+                handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
             )
-        # Skip ``soon`` if it would only find that the timer is set already, and early enough.
+        # Skip ``schedule_flush`` if it would only find that the timer is set already, and early enough.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
-            self.soon((ticket.slot,))
+            self.schedule_flush((handle.slot,))
 
-    def _prepare(self, ticket: PageHandle, job: JobContext | None) -> AccessRecord:
-        """Make the row that ``add`` appends for a read of the whole page by ``job``; the handle keeps it."""
-        kind = self.kind(ticket.ref.bucket, ticket.source, job)
-        size_bytes = ticket.stop - ticket.start
-        row = pack_use(ticket.slot, ticket.stamp, ticket.object_hash, ticket.first, size_bytes, kind, 1)
-        noted = ticket.noted = AccessRecord(job, self.kinds, kind, row)
-        return noted
+    def _prepare(self, handle: PageHandle, job: JobContext | None) -> AccessRecord:
+        """Make the row of a read of the whole page by ``job``; the handle keeps it for ``record``."""
+        kind = self.kind(handle.ref.bucket, handle.source, job)
+        size_bytes = handle.stop - handle.start
+        row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
+        record = handle.access_record = AccessRecord(job, self.kinds, kind, row)
+        return record
 
-    def add_pages(self, slots: Sequence[int]) -> None:
+    def record_pages(self, slots: Sequence[int]) -> None:
         """Record reads, or parts of reads, that were counted already."""
         stamps = self.residents.stamps
         for slot in slots:
             self.rows += pack_use(slot, stamps[slot], 0, 0, 0, 0, 0)
-        self.soon(slots)
+        self.schedule_flush(slots)
 
-    def add_many(self, uses: Uses) -> None:
+    def record_many(self, uses: Uses) -> None:
         """Record reads in columns, their kinds from ``kind``."""
         self.rows += uses.tobytes()
-        self.soon(uses["slot"].tolist() if self.unread else ())
+        self.schedule_flush(uses["slot"].tolist() if self.unread else ())
 
-    def add_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
+    def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Record reads of a worker. Statistics count them at once, after some that came later."""
-        self.soon(self._keep(uses["slot"], uses["stamp"]))
+        self.schedule_flush(self._keep(uses["slot"], uses["stamp"]))
         self._count(uses, kinds)
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of this kind of reads; valid until the next ``tell``."""
+        """Return the number of this kind of reads; valid until the next ``flush_to_statistics``."""
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     # ------------------------------------------------------------------ flushing
 
-    def soon(self, slots: Iterable[int]) -> None:
+    def schedule_flush(self, slots: Iterable[int]) -> None:
         """Schedule ``flush``, because pages in ``slots`` were read.
 
         Never flush at once: that may promote and evict, and the present reader has bytes that are not pinned.
@@ -125,7 +125,7 @@ class AccessLog:
     def flush_many(self) -> None:
         """Call ``flush`` if there are enough reads to be worth it."""
         waiting = self._waiting
-        if waiting and waiting >= min(_WORTH_TELLING, len(self.residents) // _SMALL):
+        if waiting and waiting >= min(_WORTH_FLUSHING, len(self.residents) // _SMALL):
             self.flush()
 
     def flush(self) -> None:
@@ -133,13 +133,13 @@ class AccessLog:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        self.tell()
+        self.flush_to_statistics()
         kept, self._kept = self._kept, []
         if kept:
             slots, generations = (np.concatenate(column) for column in zip(*kept, strict=True))
             self._note_uses(slots[self.residents.generation[slots] == generations])
 
-    def tell(self) -> None:
+    def flush_to_statistics(self) -> None:
         """Pass every read so far to the statistics. It decides nothing, so call it at any time."""
         if not self.rows:
             return

@@ -23,7 +23,7 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import Origin, OriginRead
 from shadeproxy.telemetry.stats import Stats
 
-_AHEAD_SHARE = 0.5
+_READAHEAD_SHARE = 0.5
 
 
 class DetachedBuffers:
@@ -104,7 +104,7 @@ class PageFiller:
         """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start the
         fill when there is none. Return the flight, and whether it was running.
         """
-        alone = intent is Intent.DEMAND and self._missed(ref, number, meta, part)
+        part_only = intent is Intent.DEMAND and self._missed(ref, number, meta, part)
         flight, coalesced = self.flights.join(
             ref,
             number,
@@ -113,7 +113,7 @@ class PageFiller:
             intent,
             wanted=None if meta is None else meta.etag,
             part=part,
-            alone=alone,
+            part_only=part_only,
         )
         if intent is Intent.DEMAND:
             if coalesced:
@@ -123,7 +123,7 @@ class PageFiller:
             self._stats.record_prefetch("issued")
         return flight, coalesced
 
-    def join_ahead(
+    def join_readahead(
         self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
     ) -> Flight | None:
         """Join or start the flight of a page that will be wanted soon; None when memory is short.
@@ -131,17 +131,17 @@ class PageFiller:
         A reader that waits for memory for one page must not hold memory for the next ones.
         """
         length = page_span(number, self._page_size, meta.size).length
-        ahead_bytes = self._ledger.capacity_bytes * _AHEAD_SHARE
+        readahead_bytes = self._ledger.capacity_bytes * _READAHEAD_SHARE
         running = self.flights.find_serving(ref, number, meta.etag, part) is not None
         if not running:
-            if self._ledger.waiting or self._ledger.taken_bytes + length > ahead_bytes:
+            if self._ledger.waiting or self._ledger.taken_bytes + length > readahead_bytes:
                 return None
             # Take memory before noting the miss: that flushes the access log, and demotions need memory too.
             taken = self._ledger.try_take(length)
             assert taken, "nobody waits and there is room"
-        alone = self._missed(ref, number, meta, part)
+        part_only = self._missed(ref, number, meta, part)
         flight, _ = self.flights.join(
-            ref, number, upstream, partial(self._fill, meta), wanted=meta.etag, part=part, alone=alone
+            ref, number, upstream, partial(self._fill, meta), wanted=meta.etag, part=part, part_only=part_only
         )
         if not running:
             flight.budget_bytes = length if flight.part is None else flight.part.length
@@ -157,7 +157,9 @@ class PageFiller:
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
-        return self._cache.alone(ref, number, page_bytes=page_bytes, part_bytes=part.length, staged=staged)
+        return self._cache.fetches_part_only(
+            ref, number, page_bytes=page_bytes, part_bytes=part.length, staged=staged
+        )
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
         self.flights.leave(flight, served=served)
@@ -176,7 +178,7 @@ class PageFiller:
             flight.publishable
             and flight.part is None
             and not ledger.waiting
-            and ledger.taken_bytes <= ledger.capacity_bytes * _AHEAD_SHARE
+            and ledger.taken_bytes <= ledger.capacity_bytes * _READAHEAD_SHARE
         )
 
     async def _fill(self, known: ObjectMeta | None, flight: Flight) -> None:
@@ -293,7 +295,7 @@ class PageFiller:
         if flight.intent is not Intent.DEMAND:
             await self._take(flight, length)  # never waits, and is refused before the origin is asked
             return
-        plenty = self._ledger.taken_bytes + length <= self._ledger.capacity_bytes * _AHEAD_SHARE
+        plenty = self._ledger.taken_bytes + length <= self._ledger.capacity_bytes * _READAHEAD_SHARE
         if not flight.budget_bytes and plenty and self._ledger.try_take(length):
             flight.budget_bytes = length
 

@@ -263,18 +263,18 @@ class SingleFlight:
         *,
         wanted: str | None = None,
         part: Span | None = None,
-        alone: bool = False,
+        part_only: bool = False,
     ) -> tuple[Flight, bool]:
         """Join the flight for a page of version ``wanted`` (an ETag; None: any), or for ``part`` at least.
 
-        Without one, start it, with ``alone`` for that part only. Return it, and whether it was running
+        Without one, start it, with ``part_only`` for that part only. Return it, and whether it was running
         already. The caller must ``leave`` it exactly once.
         """
         flight = self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
         if flight is None:
             flight = Flight(
-                ref, number, upstream, intent, wanted, part=part if alone else None, pace=self._pace
+                ref, number, upstream, intent, wanted, part=part if part_only else None, pace=self._pace
             )
             self._flights.setdefault((ref, number), []).append(flight)
             self._live.setdefault(ref, set()).add(flight)

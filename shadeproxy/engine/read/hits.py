@@ -1,7 +1,7 @@
 """Reads that need no waiting. Plain defs throughout.
 
 Laws: nothing is counted or changed unless the answer is complete; a read that cannot be answered here returns
-None, never an error: ``Engine.open`` then finds out why. Answered reads go to the access log (notes.py).
+None, never an error: ``Engine.open`` then finds out why. Answered reads go to the access log (access_log.py).
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ MOST_PAGES = 2
 
 MOST_LOCATED_PAGES = 256
 # A page handle and its key take about 700 bytes.
-_MOST_TICKETS = 32_768
+_MOST_HANDLES = 32_768
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
 """Metadata that may answer every client, and the time until it may (Unix time)."""
@@ -41,19 +41,19 @@ class _Piece(NamedTuple):
 class Hits:
     """Hits on the pages of a ``PageCache`` of ``page_size`` bytes, without waiting.
 
-    ``notes``: the access log. ``fresh``: asked before a page handle is made. ``tickets``: page handles by
-    object and page number, which the compiled lane reads too.
+    ``access_log`` gets the reads. ``fresh``: asked before a page handle is made. ``handles``: page handles
+    by object and page number, which the compiled lane reads too.
     """
 
-    def __init__(self, cache: PageCache, page_size: int, *, notes: AccessLog, fresh: Fresh) -> None:
+    def __init__(self, cache: PageCache, page_size: int, *, access_log: AccessLog, fresh: Fresh) -> None:
         self._cache = cache
         self._residents = cache.residents
         self.page_size = page_size
-        self.notes = notes
-        self._note = notes.add
+        self.access_log = access_log
+        self._record = access_log.record
         self._fresh = fresh
         self._samples = SampleLookup(cache.residents, page_size)
-        self.tickets: Memo[tuple[ObjectRef, int], PageHandle] = Memo(_MOST_TICKETS)
+        self.handles: Memo[tuple[ObjectRef, int], PageHandle] = Memo(_MOST_HANDLES)
 
     # ------------------------------------------------------------------ any span
 
@@ -73,7 +73,7 @@ class Hits:
             if view is None:
                 return None
             views.append(view[within.start : within.stop])
-        self.notes.add_pages([piece.slot for piece in pieces])
+        self.access_log.record_pages([piece.slot for piece in pieces])
         return Hit(self._source(pieces), tuple(views))
 
     def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
@@ -91,101 +91,101 @@ class Hits:
             located.append(
                 Located(source, place.path, place.header_offset, place.header, start, within.length)
             )
-        self.notes.add_pages([piece.slot for piece in pieces])
+        self.access_log.record_pages([piece.slot for piece in pieces])
         return tuple(located)
 
     # ------------------------------------------------------------------ page handles
 
-    def ticket(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
+    def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
         """Return a handle for the page that holds byte ``first``, valid at ``now_s``, perhaps not hot."""
         number = first // self.page_size
-        ticket = self.tickets.get((ref, number))
-        if ticket is not None and self._is_good(ticket, now_s):
-            return ticket
+        handle = self.handles.get((ref, number))
+        if handle is not None and self._is_good(handle, now_s):
+            return handle
         fresh = self._fresh(ref)
         slot = None if fresh is None else self._cache.find(Page(ref, fresh[0].etag, number))
         if fresh is None or slot is None:
             return None
         meta, until_s = fresh
         begin = number * self.page_size
-        ticket = self._cache.hot.ticket(slot, ref, meta, first=begin, fresh_until_s=until_s)
-        if ticket is not None:
-            self.tickets.put((ref, number), ticket)
-        return ticket
+        handle = self._cache.hot.make_handle(slot, ref, meta, first=begin, fresh_until_s=until_s)
+        if handle is not None:
+            self.handles.put((ref, number), handle)
+        return handle
 
     def take(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
         """Return a handle's bytes, recorded as read; None when the handle is no longer valid.
 
         The bytes of a page of up to COPY_BYTES are not pinned: copy them before anything else runs.
         """
-        if not self._is_readable(ticket, now_s):
+        if not self._is_readable(handle, now_s):
             return None
-        start, stop = ticket.start, ticket.stop
+        start, stop = handle.start, handle.stop
         if stop - start <= COPY_BYTES:
-            body = ticket.window[start:stop]
+            body = handle.window[start:stop]
         else:
             try:
-                body = ticket.tier.pin_window(ticket.location, start, stop)
+                body = handle.tier.pin_window(handle.location, start, stop)
             except TierError:
                 return None
         if span is not None:
-            body = body[span.start - ticket.first : span.stop - ticket.first]
-        self._note(ticket, job, span)
+            body = body[span.start - handle.first : span.stop - handle.first]
+        self._record(handle, job, span)
         return body
 
-    def lend(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
+    def take_slice(
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> SendfileSlice | None:
         """Do as ``take``, but return a slice for sendfile."""
-        if ticket.lender is None or not self._is_readable(ticket, now_s):
+        if handle.sendable is None or not self._is_readable(handle, now_s):
             return None
-        start, stop = ticket.start, ticket.stop
+        start, stop = handle.start, handle.stop
         if span is not None:
-            stop = start + span.stop - ticket.first
-            start += span.start - ticket.first
-        self._note(ticket, job, span)
-        return _loan(ticket, ticket.lender, start, stop)
+            stop = start + span.stop - handle.first
+            start += span.start - handle.first
+        self._record(handle, job, span)
+        return _slice_of(handle, handle.sendable, start, stop)
 
-    def lend_across(
-        self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span
+    def take_slices(
+        self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``lend``, over at most MOST_PAGES pages of one version and tier, recorded as one read."""
-        tickets = [ticket]
-        while (first := tickets[-1].first + self.page_size) < span.stop:
-            after = self.ticket(ticket.ref, first, now_s) if len(tickets) < MOST_PAGES else None
-            if after is None or after.meta.etag != ticket.meta.etag or after.source is not ticket.source:
+        """Do as ``take_slice``, for at most MOST_PAGES pages of one version and tier; it is one read."""
+        handles = [handle]
+        while (first := handles[-1].first + self.page_size) < span.stop:
+            after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES else None
+            if after is None or after.meta.etag != handle.meta.etag or after.source is not handle.source:
                 return None
-            tickets.append(after)
-        if any(one.lender is None or not self._is_readable(one, now_s) for one in tickets):
+            handles.append(after)
+        if any(one.sendable is None or not self._is_readable(one, now_s) for one in handles):
             return None
-        loans = []
-        for one in tickets:
-            assert one.lender is not None, "just looked at"
+        slices = []
+        for one in handles:
+            assert one.sendable is not None, "just looked at"
             offset = one.start - one.first
             start, stop = max(span.start + offset, one.start), min(span.stop + offset, one.stop)
-            loans.append(_loan(one, one.lender, start, stop))
-        self._note(ticket, job, span)
-        self.notes.add_pages([one.slot for one in tickets[1:]])
-        return tuple(loans)
+            slices.append(_slice_of(one, one.sendable, start, stop))
+        self._record(handle, job, span)
+        self.access_log.record_pages([one.slot for one in handles[1:]])
+        return tuple(slices)
 
-    def place(self, ticket: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
+    def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
         """Do as ``take``, but return the record's place. The page need not be in the page cache."""
-        if not self._is_good(ticket, now_s):
+        if not self._is_good(handle, now_s):
             return None
-        if ticket.place is None:
+        if handle.place is None:
             # Locating reads the header through the mapping, and making the handle has just touched it.
-            ticket.place = self._cache.hot.place(ticket.slot)
-            if ticket.place is None:
+            handle.place = self._cache.hot.place(handle.slot)
+            if handle.place is None:
                 return None
-        self._note(ticket, job, span)
-        return ticket.place
+        self._record(handle, job, span)
+        return handle.place
 
-    def remember_sample(self, dataset: Dataset, sample_id: int, ticket: PageHandle) -> None:
+    def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
         """Remember the place of the sample, if ``place`` has just set it on the handle."""
-        if ticket.place is not None:
-            self._samples.remember(dataset, sample_id, ticket, ticket.place)
+        if handle.place is not None:
+            self._samples.remember(dataset, sample_id, handle, handle.place)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
@@ -201,27 +201,27 @@ class Hits:
             buckets.astype(np.int64) * len(SOURCES) + found.source, return_inverse=True
         )
         numbers = [
-            self.notes.kind(entries.buckets[code // len(SOURCES)], SOURCES[code % len(SOURCES)], job)
+            self.access_log.kind(entries.buckets[code // len(SOURCES)], SOURCES[code % len(SOURCES)], job)
             for code in codes.tolist()
         ]
         uses["kind"] = np.array(numbers, np.int32)[kind_of]
-        self.notes.add_many(uses)
+        self.access_log.record_many(uses)
         return found
 
-    def _is_good(self, ticket: PageHandle, now_s: float) -> bool:
-        return self._residents.stamps[ticket.slot] == ticket.stamp and now_s < ticket.fresh_until_s
+    def _is_good(self, handle: PageHandle, now_s: float) -> bool:
+        return self._residents.stamps[handle.slot] == handle.stamp and now_s < handle.fresh_until_s
 
-    def _is_readable(self, ticket: PageHandle, now_s: float) -> bool:
+    def _is_readable(self, handle: PageHandle, now_s: float) -> bool:
         """Return whether the handle is valid, and its bytes can be touched without waiting."""
         return (
-            self._residents.stamps[ticket.slot] == ticket.stamp
-            and now_s < ticket.fresh_until_s
-            and (not ticket.can_wait or ticket.tier.is_hot(ticket.location))
+            self._residents.stamps[handle.slot] == handle.stamp
+            and now_s < handle.fresh_until_s
+            and (not handle.can_wait or handle.tier.is_hot(handle.location))
         )
 
     def forget(self) -> None:
         """Drop every page handle: the answers of ``fresh`` changed."""
-        self.tickets.clear()
+        self.handles.clear()
         self._samples.forget()
 
     def _pieces(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, most: int) -> list[_Piece] | None:
@@ -243,13 +243,13 @@ class Hits:
         return Source.DISK if Source.DISK in sources else Source.RAM
 
 
-def _loan(ticket: PageHandle, lender: SendableBlocks, start: int, stop: int) -> SendfileSlice:
-    file = lender.file
-    first = max(start, lender.start)
-    last = max(first, min(stop, lender.stop))
-    if first < last and not ticket.lent:
+def _slice_of(handle: PageHandle, sendable: SendableBlocks, start: int, stop: int) -> SendfileSlice:
+    file = sendable.file
+    first = max(start, sendable.start)
+    last = max(first, min(stop, sendable.stop))
+    if first < last and not handle.marked_sent:
         # Mark the whole page at once, else each range would be marked separately. It costs a hole where
         # blocks that were not sent could be overwritten.
-        file.lend(lender.start, lender.stop)
-        ticket.lent = True
-    return SendfileSlice(ticket, file, start, first, last, stop)
+        file.mark_sent(sendable.start, sendable.stop)
+        handle.marked_sent = True
+    return SendfileSlice(handle, file, start, first, last, stop)

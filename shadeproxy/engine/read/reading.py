@@ -26,8 +26,8 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import OriginRead
 
-_FIRST_AHEAD_PAGES = 2
-_MOST_AHEAD_PAGES = 16
+_FIRST_READAHEAD_PAGES = 2
+_MOST_READAHEAD_PAGES = 16
 """64 MiB of 4-MiB pages: a link of 10 Gbit/s carries them in 50 ms."""
 
 
@@ -45,7 +45,7 @@ class Fills(Protocol):
         part: Span | None,
     ) -> tuple[Flight, bool]: ...
 
-    def join_ahead(
+    def join_readahead(
         self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
     ) -> Flight | None: ...
 
@@ -79,8 +79,8 @@ class EngineReading:
         self._span: Span | None = None  # the wanted span of the object, once it is known
         self._source = Source.RAM
         self._joined: dict[int, Flight] = {}
-        self._ahead: set[int] = set()  # pages that were joined before they were wanted
-        self._ahead_pages = _FIRST_AHEAD_PAGES
+        self._readahead: set[int] = set()  # pages that were joined before they were wanted
+        self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
@@ -154,10 +154,10 @@ class EngineReading:
         view = await self._resident(number) if flight is None else None
         if view is not None:
             return view
-        if flight is not None and number in self._ahead and not flight.ended:
+        if flight is not None and number in self._readahead and not flight.ended:
             # The reader is faster than the pages read ahead: more of them at a time fill the pipe.
-            self._ahead_pages = min(2 * self._ahead_pages, _MOST_AHEAD_PAGES)
-        self._ahead.discard(number)
+            self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
+        self._readahead.discard(number)
         self._read_ahead(number, stop)
         return await self._flight(number)
 
@@ -254,17 +254,17 @@ class EngineReading:
             return None  # counted and dropped by the cache: a lower layer's failure is a miss
 
     def _read_ahead(self, number: int, stop: int) -> None:
-        for ahead in range(number + 1, min(number + 1 + self._ahead_pages, stop)):
-            page = Page(self.request.ref, self.meta.etag, ahead)
-            if ahead in self._joined or self._cache.find(page) is not None:
+        for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
+            page = Page(self.request.ref, self.meta.etag, coming)
+            if coming in self._joined or self._cache.find(page) is not None:
                 continue
-            flight = self._fills.join_ahead(
-                self.request.ref, ahead, self.request.upstream, self.meta, self._part(ahead)
+            flight = self._fills.join_readahead(
+                self.request.ref, coming, self.request.upstream, self.meta, self._part(coming)
             )
             if flight is None:
                 return
-            self._joined[ahead] = flight
-            self._ahead.add(ahead)
+            self._joined[coming] = flight
+            self._readahead.add(coming)
 
     def _join(self, number: int) -> tuple[Flight, bool]:
         request = self.request

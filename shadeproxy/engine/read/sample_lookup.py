@@ -54,8 +54,8 @@ class SampleLookup:
         self._places = np.zeros(len(self._residents.stamp), _PLACE)
         self._files: dict[Path, int] = {}
 
-    def remember(self, dataset: Dataset, sample_id: int, ticket: PageHandle, place: Place) -> None:
-        """Remember ``place`` for the sample, which lies wholly in the page of handle ``ticket``."""
+    def remember(self, dataset: Dataset, sample_id: int, handle: PageHandle, place: Place) -> None:
+        """Remember ``place`` for the sample, which lies wholly in the page of handle ``handle``."""
         if dataset.count > _MOST_SAMPLES:
             return
         if len(self._files) == _MOST_FILES or len(self._places) < len(self._residents.stamp):
@@ -66,11 +66,11 @@ class SampleLookup:
             while sum(map(len, self._seen.values())) > _MOST_SAMPLES:
                 self._seen.popitem(last=False)
         file = self._files.setdefault(place.path, len(self._files))
-        source = SOURCES.index(ticket.source)
-        self._places[ticket.slot] = (
+        source = SOURCES.index(handle.source)
+        self._places[handle.slot] = (
             place.header_offset, place.body_offset, place.body_bytes, file, source, 0, place.header
         )  # fmt: skip
-        seen[sample_id] = (ticket.fresh_until_s, ticket.slot, ticket.stamp & 0xFFFFFFFF)
+        seen[sample_id] = (handle.fresh_until_s, handle.slot, handle.stamp & 0xFFFFFFFF)
 
     def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
         """Return those of ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time), or None."""

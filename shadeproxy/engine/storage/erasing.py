@@ -79,19 +79,19 @@ class Erasing:
         under its prefix. Flush their erasures to the media, or put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
-            if medium.tier.awaited_segments or not await self._settle(index):
+            if medium.tier.pending_segments or not await self._settle(index):
                 await run_io(medium.load, medium.tier.erasures.doubt)
 
     async def _settle(self, index: int) -> bool:
         async with self._settling[index]:
-            return await self._settle_alone(self._media[index])
+            return await self._settle_one(self._media[index])
 
-    async def _settle_alone(self, medium: Medium) -> bool:
+    async def _settle_one(self, medium: Medium) -> bool:
         erasures = medium.tier.erasures
         turned = erasures.turn()
         await self.over()
         await run_io(medium.write, erasures.retry)
-        if medium.tier.awaited_segments:
+        if medium.tier.pending_segments:
             # Tombstones stay until recovery has found the last record they name.
             return not erasures.owed
         settled = False

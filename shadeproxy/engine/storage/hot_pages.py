@@ -44,7 +44,7 @@ class HotPages:
         except TierError:
             return None
 
-    def ticket(
+    def make_handle(
         self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
     ) -> PageHandle | None:
         """Return a handle for a page of ``ref``, which begins with the object's byte ``first``."""
@@ -56,7 +56,7 @@ class HotPages:
         except TierError:
             return None
         table = self._residents
-        ticket = PageHandle(
+        handle = PageHandle(
             ref,
             meta,
             fresh_until_s,
@@ -73,8 +73,8 @@ class HotPages:
             stop=stop,
         )
         if stop - start > COPY_BYTES:
-            ticket.lender = medium.tier.lender(location)
-        return ticket
+            handle.sendable = medium.tier.sendable_blocks(location)
+        return handle
 
     def header(self, slot: int) -> RecordHeader | None:
         """Return the record's checked header; the body need not be verified for that."""

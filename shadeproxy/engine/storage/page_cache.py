@@ -143,7 +143,9 @@ class PageCache:
         """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
         return self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
 
-    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
+    def fetches_part_only(
+        self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool
+    ) -> bool:
         """See ``PartialReads.alone``."""
         self.before_deciding()
         return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
@@ -295,9 +297,9 @@ class PageCache:
         await self._recovery.stop()
 
     @property
-    def awaited_segments(self) -> int:
+    def pending_segments(self) -> int:
         """Number of pending segments of an earlier process, which recovery has not read."""
-        return self._recovery.awaited_segments
+        return self._recovery.pending_segments
 
     async def renew_pins(self) -> None:
         """Pin the pages that ``pins`` covers, and no others, once recovery is over."""
@@ -358,15 +360,15 @@ class PageCache:
             if not len(todo):
                 todo, moved = np.array(moved, dtype=np.int64), []
 
-    def distrust(self, bucket: str, namespace: str = OWN) -> None:
+    def mark_stale(self, bucket: str, namespace: str = OWN) -> None:
         """Mark a bucket's pages stale: the origin is asked before they are served again."""
-        self._recovery.distrust(bucket, namespace)
-        self.residents.distrust(self._slots_of(bucket, "", namespace))
+        self._recovery.mark_stale(bucket, namespace)
+        self.residents.mark_stale(self._slots_of(bucket, "", namespace))
 
-    def distrust_all(self) -> None:
-        """Mark every cached page stale, as ``distrust`` does for a bucket."""
-        self._recovery.distrust_all()
-        self.residents.distrust(np.flatnonzero(self.residents.tier != NO_TIER))
+    def mark_all_stale(self) -> None:
+        """Mark every cached page stale, as ``mark_stale`` does for a bucket."""
+        self._recovery.mark_all_stale()
+        self.residents.mark_stale(np.flatnonzero(self.residents.tier != NO_TIER))
 
     def assert_quiescent(self) -> None:
         """Assert for tests that nothing is in flight and the accounting balances."""

@@ -48,22 +48,22 @@ class Recovery:
         self._coming = False  # true while this process recovers more pages
         self._halted = False
         self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
-        self._distrusted: set[tuple[str, str]] = set()  # buckets with their namespaces
-        self._all_distrusted = False
+        self._stale_buckets: set[tuple[str, str]] = set()  # buckets with their namespaces
+        self._all_stale = False
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ life
 
     @property
-    def awaited_segments(self) -> int:
+    def pending_segments(self) -> int:
         """Number of pending segments, which recovery has not read."""
-        return sum(medium.tier.awaited_segments for medium in self._media)
+        return sum(medium.tier.pending_segments for medium in self._media)
 
     def open(self) -> None:
         """Open the tiers (blocking). Raises ConfigError."""
         for medium in self._media:
             medium.tier.open()
-        self._coming, self._halted = self.awaited_segments > 0, False
+        self._coming, self._halted = self.pending_segments > 0, False
 
     def run(self) -> None:
         """Recover everything now (blocking)."""
@@ -98,16 +98,16 @@ class Recovery:
                     self._take_in(index, contents)
                     await asyncio.sleep(0)
                 self._erasing()
-        if not (self._halted and self.awaited_segments):
+        if not (self._halted and self.pending_segments):
             self._end()
-            _log.info("recovered", pages=len(self._residents), unreadable_segments=self.awaited_segments)
+            _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
 
     def _end(self) -> None:
         # Segments that could not be read are left for the next start: nothing of them is recovered now.
         self._coming = False
         self._news.clear()
-        self._distrusted.clear()
-        self._all_distrusted = False
+        self._stale_buckets.clear()
+        self._all_stale = False
 
     # ------------------------------------------------------------------ news during recovery
 
@@ -122,14 +122,14 @@ class Recovery:
         if self._coming:
             self._news[object_hash] = etag_hash
 
-    def distrust(self, bucket: str, namespace: str) -> None:
+    def mark_stale(self, bucket: str, namespace: str) -> None:
         """Mark pages of a bucket stale when they are recovered from now on."""
         if self._coming:
-            self._distrusted.add((bucket, namespace))
+            self._stale_buckets.add((bucket, namespace))
 
-    def distrust_all(self) -> None:
+    def mark_all_stale(self) -> None:
         """Mark pages of all buckets stale when they are recovered from now on."""
-        self._all_distrusted = self._coming
+        self._all_stale = self._coming
 
     # ------------------------------------------------------------------ pages
 
@@ -144,15 +144,15 @@ class Recovery:
                 self.disown(hashed)
                 release(Location(location))
         groups = self._groups.of_names(contents.names)[rows["group"]]
-        if self._all_distrusted:
+        if self._all_stale:
             rows["validated_s"] = 0.0
-        elif self._distrusted:
-            doubted = [
+        elif self._stale_buckets:
+            stale = [
                 number
                 for number, (bucket, _, namespace) in enumerate(contents.names)
-                if (bucket, namespace) in self._distrusted
+                if (bucket, namespace) in self._stale_buckets
             ]
-            rows["validated_s"][np.isin(rows["group"], doubted)] = 0.0
+            rows["validated_s"][np.isin(rows["group"], stale)] = 0.0
         pinned = self._pinned(index, rows, contents.names)
         left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
         for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():

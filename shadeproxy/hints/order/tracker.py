@@ -31,7 +31,7 @@ _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # at a time; more would block the event loop
 _MOST_REPEATS = 8
-_STARTED_ANEW_S = 2.0  # no process restarts faster
+_RESTARTED_S = 2.0  # no process restarts faster
 _USUAL_RATE_PER_S = 1000.0  # until it is measured; it does not matter for the order of pages within one job
 
 
@@ -135,7 +135,7 @@ class OrderTracker:
         if at is None or epoch != at.number:
             return at is not None and epoch < at.number
         well_into = self.cursor > at.start + self._near_now
-        return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _STARTED_ANEW_S
+        return well_into and rank in at.ranks and not offset and now_s - self.pace.last_s >= _RESTARTED_S
 
     def _set(self, built: Built) -> None:
         columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at

@@ -146,7 +146,7 @@ def context(backend, clock):
     with WorkPool(2, "control") as pool:
         yield ControlContext(
             version="9.9.9",
-            knowledge=HintRegistry(),
+            hints=HintRegistry(),
             stats=Stats(),
             clock=clock,
             pool=pool,

@@ -83,7 +83,7 @@ async def test_a_manifest_is_given_up_when_its_client_has_gone(listening, contex
     await asyncio.gather(sent, return_exceptions=True)
     await asyncio.to_thread(ended.wait, 60)
     assert ended.is_set()
-    assert not context.knowledge.datasets
+    assert not context.hints.datasets
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(client, refused, monkeypatch):
@@ -203,7 +203,7 @@ async def test_a_job_that_ended_gives_its_dataset_free_and_begins_anew(client, j
     shown = await (await client.get(job)).json()
     assert (shown["digest"], shown["count"]) == (registered["digest"], 2)
     assert (shown["scores"]["known"], shown["order"]) == (0, None)
-    assert not context.knowledge.orders.active
+    assert not context.hints.orders.active
     await client.put(job, json={"dataset": "train", "world_size": 2})
     assert (await (await client.get(job)).json())["in_use"]
     await refused(await put(client, LINES_OF_JOB), 409, "conflict")
@@ -211,7 +211,7 @@ async def test_a_job_that_ended_gives_its_dataset_free_and_begins_anew(client, j
 
 async def test_a_silent_job_gives_its_dataset_free(client, job, context, clock):
     clock.advance(3600)
-    context.knowledge.expire(clock.now_s())
+    context.hints.expire(clock.now_s())
     assert (await put(client, TWO)).status == 200
     # It may only have paused, and would speak of other samples by their ids.
     assert (await client.get(job)).status == 404
@@ -219,8 +219,8 @@ async def test_a_silent_job_gives_its_dataset_free(client, job, context, clock):
 
 async def test_an_order_on_its_way_to_a_job_that_begins_anew_is_for_nobody(client, job, context, clock):
     await client.put(f"{job}/epochs/0/order", json={"ids": [3, 1, 2]})
-    orders = context.knowledge.orders
-    orders.put(context.knowledge.check_order("resnet", [9, 8], epoch=1, rank=0), clock.now_s())
+    orders = context.hints.orders
+    orders.put(context.hints.check_order("resnet", [9, 8], epoch=1, rank=0), clock.now_s())
     prepared = orders.begin("resnet")
     for rank in (0, 1):
         await client.delete(f"{job}/ranks/{rank}")

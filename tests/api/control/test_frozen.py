@@ -47,7 +47,7 @@ async def test_a_get_freezes_nothing_and_tells_an_old_sdk_what_to_do(client, job
     assert "update shadeproxy-sdk" in text
     assert "POST /v1/jobs/resnet/epochs/EPOCH/scores" in text
     assert (await client.head(f"{job}/scores{query}")).status == 405
-    assert context.knowledge.frozen._jobs == {}
+    assert context.hints.frozen._jobs == {}
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ async def test_an_order_may_come_as_the_ids_that_the_sdk_sends(client, job, cont
     body = np.array([4, 0, 4], dtype="<u4").tobytes()
     answer = await client.put(f"{job}/epochs/0/order?rank=0", data=body, headers=headers)
     assert answer.status == 200, await answer.text()
-    assert context.knowledge.orders.coming("resnet", 1000).tolist() == [4, 0, 4]
+    assert context.hints.orders.coming("resnet", 1000).tolist() == [4, 0, 4]

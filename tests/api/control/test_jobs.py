@@ -27,7 +27,7 @@ async def column(client, job):
 def weights(context, *keys):
     refs = [ObjectRef(*key.split("/", 1)) for key in keys]
     hashes = np.array([object_hash(ref) for ref in refs], dtype=np.uint64)
-    return context.knowledge.weights_of(hashes, np.zeros(len(hashes), dtype=np.uint32)).tolist()
+    return context.hints.weights_of(hashes, np.zeros(len(hashes), dtype=np.uint32)).tolist()
 
 
 # ------------------------------------------------------------------ register
@@ -316,12 +316,12 @@ async def test_a_job_without_a_dataset_scores_any_key(client, context, refused):
 
 
 async def test_scores_checked_for_a_job_that_is_then_replaced_are_not_applied(client, job, context, refused):
-    batch = context.knowledge.check_by_ids("resnet", [0], [1.0])
+    batch = context.hints.check_by_ids("resnet", [0], [1.0])
     await client.delete(job)
     await client.delete("/v1/datasets/train")
     await client.put(job, json={})
     with pytest.raises(Exception, match="registered again meanwhile"):
-        context.knowledge.apply("resnet", batch, 0.0)
+        context.hints.apply("resnet", batch, 0.0)
 
 
 # ------------------------------------------------------------------ progress and residency

@@ -67,7 +67,7 @@ async def test_a_dataset_is_of_one_namespace(client, backend, context, refused):
         digests[query] = (await answer.json())["digest"]
     # Of another namespace it is another data set, wherever it comes from.
     assert listed["digest"] == digests["?namespace=team-a"] != digests[""]
-    dataset = context.knowledge.dataset("l")
+    dataset = context.hints.dataset("l")
     assert dataset.ref(0) == ObjectRef("b", "x/1", "team-a")
     assert [sample.ref.namespace for sample in dataset.samples()] == ["team-a", "team-a"]
     for answer in (

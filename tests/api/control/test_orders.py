@@ -23,7 +23,7 @@ async def put(client, job, ids, query="?rank=0", epoch=0):
 
 
 def coming(context):
-    return context.knowledge.orders.coming("resnet", 1000).tolist()
+    return context.hints.orders.coming("resnet", 1000).tolist()
 
 
 async def shown(client, job):
@@ -71,7 +71,7 @@ async def test_one_rank_or_all_of_an_epoch_are_withdrawn(client, job, context, r
     text = await refused(await client.delete(f"{job}/epochs/0/order"), 404, "unknown_name")
     assert "has announced no order of epoch 0" in text
     assert (await client.delete(job)).status == 204
-    assert context.knowledge.orders.states() == {}
+    assert context.hints.orders.states() == {}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_a_job_without_a_data_set_has_no_ids_to_announce(client, refused):
 
 
 async def test_announced_ids_are_bounded(client, job, context, refused):
-    context.knowledge.orders.announced = announcements.Announcements(max_ids=5, max_job_ids=4)
+    context.hints.orders.announced = announcements.Announcements(max_ids=5, max_job_ids=4)
     await put(client, job, [0, 1, 2])
     text = await refused(await put(client, job, [3, 4], "?rank=1"), 409, "conflict")
     assert "job 'resnet' has 5 announced ids with these; at most 4 are kept" in text
@@ -173,7 +173,7 @@ async def test_a_job_is_deleted_while_its_order_is_built(client, job, context, m
     assert (await client.delete(job)).status == 204
     go_on.set()
     await announcing
-    assert context.knowledge.orders.states() == {}
+    assert context.hints.orders.states() == {}
 
 
 async def test_an_order_that_cannot_be_built_leaves_the_one_before(client, job, context, monkeypatch):
@@ -193,10 +193,10 @@ async def test_an_order_that_cannot_be_built_leaves_the_one_before(client, job, 
 async def test_the_order_of_a_silent_job_lapses_and_that_is_shown(client, job, context, clock):
     await put(client, job, [*range(10)])
     clock.advance(299)
-    context.knowledge.expire(clock.now_s())
+    context.hints.expire(clock.now_s())
     assert not (await shown(client, job))["lapsed"]
     clock.advance(2)
-    context.knowledge.expire(clock.now_s())
+    context.hints.expire(clock.now_s())
     order = await shown(client, job)
     assert (order["silent_s"], order["lapses_after_s"], order["lapsed"]) == (301.0, 300.0, True)
     await client.post(f"{job}/progress", json={"epoch": 0, "rank": 0, "position": 1})

@@ -156,7 +156,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
         directory = tmp_path / f"ram{len(made)}" if ram is None else ram
-        tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, lend=ram is not None)
+        tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22, sendfile=ram is not None)
         origin = origin if origin is not None else MemoryOrigin(clock=clock, chunk_bytes=1000)
         engine, cache = await make_engine(
             Medium(tier, Source.RAM, load=asyncio.to_thread if can_wait else None),

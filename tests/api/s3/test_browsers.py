@@ -162,10 +162,10 @@ async def test_a_signature_is_served_under_every_name(make_proxy, compiled):
 
 
 async def test_a_preflight_is_about_a_request_that_a_client_may_sign(make_proxy):
-    open_door, engine = await watched(make_proxy, base_domains=())
+    anonymous_proxy, engine = await watched(make_proxy, base_domains=())
     engine.answer = ForwardResponse(200, (("Access-Control-Allow-Origin", "http://a.example"),), nothing())
     data = read("/b/k", "s3.example", "Origin: http://a.example", "Access-Control-Request-Method: PUT")
-    assert status_of(await open_door.raw(data.replace(b"GET", b"OPTIONS", 1))) == 200
+    assert status_of(await anonymous_proxy.raw(data.replace(b"GET", b"OPTIONS", 1))) == 200
 
 
 async def nothing():

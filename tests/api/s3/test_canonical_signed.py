@@ -30,7 +30,7 @@ THEIRS = Upstream("theirs")
 
 
 @pytest.fixture(params=sorted(LANES))
-async def door(request, make_proxy, tmp_path):
+async def proxy(request, make_proxy, tmp_path):
     """A proxy that lets in nobody unsigned, behind a lane; ``sent()``: what its origin understood."""
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(recording())
@@ -55,21 +55,21 @@ def presigned(proxy, operation, version="s3v4", expires=600, **params):
      "%75ploads", "%41cl", "append", "%61ppend&position=0"],
 )  # fmt: skip
 @pytest.mark.parametrize("operation", ["get_object", "put_object"])
-async def test_version_2_covers_a_sub_resource_however_its_name_is_spelled(door, operation, more):
-    url = presigned(door, operation, "s3", Key="k")
+async def test_version_2_covers_a_sub_resource_however_its_name_is_spelled(proxy, operation, more):
+    url = presigned(proxy, operation, "s3", Key="k")
     method = {"get_object": "GET", "put_object": "PUT"}[operation]
     status, _, _ = await send(f"{url}&{more}", method, None if method == "GET" else b"x")
     plain = method == "GET" and more == "%41cl"  # "Acl" is no sub-resource: a read ignores it
     assert status == 200 if plain else status in {403, 501}
-    assert [read.parameters for read in door.sent()] == ([{}] if plain else [])
+    assert [read.parameters for read in proxy.sent()] == ([{}] if plain else [])
 
 
 @pytest.mark.parametrize("name", ["x_amz_acl", "x-amz_acl", "X_AMZ_COPY_SOURCE", "x_amz_meta_a"])
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
-async def test_a_presigned_upload_takes_no_field_with_underscores(door, version, name):
-    url = presigned(door, "put_object", version, Key="k")
+async def test_a_presigned_upload_takes_no_field_with_underscores(proxy, version, name):
+    url = presigned(proxy, "put_object", version, Key="k")
     status, _, body = await send(url, "PUT", b"x", **{name: "/b/secret"})
-    assert (status, door.sent()) == (400, [])
+    assert (status, proxy.sent()) == (400, [])
     assert b"names are made of A-Z a-z 0-9 and -" in body
 
 
@@ -83,13 +83,13 @@ async def test_a_presigned_upload_takes_no_field_with_underscores(door, version,
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_connection_takes_no_signed_field_away(door, params, field):
-    request = AWSRequest("PUT", f"{door.url}/b/k", {field: next(iter(params.values())), "Host": "h"}, b"x")
+async def test_connection_takes_no_signed_field_away(proxy, params, field):
+    request = AWSRequest("PUT", f"{proxy.url}/b/k", {field: next(iter(params.values())), "Host": "h"}, b"x")
     request.headers.replace_header(field, str(request.headers[field]))
     S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", "us-east-1").add_auth(request)
     fields = dict(request.headers.items())
-    status, _, body = await send(f"{door.url}/b/k", "PUT", b"x", **fields, Connection=f"close, {field}")
-    assert (status, door.sent()) == (400, [])
+    status, _, body = await send(f"{proxy.url}/b/k", "PUT", b"x", **fields, Connection=f"close, {field}")
+    assert (status, proxy.sent()) == (400, [])
     assert f"Connection names {field}".encode() in body
 
 
@@ -110,48 +110,48 @@ async def test_metadata_with_underscores_makes_the_round_trip(make_proxy):
 
 
 @pytest.mark.parametrize("value", ["a\r\nx-amz-acl: public-read", "a\nb", "a\0b", "a\x01b", "a\x7fb"])
-async def test_a_value_that_is_no_field_is_refused(door, value):
+async def test_a_value_that_is_no_field_is_refused(proxy, value):
     """It was a 500 with a traceback."""
-    request = AWSRequest("PUT", f"{door.url}/b/k?x-amz-meta-a={quote(value)}")
+    request = AWSRequest("PUT", f"{proxy.url}/b/k?x-amz-meta-a={quote(value)}")
     S3SigV4QueryAuth(Credentials(ACCESS, SECRET), "s3", "us-east-1", 60).add_auth(request)
-    for url in (presigned(door, "put_object", "s3", Key="k", Metadata={"a": value}), request.url):
+    for url in (presigned(proxy, "put_object", "s3", Key="k", Metadata={"a": value}), request.url):
         status, _, body = await send(url, "PUT", b"x")
-        assert (status, door.sent()) == (400, []), url
+        assert (status, proxy.sent()) == (400, []), url
         assert b"holds a control character" in body
 
 
-async def test_a_moved_field_and_a_header_say_the_same(door):
-    url = presigned(door, "put_object", "s3", Key="k", ContentType="text/a")
+async def test_a_moved_field_and_a_header_say_the_same(proxy):
+    url = presigned(proxy, "put_object", "s3", Key="k", ContentType="text/a")
     status, _, _ = await send(url, "PUT", b"x", **{"Content-Type": "text/b"})
     assert status in {400, 403}
-    assert door.sent() == []
+    assert proxy.sent() == []
     assert (await send(url, "PUT", b"x", **{"Content-Type": "text/a"}))[0] == 200
 
 
 @pytest.mark.parametrize("spelling", ["X-Amz-Acl=private&x-amz-acl=public-read", "x_amz_acl=public-read"])
-async def test_a_parameter_in_two_spellings_is_refused(door, spelling):
-    request = AWSRequest("PUT", f"{door.url}/b/k?{spelling}")
+async def test_a_parameter_in_two_spellings_is_refused(proxy, spelling):
+    request = AWSRequest("PUT", f"{proxy.url}/b/k?{spelling}")
     S3SigV4QueryAuth(Credentials(ACCESS, SECRET), "s3", "us-east-1", 60).add_auth(request)
     status, _, _ = await send(request.url, "PUT", b"x")
     assert status in {400, 501}
-    assert door.sent() == []
+    assert proxy.sent() == []
 
 
 @pytest.mark.parametrize("expires", ["", None, "0", "-1", "abc", "604801", "١٢", "1.5"])
-async def test_an_expiry_that_is_none_is_the_requests_fault(door, expires):
-    url = presigned(door, "get_object", Key="k")
+async def test_an_expiry_that_is_none_is_the_requests_fault(proxy, expires):
+    url = presigned(proxy, "get_object", Key="k")
     part = "" if expires is None else f"X-Amz-Expires={quote(expires)}"
-    answer = await door.get(url.replace("X-Amz-Expires=600", part).partition(str(door.port))[2])
+    answer = await proxy.get(url.replace("X-Amz-Expires=600", part).partition(str(proxy.port))[2])
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"<Code>AuthorizationQueryParametersError</Code>" in answer
-    assert door.sent() == []
+    assert proxy.sent() == []
 
 
-async def test_two_hundred_metadata_fields_pass_in_both_directions(door):
-    s3 = door.boto()
+async def test_two_hundred_metadata_fields_pass_in_both_directions(proxy):
+    s3 = proxy.boto()
     metadata = {f"k{number:03}": str(number % 10) for number in range(400)}
     await asyncio.to_thread(lambda: s3.put_object(Bucket="b", Key="k", Body=b"x", Metadata=metadata))
-    (read,) = door.sent()
+    (read,) = proxy.sent()
     kept = {name: value for name, value in read.environment.items() if name.startswith("X_AMZ_META_")}
     assert kept == {f"X_AMZ_META_{name.upper()}": value for name, value in metadata.items()}
 

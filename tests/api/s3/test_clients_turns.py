@@ -85,7 +85,7 @@ class Misses:
 
 @asynccontextmanager
 async def relaying(proxy):
-    """The port of a reader process that passes everything on to ``proxy``."""
+    """The port of a worker that passes everything on to ``proxy``."""
     name = f"\0test-{secrets.token_hex(8)}"
     link = socket.socket(socket.AF_UNIX)
     link.bind(name)

@@ -30,8 +30,8 @@ async def test_both_forms_send_and_note_the_same(warm):
         assert both.compiled(raw) == said, raw
         answered += said is not None
         warm.clock.advance(0.4)
-    ticket = warm.engine.ticket(ObjectRef("b", "big"), 0, warm.clock.now_s())
-    assert answered == (37 if ticket.lender else 36)  # two pages at once only by sendfile
+    handle = warm.engine.find_handle(ObjectRef("b", "big"), 0, warm.clock.now_s())
+    assert answered == (37 if handle.sendable else 36)  # two pages at once only by sendfile
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
@@ -151,8 +151,8 @@ class Refusing(Sink):
         self.descriptor = file.fileno()
         self.went_on = []
 
-    def go_on(self, lead, position, loan):
-        self.went_on.append((lead, loan.pin()[position - loan.start :]))
+    def go_on(self, lead, position, file_slice):
+        self.went_on.append((lead, file_slice.pin()[position - file_slice.start :]))
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
 
 def test_named_tuples_are_read_by_these_positions():
     """As the enum at the top of _known.pyx has them."""
-    assert CachedTarget._fields == ("ref", "canonical_path", "resident", "heads")
+    assert CachedTarget._fields == ("ref", "canonical_path", "handle", "heads")
     assert PartHead._fields == ("meta", "before", "between", "after")
     assert Span._fields == ("start", "stop")
     assert Plan._fields.index("job") == 0

@@ -28,8 +28,8 @@ class Narrow(Sink):
         self.descriptor = self.ours.fileno()
         self.left, self.pages_left = b"", 0
 
-    def go_on(self, lead, position, loan, *rest):
-        self.left = lead + bytes(loan.pin()[position - loan.start :])
+    def go_on(self, lead, position, file_slice, *rest):
+        self.left = lead + bytes(file_slice.pin()[position - file_slice.start :])
         self.left += b"".join(one.pin() for one in rest)
         self.pages_left = 1 + len(rest)
 
@@ -68,11 +68,11 @@ async def test_what_the_client_does_not_take_at_once_is_left_in_order_and_no_byt
     both, raw, pages_left = Both(wide), over_two_pages(*span), set()
     expected, rows = both.interpreted(raw)
     for room in (4096, *range(30_000, 700_000, 30_000), 1 << 22):
-        both._notes.tell()
+        both._access_log.flush_to_statistics()
         out = Narrow(room)
         assert both._compiled(raw, out)
         assert out.sent == b"", "past the transport"
-        assert bytes(both._notes.rows) == rows
+        assert bytes(both._access_log.rows) == rows
         assert out.arrived() == expected
         pages_left.add(out.pages_left)
     assert pages_left >= ({0, 1, 2} if span == SPANS[0] else {0})
@@ -96,7 +96,7 @@ async def test_a_range_takes_no_step_of_the_interpreter(wide, span):
 async def test_a_range_whose_second_page_is_not_as_the_first_is_left_alone(wide, what):
     both, raw, ref = Both(wide), over_two_pages(*SPANS[0]), ObjectRef("b", "wide")
     assert both.compiled(raw) is not None
-    first, after = (wide.engine.ticket(ref, at, wide.clock.now_s()) for at in (0, EDGE))
+    first, after = (wide.engine.find_handle(ref, at, wide.clock.now_s()) for at in (0, EDGE))
     if what == "gone":
         wide.engine.cache.drop(after.slot, "test")
     elif what == "of another version":
@@ -124,9 +124,9 @@ async def test_both_pages_are_lent_before_they_are_sent(wide):
     assert both._compiled(over_two_pages(*SPANS[0]), out)
     out.arrived()
     for first in (0, EDGE):
-        ticket = wide.engine.ticket(ObjectRef("b", "wide"), first, wide.clock.now_s())
-        file, start, stop = ticket.lender
-        assert ticket.lent
+        handle = wide.engine.find_handle(ObjectRef("b", "wide"), first, wide.clock.now_s())
+        file, start, stop = handle.sendable
+        assert handle.marked_sent
         assert all(file._lent[start // 4096 : stop // 4096])
 
 
@@ -139,15 +139,15 @@ async def test_a_range_over_three_pages_is_left_alone(wide, span):
 
 
 async def test_that_a_second_page_was_read_first_is_told_soon(wide):
-    both, notes = Both(wide), wide.engine.notes
+    both, access_log = Both(wide), wide.engine.access_log
     assert both.compiled(over_two_pages(*SPANS[0])) is not None
-    notes.flush()
-    second = wide.engine.ticket(ObjectRef("b", "wide"), EDGE, wide.clock.now_s())
-    notes.unread.add(second.slot)
+    access_log.flush()
+    second = wide.engine.find_handle(ObjectRef("b", "wide"), EDGE, wide.clock.now_s())
+    access_log.unread.add(second.slot)
     out = Narrow(1 << 22)
     assert both._compiled(over_two_pages(*SPANS[0]), out)
     out.arrived()
-    assert notes._delay_s < 0.1
+    assert access_log._delay_s < 0.1
 
 
 async def test_tickets_that_were_forgotten_are_not_looked_up(wide):

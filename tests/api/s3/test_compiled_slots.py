@@ -29,7 +29,7 @@ class Connection:
 
     def __init__(self, hits, **other):
         self.hits, self.transport, self._sender = hits, self, Sink()
-        self._sender._loan = None
+        self._sender._slice = None
         self._admitted, self._lane, self._held, self._read_task = True, 0, b"", None
         self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
         self._begun, self.left = 0, []
@@ -99,7 +99,7 @@ def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
 def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):
     one, raw = connect(hits, **({} if "busy" in other else other)), request("/b/k", close=False)
     if "busy" in other:
-        one._sender._loan = object()
+        one._sender._slice = object()
     data_received(one, raw)
     assert one.left == [raw]
     assert hits.answered == 0
@@ -197,7 +197,7 @@ def test_what_is_no_slot_of_the_class_is_asked_by_name(hits, learning, instead):
 @pytest.mark.parametrize(("first", "slot"), [(1, -1), (0, 1), (0, 1 << 40)])
 async def test_beside_the_table_nothing_is_found(warm, monkeypatch, first, slot):
     both, raw = Both(warm), request("/b/k", close=False)
-    resident = warm.lane._memory.targets.young[b"/b/k"].resident
+    resident = warm.lane._memory.targets.young[b"/b/k"].handle
     column = memoryview(array("q", [resident.stamp] * 2))
     monkeypatch.setattr(warm.engine.cache.residents, "stamps", column[first : first + 1])
     monkeypatch.setattr(resident, "slot", 0)
@@ -208,7 +208,7 @@ async def test_beside_the_table_nothing_is_found(warm, monkeypatch, first, slot)
 
 async def test_memory_that_was_given_back_is_not_read(warm, monkeypatch):
     both, raw = Both(warm), request("/b/k", close=False)
-    resident = warm.lane._memory.targets.young[b"/b/k"].resident
+    resident = warm.lane._memory.targets.young[b"/b/k"].handle
     window, stamps = memoryview(bytes(1 << 20)), memoryview(bytes(1 << 20)).cast("q")
     places = ((resident, "window", window), (warm.engine.cache.residents, "stamps", stamps))
     for owner, name, gone in places:

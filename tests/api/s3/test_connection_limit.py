@@ -14,19 +14,19 @@ GET = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 @pytest.fixture
-async def door():
+async def limiter():
     return ConnectionLimiter(2, clock=SystemClock())
 
 
 @pytest.fixture
-async def port(proxy, door):
-    """The proxy's handler behind a narrow door."""
-    listener = S3Server(proxy.handler, proxy.lane, door=door)
+async def port(proxy, limiter):
+    """The proxy's handler behind a narrow connection limiter."""
+    listener = S3Server(proxy.handler, proxy.lane, limiter=limiter)
     server = await asyncio.get_running_loop().create_server(listener, "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
     server.close()
     await listener.shutdown(1.0)
-    await until(lambda: door.inside == 0)
+    await until(lambda: limiter.inside == 0)
 
 
 async def ask(reader, writer, data=GET):
@@ -36,7 +36,7 @@ async def ask(reader, writer, data=GET):
     return status, fields, await reader.readexactly(int(fields["content-length"]))
 
 
-async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port, door):
+async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port, limiter):
     inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     assert [(await ask(*one))[2] for one in inside] == [b"seed", b"seed"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -45,13 +45,13 @@ async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port
     assert fields["x-amz-request-id"]
     assert fields["x-shade-cache"] == "bypass"
     found = fromstring(body)
-    assert (found.findtext("Code"), door.refused) == ("SlowDown", 1)
+    assert (found.findtext("Code"), limiter.refused) == ("SlowDown", 1)
     assert found.findtext("Message") == "all 2 connections that clients may have are open; retry later"
     assert await reader.read() == b"", "the connection ends after the answer"
     writer.close()
     assert [(await ask(*one))[2] for one in inside] == [b"seed", b"seed"]
     inside.pop()[1].close()
-    await until(lambda: door.inside == 1)
+    await until(lambda: limiter.inside == 1)
     again = await asyncio.open_connection("127.0.0.1", port)
     assert (await ask(*again))[2] == b"seed"
     for _, open_writer in (*inside, again):
@@ -74,14 +74,14 @@ async def test_nothing_that_was_refused_reaches_the_handler(port, proxy):
         open_writer.close()
 
 
-async def test_a_flood_of_them_is_closed_without_waiting(port, door):
+async def test_a_flood_of_them_is_closed_without_waiting(port, limiter):
     """What is answered politely takes a descriptor for a second: only so many get that."""
     inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    await until(lambda: door.inside == 2)
+    await until(lambda: limiter.inside == 2)
     flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
     answers = await asyncio.gather(*(reader.read() for reader, _ in flood))
     assert all(answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n") for answer in answers)
-    assert (door.inside, door.refused) == (2, 80)
+    assert (limiter.inside, limiter.refused) == (2, 80)
     for _, writer in (*inside, *flood):
         writer.close()
 

@@ -14,7 +14,7 @@ async def taken(proxy, wire, key):
         writer.write(f"GET /b/{key} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))
-        proxy.engine.notes.flush()
+        proxy.engine.access_log.flush()
         while not proxy.engine.idle:
             await asyncio.sleep(0.01)
     return steps(calls)

@@ -18,8 +18,8 @@ class Compared(Watched):
         super().__init__(*args, **kwargs)
         self.pairs = []
 
-    def _identify_known(self, raw):
-        asked = super()._identify_known(raw)
+    def _identify_cached(self, raw):
+        asked = super()._identify_cached(raw)
         if asked is not None:
             self.pairs.append((asked, self._identify(raw)))
         return asked

@@ -22,7 +22,7 @@ async def proxy(make_proxy, compiled, request):
         for _ in range(3):
             await talk(proxy.port, asked(key), count=1)
     await talk(proxy.port, asked("k", 0, 10), count=1)
-    assert proxy.engine.ticket(ObjectRef("b", "k"), 0, proxy.clock.now_s()).lender is None
+    assert proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s()).sendable is None
     return proxy
 
 
@@ -72,15 +72,15 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
 
 def let_go(proxy, *, but=()):
     """Have the kernel forget the page of "k", but for these bytes of its record. Skips where it keeps it."""
-    ticket = proxy.engine.ticket(ObjectRef("b", "k"), 0, proxy.clock.now_s())
-    segment, offset, _ = proxy.engine.cache.media[0].tier._resolve(ticket.location)
+    handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
+    segment, offset, _ = proxy.engine.cache.media[0].tier._resolve(handle.location)
     os.fsync(segment.descriptor)
     segment.mapping.madvise(mmap.MADV_DONTNEED)  # what is mapped stays
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     for first, stop in but:
         os.pread(segment.descriptor, stop - first, offset + first)
-    if ticket.tier.is_hot(ticket.location):
+    if handle.tier.is_hot(handle.location):
         pytest.skip("this file system keeps what it was told to let go")
     return segment, offset
 

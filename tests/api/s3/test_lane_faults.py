@@ -18,7 +18,7 @@ from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.support.engine import PAGE
 from tests.support.s3.clients import ACCESS, SECRET
 from tests.support.s3.lane import SIZES, answers, request, same, talk
-from tests.support.s3.lending import SIZE, lending_proxy
+from tests.support.s3.sendfile import SIZE, sendfile_proxy
 
 RANGES = [
     "Range: bytes=0-0",
@@ -34,7 +34,7 @@ RANGES = [
 
 @pytest.fixture
 async def proxy(tmpfs, make_proxy, compiled):
-    return await lending_proxy(make_proxy, tmpfs, compiled=compiled)
+    return await sendfile_proxy(make_proxy, tmpfs, compiled=compiled)
 
 
 @pytest.mark.parametrize("field", RANGES)
@@ -153,7 +153,7 @@ class Closed:
 
     descriptor = -1
 
-    def lend(self, start, stop):
+    def mark_sent(self, start, stop):
         pass
 
 
@@ -166,12 +166,12 @@ async def test_a_file_that_ends_too_soon_is_no_end_of_an_answer_and_no_next_one(
         writer.write(raw)
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(SIZE)
-        ticket = proxy.lane._memory.targets.young[b"/b/k"].resident
-        segment = ticket.lender.file
+        handle = proxy.lane._memory.targets.young[b"/b/k"].handle
+        segment = handle.sendable.file
         if length is None:
-            ticket.lender = ticket.lender._replace(file=Closed())
+            handle.sendable = handle.sendable._replace(file=Closed())
         else:
-            os.truncate(segment.path, ticket.start + length)
+            os.truncate(segment.path, handle.start + length)
         writer.write(raw * 3)
         received = bytearray()
         try:
@@ -237,21 +237,21 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
 
 async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
     """Noting may promote and evict; who reads has bytes that nothing holds yet."""
-    notes = proxy.engine.notes
-    notes.flush()
+    access_log = proxy.engine.access_log
+    access_log.flush()
     noted = []
-    flush = type(notes).flush
+    flush = type(access_log).flush
 
     def watched(self):
         noted.append(len(self.rows) // USE.itemsize)
         flush(self)
 
-    monkeypatch.setattr(type(notes), "flush", watched)
-    monkeypatch.setattr(notes, "most_waiting_bytes", 4 * USE.itemsize)
-    ticket = proxy.engine.ticket(ObjectRef("b", "k"), 0, proxy.clock.now_s())
+    monkeypatch.setattr(type(access_log), "flush", watched)
+    monkeypatch.setattr(access_log, "most_waiting_bytes", 4 * USE.itemsize)
+    handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     for _ in range(9):
-        assert proxy.engine.lend(ticket, None, proxy.clock.now_s()) is not None
-        assert proxy.engine.take(ticket, None, proxy.clock.now_s()) is not None
+        assert proxy.engine.take_slice(handle, None, proxy.clock.now_s()) is not None
+        assert proxy.engine.take(handle, None, proxy.clock.now_s()) is not None
     assert noted == []
     await asyncio.sleep(0.01)
     assert noted == [18]

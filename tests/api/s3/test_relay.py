@@ -1,4 +1,4 @@
-"""Where an answer ends, as who relays it sees it, and whom a reader process cuts off."""
+"""Where an answer ends, as who relays it sees it, and whom a worker cuts off."""
 
 import asyncio
 import tracemalloc
@@ -169,7 +169,7 @@ class Full(Owned):
             protocol.pause_writing()
 
 
-async def test_an_upload_that_the_owner_does_not_take_is_not_read_either():
+async def test_an_upload_that_the_coordinator_does_not_take_is_not_read_either():
     coordinator, client = Full(), Owned()
 
     async def connect(protocol, _peer):
@@ -261,7 +261,7 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
     connection.connection_lost(None)
 
 
-async def test_no_more_is_read_while_the_owner_takes_nothing():
+async def test_no_more_is_read_while_the_coordinator_takes_nothing():
     """A request that gives the connection away does not hide that the coordinator is full."""
     client, coordinator = Owned(), Owned()
 

@@ -1,4 +1,4 @@
-"""Sequences of requests on one connection of a worker: answered in order, as on a connection to the owner."""
+"""Sequences of requests on one connection of a worker: answered in order, as the coordinator does."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ NAMES = sorted(REQUESTS)
 
 
 class OnlyHits:
-    """The fast lane of a worker: what is no hit is left to the owner."""
+    """The fast lane of a worker: what is no hit is left to the coordinator."""
 
     def __init__(self, lane):
         self._lane = lane
@@ -57,8 +57,8 @@ async def scene(make_proxy):
     proxy = await make_proxy()
     loop, connections = asyncio.get_running_loop(), set()
 
-    async def connect(owner, _peer):
-        await loop.create_connection(lambda: owner, "127.0.0.1", proxy.port)
+    async def connect(protocol, _peer):
+        await loop.create_connection(lambda: protocol, "127.0.0.1", proxy.port)
 
     server = await loop.create_server(
         lambda: WorkerProtocol(OnlyHits(proxy.lane), connect, connections, keepalive_s=3600.0),
@@ -137,7 +137,7 @@ async def converse(port, bucket, names, *, pipelined, step):
 @example(names=["big", "upload", "big", "list", "hit", "delete", "big"], pipelined=True, step=65_536)
 @example(names=["delete many", "unchanged", "big", "last"], pipelined=True, step=50)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-async def test_a_worker_answers_every_sequence_as_the_owner_does(scene, names, pipelined, step):
+async def test_a_worker_answers_every_sequence_as_the_coordinator_does(scene, names, pipelined, step):
     proxy, worker_port = scene
     # What a connection that ends leaves unanswered is timing; what comes before its end is compared.
     ends = next((at for at, name in enumerate(names) if name.startswith("last")), len(names) - 1)

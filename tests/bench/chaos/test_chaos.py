@@ -23,7 +23,7 @@ def failures(run):
 
 @pytest.mark.harness
 def test_a_sound_proxy_survives(tmp_path):
-    kills = dict.fromkeys(("proxy, kill -9", "origin, kill -9", "reader process, kill -9"), 1.0)
+    kills = dict.fromkeys(("proxy, kill -9", "origin, kill -9", "worker, kill -9"), 1.0)
     for seconds in (5.0, 30.0, 120.0):  # a busy machine needs longer to come round to everything
         plan = Plan(seconds, seed=3, severity=5.0, kill_every_s=1.0, calm_s=0.0, kills=kills, **_SMALL)
         run = chaos(plan, tmp_path / "out", lambda _line: None)

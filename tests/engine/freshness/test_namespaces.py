@@ -153,10 +153,10 @@ async def test_what_is_prefetched_is_read_with_the_credentials_of_its_namespace(
     put(bench, "big", b"m" * 20_000, name="mallory")
     ref = ObjectRef("b", "big", "alice")
     await get(bench, "big", range=RangeSpec(0, 9))
-    needs = [need for need in bench.engine.ahead.missing(ref) if need is not None]
+    needs = [need for need in bench.engine.prefetch_port.missing(ref) if need is not None]
     assert needs
     for need in needs:
-        bench.engine.ahead.begin(need, lambda _fetched: None)
+        bench.engine.prefetch_port.begin(need, lambda _fetched: None)
     await bench.settle()
     assert {upstream for _, _, upstream in bench.origin.of[ALICE].reads} == {ALICE}
     assert not bench.origin.of[SHARED].reads

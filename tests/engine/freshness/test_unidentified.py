@@ -166,11 +166,11 @@ async def test_what_is_fetched_ahead_fails_and_is_not_fetched_again(make):
     bench, origin = await make(PAGE)
     ended = []
     need = Need(REF, object_hash(REF), 0, None)
-    bench.engine.ahead.begin(need, ended.append)
+    bench.engine.prefetch_port.begin(need, ended.append)
     await bench.settle()
     assert isinstance(ended[0].error, Unidentified)
     assert not ended[0].stored
-    assert list(bench.engine.ahead.missing(REF)) == []
+    assert list(bench.engine.prefetch_port.missing(REF)) == []
     assert origin.open_now == 0
     assert bench.stats.prefetch.failed == 1
 
@@ -178,7 +178,7 @@ async def test_what_is_fetched_ahead_fails_and_is_not_fetched_again(make):
 async def test_a_reader_that_joins_a_prefetch_gets_the_bytes(make):
     bench, origin = await make(PAGE)
     origin.held = asyncio.Event()
-    bench.engine.ahead.begin(Need(REF, object_hash(REF), 0, None), lambda _: None)
+    bench.engine.prefetch_port.begin(Need(REF, object_hash(REF), 0, None), lambda _: None)
     await asyncio.sleep(0)
     asked = asyncio.create_task(read(bench, intent=Intent.DEMAND))
     await asyncio.sleep(0.01)

@@ -44,9 +44,9 @@ def test_forgetting_a_bucket_forgets_its_objects_until_they_are_allowed_anew(ver
 
 @pytest.mark.parametrize("key", ["k", None])
 def test_an_answer_that_was_asked_for_before_a_write_counts_for_nothing(verdicts, key):
-    ticket = verdicts.begin(REF)
+    epoch = verdicts.begin(REF)
     verdicts.forget("b", key)
-    verdicts.allow(ALICE, REF, 0.0, ticket)
+    verdicts.allow(ALICE, REF, 0.0, epoch)
     assert not verdicts.allowed(ALICE, REF, 0.0)
     verdicts.allow(ALICE, REF, 0.0, verdicts.begin(REF))
     assert verdicts.allowed(ALICE, REF, 0.0)

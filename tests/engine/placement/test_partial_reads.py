@@ -253,9 +253,9 @@ async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_i
     async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=wanted)) as reading:
         await bench.settle()
         for number in range(4, 7):  # noted together later, and then promoted from disk
-            ticket = bench.engine.ticket(ObjectRef("b", f"filler/{number}"), 0, bench.clock.now_s())
-            assert ticket.source is Source.DISK
-            assert bench.engine.take(ticket, None, bench.clock.now_s())
+            handle = bench.engine.find_handle(ObjectRef("b", f"filler/{number}"), 0, bench.clock.now_s())
+            assert handle.source is Source.DISK
+            assert bench.engine.take(handle, None, bench.clock.now_s())
         assert not bench.ledger.taken_bytes
         body = b"".join([bytes(piece) async for piece in reading.body(Span(0, wanted.last + 1))])
     assert body == bytes_of(wanted)

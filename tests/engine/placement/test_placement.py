@@ -171,7 +171,7 @@ async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
     for n in range(4):
         request = ReadRequest(ref(n))
         assert bench.engine.hit(request, bench.engine.usable_now(request), Span(0, SIZE)) is not None
-    bench.engine.notes.flush()
+    bench.engine.access_log.flush()
     for n in range(resident, 100):
         await bench.get(f"{n:05d}")
     sources = [(await bench.get(f"{n:05d}"))[1] for n in range(resident)]

@@ -1,4 +1,4 @@
-"""Reads by ticket, noted as rows: each counts once, for whom it was, whatever became of its page."""
+"""Reads by handle, noted as rows: each counts once, for whom it was, whatever became of its page."""
 
 import pytest
 
@@ -18,8 +18,8 @@ async def bench(make_bench):
     return bench
 
 
-def ticket(bench):
-    return bench.engine.ticket(REF, 0, bench.clock.now_s())
+def handle(bench):
+    return bench.engine.find_handle(REF, 0, bench.clock.now_s())
 
 
 def take(bench, held, job=None, span=None):
@@ -34,7 +34,7 @@ def read_by(bench, job):
 
 
 async def test_each_read_counts_for_whom_it_was(bench):
-    held = ticket(bench)
+    held = handle(bench)
     one, other = JobContext("one", 1, 0), JobContext("other", 1, 0)
     for _ in range(3):
         take(bench, held, one)
@@ -46,12 +46,12 @@ async def test_each_read_counts_for_whom_it_was(bench):
 
 async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(bench, monkeypatch):
     monkeypatch.setattr(access_log_module, "_MOST_KINDS", 3)
-    held = ticket(bench)
+    held = handle(bench)
     for number in range(8):
         for job in (JobContext(f"j{number}"), JobContext("always")):
             take(bench, held, job)
-            bench.engine.notes.tell()
-    assert len(bench.engine.notes.kinds) <= 4
+            bench.engine.access_log.flush_to_statistics()
+    assert len(bench.engine.access_log.kinds) <= 4
     take(bench, held, JobContext("j0"))
     assert [read_by(bench, f"j{number}") for number in range(8)] == [(2, 400), *[(1, 200)] * 7]
     assert read_by(bench, "always") == (8, 1600)
@@ -59,19 +59,19 @@ async def test_kinds_that_have_become_many_begin_anew_and_nothing_is_miscounted(
 
 async def test_kinds_that_were_replaced_are_not_kept_by_tickets_of_old(bench, monkeypatch):
     monkeypatch.setattr(access_log_module, "_MOST_KINDS", 3)
-    held = ticket(bench)
+    held = handle(bench)
     take(bench, held, JobContext("first"))
-    replaced = held.noted.kinds
+    replaced = held.access_record.kinds
     for number in range(4):
-        bench.engine.notes.kind("b", held.source, JobContext(f"j{number}"))
-    bench.engine.notes.tell()
-    assert bench.engine.notes.kinds is not replaced
+        bench.engine.access_log.kind("b", held.source, JobContext(f"j{number}"))
+    bench.engine.access_log.flush_to_statistics()
+    assert bench.engine.access_log.kinds is not replaced
     assert not replaced
     assert read_by(bench, "first") == (1, 200)
 
 
 async def test_a_read_of_a_page_that_went_counts_and_is_no_use_of_the_page_in_its_place(bench):
-    held = ticket(bench)
+    held = handle(bench)
     take(bench, held, JobContext("j"))
     bench.cache.drop_object(REF, "test")
     bench.origin.put("b", "other", b"another")
@@ -83,10 +83,10 @@ async def test_a_read_of_a_page_that_went_counts_and_is_no_use_of_the_page_in_it
 
 
 async def test_a_use_is_told_once(bench):
-    held = ticket(bench)
+    held = handle(bench)
     before = bench.cache.residents.uses[held.slot]
     take(bench, held)
-    bench.engine.notes.tell()
-    bench.engine.notes.flush()
-    bench.engine.notes.flush()
+    bench.engine.access_log.flush_to_statistics()
+    bench.engine.access_log.flush()
+    bench.engine.access_log.flush()
     assert bench.cache.residents.uses[held.slot] == before + 1

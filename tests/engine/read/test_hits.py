@@ -129,12 +129,12 @@ def _pread(path, length, offset):
 async def test_tickets_are_made_by_the_rules_that_stand(make_bench):
     bench = await warmed(make_bench)
     now_s = bench.clock.now_s()
-    assert bench.engine.ticket(REF, 0, now_s) is not None
+    assert bench.engine.find_handle(REF, 0, now_s) is not None
     bench.engine._rules.adopt([Rule(freshness=Freshness.REVALIDATE)])
     bench.engine.forget_rights(None)
-    assert bench.engine.ticket(REF, 0, now_s) is None
+    assert bench.engine.find_handle(REF, 0, now_s) is None
     bench.engine._rules.adopt([])
-    assert bench.engine.ticket(REF, 0, now_s) is not None
+    assert bench.engine.find_handle(REF, 0, now_s) is not None
 
 
 async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_bench):
@@ -148,5 +148,5 @@ async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_be
     await bench.get("other")
     await bench.settle()
     assert bench.cache.residents.pages_of(object_hash(ObjectRef("b", "other"))) == [slot]
-    bench.engine.notes.flush()
+    bench.engine.access_log.flush()
     assert bench.cache.residents.uses[slot] == 1

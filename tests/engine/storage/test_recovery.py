@@ -109,11 +109,11 @@ async def restarted(make_bench, tmp_path):
 
 async def test_what_was_there_comes_in_and_hits(restarted):
     bench = await restarted()
-    assert bench.cache.awaited_segments > 1
+    assert bench.cache.pending_segments > 1
     assert (await bench.get("dir1/7"))[1] is Source.ORIGIN
     bench.cache.start_recovery()
     await bench.cache.recovered()
-    assert bench.cache.awaited_segments == 0
+    assert bench.cache.pending_segments == 0
     assert [await bench.get(f"dir{n % 2}/{n}") for n in range(20)] == [
         (bytes([n]) * SIZE, Source.RAM) for n in range(20)
     ]
@@ -153,7 +153,7 @@ async def written_while_busy(bench, writer, key):
 async def test_a_write_waits_until_the_disk_tier_has_noted_it(restarted, writer, tmp_path):
     """Else kill -9 after the answer would bring back what was overwritten."""
     bench = await restarted(disk=True, writer=writer)
-    assert bench.cache.media[1].tier.awaited_segments
+    assert bench.cache.media[1].tier.pending_segments
     writer.hold()
     await written_while_busy(bench, writer, "dir0/4")
     assert object_hash(ObjectRef("b", "dir0/4")) in await listed(tmp_path / "one" / "disk")
@@ -192,16 +192,16 @@ async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, 
         pass
     recovery = bench.cache._recovery
     assert recovery._news
-    assert recovery._distrusted
+    assert recovery._stale_buckets
     bench.cache.start_recovery()
     await bench.cache.recovered()
-    assert bench.cache.awaited_segments == 1
+    assert bench.cache.pending_segments == 1
     for n in range(20):
         await bench.get(f"dir{n % 2}/{n}")
     async with bench.engine.writing([ObjectRef("b", ""), ObjectRef("b", "dir0/6")]):
         pass
     assert not recovery._news
-    assert not recovery._distrusted
+    assert not recovery._stale_buckets
     # The next start may be able to read it.
     assert object_hash(ObjectRef("b", "dir0/6")) in await listed(tmp_path / "one" / "ram")
 
@@ -224,7 +224,7 @@ async def test_a_purge_waits_for_what_is_to_come(restarted):
     bench = await restarted()
     bench.cache.start_recovery()
     assert await bench.engine.purge("b", "dir1/", dry_run=False) == (10, 10, 10 * SIZE)
-    assert bench.cache.awaited_segments == 0
+    assert bench.cache.pending_segments == 0
     assert len(bench.cache.residents) == 10
 
 
@@ -242,7 +242,7 @@ async def test_a_stop_while_pages_come_in_loses_none(restarted, tmp_path):
     bench.cache.start_recovery()
     await bench.cache.stop_recovery()
     assert len(bench.cache.residents) == 0
-    assert bench.cache.awaited_segments > 1
+    assert bench.cache.pending_segments > 1
     await asyncio.to_thread(bench.cache.close)
     await asyncio.to_thread(bench.cache.recover)
     assert len(bench.cache.residents) == 20

@@ -24,16 +24,16 @@ def counts(job, now_s, place=1100):
     return kept
 
 
-def restarted(knowledge, now_s):
+def restarted(hints, now_s):
     """As after a restart of the proxy: all that is durable, read back."""
-    again, announced = HintRegistry(), knowledge.orders.announced
+    again, announced = HintRegistry(), hints.orders.announced
     names = {kind: ["train"] if kind == "datasets" else ["one"] for kind in KINDS}
     names["orders"] = [
         f"one/{epoch}/{rank}" for epoch, ranks in announced.of("one").items() for rank in ranks
     ]
     for kind in KINDS:
         for name in names[kind]:
-            blob = knowledge.export(kind, name)
+            blob = hints.export(kind, name)
             if blob is not None:
                 again.restore(kind, name, blob, now_s)
     again.orders.settle()
@@ -123,10 +123,10 @@ def test_a_job_that_begins_again_has_the_grace_of_a_start():
 def test_progress_is_a_sign_of_life_only_where_it_is_further_than_ever():
     job, end_s = reading()
     for second in range(0, 60, 5):
-        job.knowledge.report_progress("one", 0, Progress(0, 500 + second), end_s + second)
+        job.hints.report_progress("one", 0, Progress(0, 500 + second), end_s + second)
     assert counts(job, end_s + 60)
     for second in range(60, 120, 5):
-        job.knowledge.report_progress("one", 0, Progress(0, 400 + second % 2), end_s + second)
+        job.hints.report_progress("one", 0, Progress(0, 400 + second % 2), end_s + second)
     assert not counts(job, end_s + 120)
 
 
@@ -156,23 +156,23 @@ def test_when_all_ranks_have_ended_the_order_counts_no_more_at_once():
     for rank in range(2):
         job.announce(job.order[rank::2], rank=rank)
     end_s = job.steadily(job.order[:1000], per_s=100)
-    job.knowledge.end_rank("one", 0)
+    job.hints.end_rank("one", 0)
     job.orders.settle()
     assert counts(job, end_s, place=1101), "the other rank goes on"
     assert np.isinf(job.seconds(job.order[1100:2000:2])).all(), "of an ended rank nothing is coming"
-    job.knowledge.end_rank("one", 1)
+    job.hints.end_rank("one", 1)
     assert not counts(job, end_s, place=1101), "even before its orders are settled"
     job.orders.settle()
     assert not counts(job, end_s, place=1101)
     assert job.state.left == 0
-    job.knowledge.put_job(Job("one", dataset="train", world_size=2), end_s)
+    job.hints.put_job(Job("one", dataset="train", world_size=2), end_s)
     assert not counts(job, end_s, place=1101), "the next run announces for itself"
 
 
 def test_after_a_restart_of_the_proxy_an_order_counts_when_its_job_speaks():
     job, end_s = reading()
-    job.knowledge = restarted(job.knowledge, end_s + 5)
-    job.orders = job.knowledge.orders
+    job.hints = restarted(job.hints, end_s + 5)
+    job.orders = job.hints.orders
     assert job.state.left == pytest.approx(3096, abs=128)
     assert not counts(job, end_s + 5)
     assert not counts(job, end_s + 3000)
@@ -182,8 +182,8 @@ def test_after_a_restart_of_the_proxy_an_order_counts_when_its_job_speaks():
 
 def test_a_job_that_had_ended_has_ended_after_a_restart_too():
     job, end_s = reading()
-    job.knowledge.end_rank("one", 0)
-    again = restarted(job.knowledge, end_s)
+    job.hints.end_rank("one", 0)
+    again = restarted(job.hints, end_s)
     assert not again.jobs.get("one").in_use
     assert again.orders.outlooks() == []
 
@@ -193,8 +193,8 @@ def test_a_job_that_only_reads_does_not_expire():
     job = Long(expires_s=60.0)
     job.announce()
     end_s = job.steadily(job.order[:3000], per_s=10)
-    job.knowledge.expire(end_s)
-    assert job.knowledge.jobs.get("one").live
+    job.hints.expire(end_s)
+    assert job.hints.jobs.get("one").live
     assert counts(job, end_s, place=3100)
 
 
@@ -206,6 +206,6 @@ def test_silence_is_shown():
     assert not job.state.lapsed
     job.orders.tick(end_s + 25)
     assert job.state.lapsed
-    job.knowledge.end_rank("one", 0)
+    job.hints.end_rank("one", 0)
     job.orders.settle()
     assert job.state.lapsed

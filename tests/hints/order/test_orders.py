@@ -25,15 +25,15 @@ class Training:
     """A job "j" that announces and reads whole epochs, a thousand samples a second."""
 
     def __init__(self, dataset) -> None:
-        self.knowledge = HintRegistry()
-        self.knowledge.put_dataset(dataset)
-        self.knowledge.put_job(Job("j", dataset=dataset.name), 0.0)
-        self.orders = self.knowledge.orders
+        self.hints = HintRegistry()
+        self.hints.put_dataset(dataset)
+        self.hints.put_job(Job("j", dataset=dataset.name), 0.0)
+        self.orders = self.hints.orders
         self.hashes = [object_hash(dataset.ref(number)) for number in range(COUNT)]
         self.now_s = 1.0
 
     def announce(self, epoch: int) -> None:
-        self.orders.put(self.knowledge.check_order("j", EPOCHS[epoch], epoch=epoch, rank=0), self.now_s)
+        self.orders.put(self.hints.check_order("j", EPOCHS[epoch], epoch=epoch, rank=0), self.now_s)
         self.orders.settle()
 
     def read(self, epoch: int, start: int = 0, stop: int = COUNT) -> OrderState:
@@ -94,7 +94,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
         raise MemoryError
 
     monkeypatch.setattr(Build, "run", fail)
-    training.orders.put(training.knowledge.check_order("j", EPOCHS[1], epoch=1, rank=0), training.now_s)
+    training.orders.put(training.hints.check_order("j", EPOCHS[1], epoch=1, rank=0), training.now_s)
     with ThreadPoolExecutor(1) as pool, pytest.raises(MemoryError):
         await OrderBuilder(training.orders, pool).settled("j")
     monkeypatch.undo()
@@ -109,7 +109,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
 def test_reads_while_an_order_is_built_count_in_it(training):
     training.announce(0)
     training.read(0, stop=100)
-    training.orders.put(training.knowledge.check_order("j", EPOCHS[1], epoch=1, rank=0), training.now_s)
+    training.orders.put(training.hints.check_order("j", EPOCHS[1], epoch=1, rank=0), training.now_s)
     prepared = training.orders.begin("j")
     training.read(0, start=100, stop=700)
     training.orders.finish(prepared, prepared.build.run())
@@ -155,16 +155,16 @@ async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
 
 def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(training):
     """It was checked, off the loop, against a data set that had more samples."""
-    knowledge = training.knowledge
-    checked = knowledge.check_order("j", EPOCHS[0], epoch=0, rank=0)
-    knowledge.delete_job("j")
-    (name,) = knowledge.datasets
+    hints = training.hints
+    checked = hints.check_order("j", EPOCHS[0], epoch=0, rank=0)
+    hints.delete_job("j")
+    (name,) = hints.datasets
     builder = ManifestBuilder(name)
     builder.add(ObjectRef("b", "only"), None, None)
-    knowledge.delete_dataset(name)
-    knowledge.put_dataset(builder.finish())
-    knowledge.put_job(Job("j", dataset=name), 0.0)
+    hints.delete_dataset(name)
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("j", dataset=name), 0.0)
     with pytest.raises(Conflict, match="'j' was registered again meanwhile"):
-        knowledge.orders.put(checked, 0.0)
-    knowledge.orders.settle()
-    assert knowledge.orders.state("j") is None
+        hints.orders.put(checked, 0.0)
+    hints.orders.settle()
+    assert hints.orders.state("j") is None

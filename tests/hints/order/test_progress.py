@@ -47,9 +47,9 @@ def test_the_soonest_of_all_jobs_counts_each_at_its_own_rate_and_weight():
     # The last of the one is next of the other, at a tenth of the speed.
     assert job.seconds(job.order[[3500]])[0] == pytest.approx(9.6, rel=0.2)
     assert job.seconds(job.order[[600]])[0] < 2
-    job.knowledge.put_job(Job("two", dataset="train", weight=4.0), NOW_S + 50)
+    job.hints.put_job(Job("two", dataset="train", weight=4.0), NOW_S + 50)
     assert job.seconds(job.order[[3500]])[0] == pytest.approx(2.4, rel=0.2)
-    job.knowledge.delete_job("two")
+    job.hints.delete_job("two")
     assert job.seconds(job.order[[3500]])[0] == pytest.approx(30, rel=0.2)
 
 
@@ -57,12 +57,12 @@ def test_progress_says_where_a_job_is_at_least():
     job = Long()
     job.announce()
     job.announce(np.arange(4096), epoch=1)
-    job.knowledge.report_progress("one", 0, Progress(1, 100), NOW_S)
+    job.hints.report_progress("one", 0, Progress(1, 100), NOW_S)
     assert (job.state.epoch, job.state.position) == (1, 100)
-    job.knowledge.report_progress("one", 0, Progress(0, 5), NOW_S)
+    job.hints.report_progress("one", 0, Progress(0, 5), NOW_S)
     assert (job.state.epoch, job.state.position) == (1, 100)
     assert job.state.missed == 0
-    job.knowledge.report_progress("one", 0, Progress(1, 4096), NOW_S)
+    job.hints.report_progress("one", 0, Progress(1, 4096), NOW_S)
     assert (job.state.epoch, job.state.position) == (1, 4096)
 
 
@@ -84,10 +84,10 @@ def test_progress_that_cannot_be_is_refused_and_changes_nothing(progress, text):
     job.read(job.order[:500])
     before = job.state
     with pytest.raises(InvalidRequest) as raised:
-        job.knowledge.report_progress("one", 0, progress, NOW_S)
+        job.hints.report_progress("one", 0, progress, NOW_S)
     assert text in str(raised.value)
     assert job.state == before
-    assert job.knowledge.jobs.get("one").progress == {}
+    assert job.hints.jobs.get("one").progress == {}
 
 
 def test_reads_that_name_a_later_epoch_begin_it():
@@ -156,7 +156,7 @@ def test_an_order_that_is_passed_unread_is_found_out():
     job = Long()
     job.announce()
     for position in range(0, 4000, 50):
-        job.knowledge.report_progress("one", 0, Progress(0, position), NOW_S + position)
+        job.hints.report_progress("one", 0, Progress(0, position), NOW_S + position)
     assert not job.state.believed
 
 
@@ -195,7 +195,7 @@ def test_reads_that_name_no_job_count_for_the_only_job_on_the_data_set():
     job.announce()
     job.read_together(job.order[:500], job=None)
     assert job.state.found == 500
-    job.knowledge.put_job(Job("two", dataset="train"), NOW_S)
+    job.hints.put_job(Job("two", dataset="train"), NOW_S)
     job.read_together(job.order[2000:2300], job=None)  # whose they are cannot be told
     assert job.state.surprises == 0
 

@@ -18,15 +18,15 @@ def test_every_read_of_a_short_epoch_in_its_order_is_found(count, together):
     refs = [ObjectRef("b", f"k{number}") for number in range(count)]
     for ref in refs:
         builder.add(ref, None, None)
-    knowledge = HintRegistry()
-    knowledge.put_dataset(builder.finish())
-    knowledge.put_job(Job("one", dataset="train"), 0.0)
+    hints = HintRegistry()
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("one", dataset="train"), 0.0)
     drawn = np.random.default_rng(1)
     orders = [drawn.permutation(count) for _ in range(3)]
     for epoch, order in enumerate(orders):
-        announcement = knowledge.check_order("one", order.tolist(), epoch=epoch, rank=0, offset=0)
-        knowledge.orders.put(announcement, 0.0)
-    knowledge.orders.settle()
+        announcement = hints.check_order("one", order.tolist(), epoch=epoch, rank=0, offset=0)
+        hints.orders.put(announcement, 0.0)
+    hints.orders.settle()
     read = 0
     for epoch, order in enumerate(orders):
         job = JobContext("one", epoch)
@@ -34,11 +34,11 @@ def test_every_read_of_a_short_epoch_in_its_order_is_found(count, together):
             hashes = [object_hash(refs[number]) for number in order[start : start + together]]
             read += len(hashes)
             if together == 1:
-                knowledge.orders.note_read(hashes[0], 0, job, read / 1000)
+                hints.orders.note_read(hashes[0], 0, job, read / 1000)
             else:
                 column = np.array(hashes, dtype=np.uint64)
                 firsts = np.zeros(len(hashes), dtype=np.int64)
-                knowledge.orders.note_reads(column, firsts, [job] * len(hashes), read / 1000)
-            state = knowledge.orders.state("one")
+                hints.orders.note_reads(column, firsts, [job] * len(hashes), read / 1000)
+            state = hints.orders.state("one")
             assert state.left == 3 * count - read
             assert state.surprises == 0

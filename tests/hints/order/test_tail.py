@@ -29,7 +29,7 @@ def begin(job, how):
     if how == "read":
         job.read(job.epochs[1][:70], epoch=1)
         return 70
-    job.knowledge.report_progress("one", 0, Progress(1, 0), NOW_S)
+    job.hints.report_progress("one", 0, Progress(1, 0), NOW_S)
     return 0
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tests.support.announcing import COUNT, NOW_S, announce, coming, known, read, read_together
 
 
-def next_places(knowledge, job="one"):
+def next_places(hints, job="one"):
     """The place of each sample's next read, None where there is none."""
-    tracker = knowledge.orders._trackers[job]
+    tracker = hints.orders._trackers[job]
     return [None if at == 2**31 - 1 else at for at in tracker.columns.next_at.tolist()]
 
 
@@ -26,10 +26,10 @@ orders = st.lists(st.integers(0, COUNT - 1), max_size=30)
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.integers(0, 3), st.dictionaries(st.integers(0, 2), orders, max_size=3), max_size=4))
 def test_what_comes_is_every_epoch_in_turn_with_its_ranks_in_lock_step(parts):
-    knowledge = known(world_size=3)
+    hints = known(world_size=3)
     for epoch, ranks in parts.items():
         for rank, ids in ranks.items():
-            announce(knowledge, ids, epoch=epoch, rank=rank)
+            announce(hints, ids, epoch=epoch, rank=rank)
     sequence = []
     for _, ranks in sorted(parts.items()):
         longest = max((len(ids) for ids in ranks.values()), default=0)
@@ -39,9 +39,9 @@ def test_what_comes_is_every_epoch_in_turn_with_its_ranks_in_lock_step(parts):
             for _, ids in sorted(ranks.items())
             if position < len(ids)
         ]
-    assert coming(knowledge) == sequence
+    assert coming(hints) == sequence
     if sequence:
-        assert next_places(knowledge) == expected(list(enumerate(sequence)))
+        assert next_places(hints) == expected(list(enumerate(sequence)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,14 +54,14 @@ def test_what_comes_is_every_epoch_in_turn_with_its_ranks_in_lock_step(parts):
 )
 def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shifts, together, late, when):
     """Reads come out of order by a few places; a second epoch is announced at any time in between."""
-    knowledge = known()
-    announce(knowledge, order)
+    hints = known()
+    announce(hints, order)
     places = [place for _, place in sorted((place + shifts[place], place) for place in range(len(order)))]
     left = list(enumerate(order))
     at = group = 0
     while at < len(places):
         if at <= when and late and len(left) <= len(order) and at + 7 > when:
-            announce(knowledge, late, epoch=1)
+            announce(hints, late, epoch=1)
             left += list(enumerate(late, len(order)))
             when, late = -1, []
         size = together[group % len(together)]
@@ -70,61 +70,61 @@ def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shift
             # Equal samples cannot be told apart: the earliest is the one that was read.
             left.remove(next(one for one in left if one[1] == order[place]))
         ids = [order[place] for place in batch]
-        (read if group % 2 else read_together)(knowledge, ids)
+        (read if group % 2 else read_together)(hints, ids)
         at, group = at + size, group + 1
-    tracker = knowledge.orders._trackers["one"]
+    tracker = hints.orders._trackers["one"]
     # Nothing is passed unread here but what lies far behind.
-    assert coming(knowledge) == [number for _, number in left]
-    assert next_places(knowledge) == expected(left)
+    assert coming(hints) == [number for _, number in left]
+    assert next_places(hints) == expected(left)
     assert tracker.left == len(left)
 
 
 def test_pieces_follow_one_another_and_a_piece_again_replaces_what_was_from_there_on():
-    knowledge = known()
-    announce(knowledge, [1, 2, 3])
-    announce(knowledge, [4, 5], offset=3)
-    assert coming(knowledge) == [1, 2, 3, 4, 5]
-    announce(knowledge, [6], offset=2)
-    assert coming(knowledge) == [1, 2, 6]
-    announce(knowledge, [7, 8])
-    assert coming(knowledge) == [7, 8]
+    hints = known()
+    announce(hints, [1, 2, 3])
+    announce(hints, [4, 5], offset=3)
+    assert coming(hints) == [1, 2, 3, 4, 5]
+    announce(hints, [6], offset=2)
+    assert coming(hints) == [1, 2, 6]
+    announce(hints, [7, 8])
+    assert coming(hints) == [7, 8]
 
 
 def test_what_was_read_stays_read_when_another_rank_or_epoch_is_announced():
-    knowledge = known(world_size=2)
-    announce(knowledge, [0, 1, 2, 3])
-    read(knowledge, [0, 1])
-    announce(knowledge, [10, 11, 12, 13], rank=1)
-    assert coming(knowledge) == [10, 11, 2, 12, 3, 13]
-    announce(knowledge, [0], epoch=1)
-    assert coming(knowledge) == [10, 11, 2, 12, 3, 13, 0]
+    hints = known(world_size=2)
+    announce(hints, [0, 1, 2, 3])
+    read(hints, [0, 1])
+    announce(hints, [10, 11, 12, 13], rank=1)
+    assert coming(hints) == [10, 11, 2, 12, 3, 13]
+    announce(hints, [0], epoch=1)
+    assert coming(hints) == [10, 11, 2, 12, 3, 13, 0]
 
 
 def test_a_withdrawn_epoch_is_not_coming_and_the_next_one_is():
-    knowledge = known()
-    announce(knowledge, [0, 1, 2], epoch=4)
-    announce(knowledge, [5, 6], epoch=5)
-    read(knowledge, [0])
-    knowledge.orders.withdraw("one", 4, None, NOW_S)
-    knowledge.orders.settle()
-    assert coming(knowledge) == [5, 6]
-    assert knowledge.orders.state("one").epochs == {5: 2}
+    hints = known()
+    announce(hints, [0, 1, 2], epoch=4)
+    announce(hints, [5, 6], epoch=5)
+    read(hints, [0])
+    hints.orders.withdraw("one", 4, None, NOW_S)
+    hints.orders.settle()
+    assert coming(hints) == [5, 6]
+    assert hints.orders.state("one").epochs == {5: 2}
 
 
 def test_a_job_that_announces_an_earlier_epoch_begins_there_again():
-    knowledge = known()
-    announce(knowledge, [0, 1, 2, 3], epoch=7)
-    read(knowledge, [0, 1, 2])
-    announce(knowledge, [5, 6], epoch=3)
-    assert coming(knowledge) == [5, 6, 0, 1, 2, 3]
-    assert knowledge.orders.state("one").epoch == 3
+    hints = known()
+    announce(hints, [0, 1, 2, 3], epoch=7)
+    read(hints, [0, 1, 2])
+    announce(hints, [5, 6], epoch=3)
+    assert coming(hints) == [5, 6, 0, 1, 2, 3]
+    assert hints.orders.state("one").epoch == 3
 
 
 def test_skip_and_count_cut_what_comes():
-    knowledge = known()
-    announce(knowledge, range(20))
-    read(knowledge, [0, 2])
-    assert coming(knowledge, 3) == [1, 3, 4]
-    assert coming(knowledge, 3, skip=2) == [4, 5, 6]
-    assert coming(knowledge, 3, skip=100) == []
-    assert coming(knowledge, job="other") == []
+    hints = known()
+    announce(hints, range(20))
+    read(hints, [0, 2])
+    assert coming(hints, 3) == [1, 3, 4]
+    assert coming(hints, 3, skip=2) == [4, 5, 6]
+    assert coming(hints, 3, skip=100) == []
+    assert coming(hints, job="other") == []

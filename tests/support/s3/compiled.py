@@ -34,24 +34,24 @@ class Sink:
     def writelines(self, pieces):
         self.sent += b"".join(pieces)
 
-    def send(self, head, *loans):
-        self.writelines((head, *(loan.pin() for loan in loans)))
+    def send(self, head, *slices):
+        self.writelines((head, *(file_slice.pin() for file_slice in slices)))
 
 
 class Both:
     """Both forms of what one lane remembers."""
 
     def __init__(self, proxy):
-        self._memory, self._notes = proxy.lane._memory, proxy.engine.notes
+        self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log
         self._compiled = compiled_hits(
             self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None
         ).answer
 
     def _tell(self, answer, raw):
-        self._notes.tell()
+        self._access_log.flush_to_statistics()
         sink = Sink()
         done = answer(raw, sink)
-        rows = bytes(self._notes.rows)
+        rows = bytes(self._access_log.rows)
         assert bool(done) == bool(sink.sent) == bool(rows)
         return (ID.sub(b"", sink.sent), rows) if done else None
 

@@ -30,7 +30,7 @@ are flipped, and `Content-Length` is too short, only where there is a checksum, 
 otherwise. A flipped bit in an answer without one looks like any other bit: over plain HTTP only TCP's
 checksum guards it, over TLS the record's.
 
-Faults of the media are injected where the owner process reads and writes segments; reader processes read the
+Faults of the media are injected where the coordinator reads and writes segments; workers read the
 same files by calls of their own, which are not wrapped. They are those that a system call can report or hide;
 bits that rot on the medium are planted by the crash rounds."""
 _SEEN = """\

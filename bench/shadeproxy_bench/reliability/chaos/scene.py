@@ -60,7 +60,7 @@ class Plan:
         default_factory=lambda: {
             "proxy, kill -9": 4.0,
             "proxy, SIGTERM": 1.0,
-            "reader process, kill -9": 3.0,
+            "worker, kill -9": 3.0,
             "origin, kill -9": 2.0,
             "SDK client, kill -9": 2.0,
             "boto3 client, kill -9": 1.0,
@@ -158,10 +158,10 @@ class Scene:
         match kind:
             case "proxy, kill -9" | "proxy, SIGTERM":
                 self._kill_proxy(signal.SIGKILL if "kill" in kind else signal.SIGTERM)
-            case "reader process, kill -9":
-                for reader in machine.children_of(self.proxy.pid):
+            case "worker, kill -9":
+                for worker in machine.children_of(self.proxy.pid):
                     with suppress(ProcessLookupError):
-                        os.kill(reader, signal.SIGKILL)
+                        os.kill(worker, signal.SIGKILL)
             case "origin, kill -9":
                 self.origin.end(signal.SIGKILL)
                 self.start_origin()
@@ -171,12 +171,12 @@ class Scene:
                 client.start()
 
     def _kill_proxy(self, number: signal.Signals) -> None:
-        readers = machine.children_of(self.proxy.pid)
+        workers = machine.children_of(self.proxy.pid)
         status = self.proxy.end(number)
         if number is signal.SIGTERM and status:
             self.faults.append(f"the proxy ended with status {status} after SIGTERM")
-        if not wait_for(lambda: not any(map(machine.is_alive, readers)), _ORPHANS_S):
-            self.faults.append(f"a reader process outlived its proxy by {_ORPHANS_S:g} s")
+        if not wait_for(lambda: not any(map(machine.is_alive, workers)), _ORPHANS_S):
+            self.faults.append(f"a worker outlived its proxy by {_ORPHANS_S:g} s")
         self.start_proxy()
 
     def look(self) -> None:

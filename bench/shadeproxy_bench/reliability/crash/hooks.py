@@ -177,7 +177,7 @@ def _watch_books(board: Board) -> None:
     real_start = page_cache.PageCache.start_recovery
 
     def start(self: page_cache.PageCache) -> None:
-        board.cells[AWAITED] = self.awaited_segments
+        board.cells[AWAITED] = self.pending_segments
         real_start(self)
 
     _set(page_cache.PageCache, "start_recovery", start)
@@ -233,5 +233,6 @@ def _get(owner: object, name: str) -> Any:
 
 
 def _set(owner: object, name: str, value: object) -> None:
-    """Replace a part of the product."""
+    """Replace a part of the product. Raises AttributeError when there is none of that name any more."""
+    getattr(owner, name)
     setattr(owner, name, value)

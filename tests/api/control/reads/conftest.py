@@ -102,9 +102,9 @@ class Listener:
         builder = ManifestBuilder("data")
         for key, *place in samples:
             builder.add(ObjectRef("b", key), *place)
-        self.context.knowledge.put_dataset(builder.finish())
+        self.context.hints.put_dataset(builder.finish())
         if job is not None:
-            self.context.knowledge.put_job(Job(job, dataset="data"), self.context.clock.now_s())
+            self.context.hints.put_job(Job(job, dataset="data"), self.context.clock.now_s())
 
     async def connect(self) -> Connection:
         connection = Connection(*await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20))
@@ -173,7 +173,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
         )
         context = ControlContext(
             version="1",
-            knowledge=HintRegistry(),
+            hints=HintRegistry(),
             stats=stats,
             clock=clock,
             pool=pool,

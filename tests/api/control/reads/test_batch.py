@@ -199,7 +199,7 @@ async def test_a_call_is_a_sign_of_life_of_its_job(listener):
     listener.register(("small",))
     listener.context.clock.advance(1000)
     await listener.call("/v1/batch?job=train", binary(0), IDS)
-    assert listener.context.knowledge.jobs.get("train").seen_s == listener.context.clock.now_s()
+    assert listener.context.hints.jobs.get("train").seen_s == listener.context.clock.now_s()
 
 
 @pytest.mark.parametrize("body", [{"items": []}, {"dataset": "data", "ids": []}])

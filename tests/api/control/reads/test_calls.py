@@ -95,7 +95,7 @@ async def test_a_query_beside_json_and_other_types_are_refused(listener, path):
 async def test_a_job_that_scores_by_key_has_no_ids(listener, path):
     from shadeproxy.hints.jobs import Job
 
-    listener.context.knowledge.put_job(Job("free"), 0.0)
+    listener.context.hints.put_job(Job("free"), 0.0)
     assert "name a dataset" in (await listener.refused(f"{path}?job=free", b"", IDS))[1]
 
 

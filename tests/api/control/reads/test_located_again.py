@@ -43,7 +43,7 @@ def forbid_tickets(listener, monkeypatch):
     def none(*_):
         raise AssertionError("looked for one by one")
 
-    monkeypatch.setattr(listener.engine.hits, "ticket", none)
+    monkeypatch.setattr(listener.engine.hits, "find_handle", none)
 
 
 async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch):
@@ -87,10 +87,10 @@ async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
 
 async def test_it_is_used_by_the_read(known):
     slot = known.cache.residents.first_page(object_hash(ObjectRef("b", "small")))
-    known.engine.notes.flush()
+    known.engine.access_log.flush()
     before = known.cache.residents.uses[slot]
     await by_id(known, 0, 0)
-    known.engine.notes.flush()
+    known.engine.access_log.flush()
     assert known.cache.residents.uses[slot] == before + 2
 
 
@@ -139,10 +139,10 @@ async def test_its_freshness_ends_when_the_rule_says(listen):
 
 
 async def test_ids_of_another_manifest_are_refused(known):
-    digest = known.context.knowledge.dataset("data").digest
+    digest = known.context.hints.dataset("data").digest
     query = f"dataset=data&digest={digest}"
     assert (await by_id(known, 0, query=query))[1]["status"].tolist() == [200]
-    known.context.knowledge.delete_job("train")
+    known.context.hints.delete_job("train")
     known.register(("other",), ("small",), job=None)
     for path in ("/v1/locate", "/v1/batch"):
         status, text = await known.refused(f"{path}?{query}", bytes(4), IDS)

@@ -63,7 +63,7 @@ async def test_locate_finds_whose_object_is_named(listener):
 async def test_samples_are_read_in_the_namespace_of_their_dataset(listener):
     builder = ManifestBuilder("data", namespace="team-a")
     builder.add(ObjectRef("b", "k", "team-a"))
-    listener.context.knowledge.put_dataset(builder.finish())
+    listener.context.hints.put_dataset(builder.finish())
     asked = {"dataset": "data", "ids": [0]}
     for _ in range(2):
         status, body = await listener.call("/v1/batch", asked)

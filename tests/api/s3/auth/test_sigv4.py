@@ -62,8 +62,8 @@ def signed(method="GET", key="k", query=(), headers=(), *, auth="header", body=b
     return method, f"{parts.path}?{parts.query}" if parts.query else parts.path, fields
 
 
-def accept(message, door=None):
-    return (door or authenticator()).authenticate(parse_request(*message))
+def accept(message, other=None):
+    return (other or authenticator()).authenticate(parse_request(*message))
 
 
 requests = st.fixed_dictionaries(
@@ -128,9 +128,9 @@ def test_any_altered_field_is_refused(request, data):
 
 @pytest.mark.parametrize("auth", ["header", "query", "v2"])
 def test_another_secret_is_refused(auth):
-    door = Authenticator([ClientKey(ACCESS, "other")], anonymous=True, clock=ManualClock(time.time()))
+    other = Authenticator([ClientKey(ACCESS, "other")], anonymous=True, clock=ManualClock(time.time()))
     with pytest.raises(SignatureMismatch, match="does not match the signature you provided"):
-        accept(signed(auth=auth), door)
+        accept(signed(auth=auth), other)
 
 
 def test_the_clock_may_be_15_minutes_off_and_not_more():
@@ -163,12 +163,12 @@ def test_the_expiry_is_bounded_by_a_week():
 
 @pytest.mark.parametrize("auth", ["header", "query", "v2"])
 def test_session_tokens_belong_to_their_key(auth):
-    door = authenticator(session_token="tok+en/=")
+    other = authenticator(session_token="tok+en/=")
     if auth != "v2":  # botocore keeps it in a header of the URL's user, see test_clients
-        assert accept(signed(auth=auth, token="tok+en/="), door).identity.name == ACCESS
+        assert accept(signed(auth=auth, token="tok+en/="), other).identity.name == ACCESS
     for token in (None, "other"):
         with pytest.raises(AccessDenied, match="session token"):
-            accept(signed(auth=auth, token=token), door)
+            accept(signed(auth=auth, token=token), other)
     with pytest.raises(AccessDenied, match="session token"):
         accept(signed(auth="header", token="unasked"))
 
@@ -184,8 +184,8 @@ def test_fields_that_must_be_signed():
 
 def test_unsigned_and_unknown():
     unsigned = ("GET", "/b/k", [("Host", "proxy")])
-    open_door, closed = authenticator(anonymous=True), authenticator()
-    assert accept(unsigned, open_door).identity.rights == ALL_RIGHTS
+    permissive, closed = authenticator(anonymous=True), authenticator()
+    assert accept(unsigned, permissive).identity.rights == ALL_RIGHTS
     with pytest.raises(AccessDenied) as caught:
         accept(unsigned, closed)
     assert "auth.anonymous" in caught.value.hint

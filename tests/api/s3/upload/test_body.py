@@ -116,8 +116,8 @@ async def test_the_documented_request_and_its_chunks_verify():
         ("Content-Length", "66824"),
     ]
     request = parse_request("PUT", "/examplebucket/chunkObject.txt", fields)
-    door = Authenticator([ClientKey(ACCESS, SECRET)], anonymous=False, clock=ManualClock(NOW_S))
-    plan = plan_body(request, door.authenticate(request))
+    other = Authenticator([ClientKey(ACCESS, SECRET)], anonymous=False, clock=ManualClock(NOW_S))
+    plan = plan_body(request, other.authenticate(request))
     assert plan.length == 66560
     wire = frame(CHUNKS)
     assert len(wire) == 66824
@@ -300,9 +300,9 @@ async def test_a_body_beyond_its_bound_is_refused():
 )
 def test_promises_that_cannot_be_kept(fields, kind):
     request = parse_request("PUT", "/b/k", [("Host", "h"), *fields])
-    door = Authenticator([], anonymous=True, clock=ManualClock())
+    other = Authenticator([], anonymous=True, clock=ManualClock())
     with pytest.raises(kind):
-        plan_body(request, door.authenticate(request))
+        plan_body(request, other.authenticate(request))
 
 
 def test_an_empty_body_with_its_hash_is_fine():

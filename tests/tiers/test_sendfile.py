@@ -6,23 +6,23 @@ import socket
 import pytest
 
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
-from shadeproxy.tiers import lending
+from shadeproxy.tiers import sendfile
 from shadeproxy.tiers.base import Location, RecordHeader
-from shadeproxy.tiers.lending import interior, lends
+from shadeproxy.tiers.sendfile import allows_sendfile, interior
 from shadeproxy.tiers.store import SegmentStore
 
 LENGTH = 300_000
 
 
 def test_a_medium_that_keeps_lent_pages_lends(tmpfs):
-    assert lends(tmpfs / "probe")
+    assert allows_sendfile(tmpfs / "probe")
     assert not list(tmpfs.iterdir())
 
 
 def test_a_medium_that_changes_lent_pages_does_not(tmpfs, monkeypatch):
     """As ext4 does since it has large folios: punching a part of one zeroes it in place."""
-    monkeypatch.setattr(lending, "punch_hole", lambda fd, start, length: os.pwrite(fd, bytes(length), start))
-    assert not lends(tmpfs / "probe")
+    monkeypatch.setattr(sendfile, "punch_hole", lambda fd, start, length: os.pwrite(fd, bytes(length), start))
+    assert not allows_sendfile(tmpfs / "probe")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def opened(path, capacity_bytes=1 << 20):
 
 def reopened(path, capacity_bytes=1 << 20):
     """A store, and the locations of what was in it."""
-    store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, lend=True)
+    store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, sendfile=True)
     store.open()
     locations = [
         Location(location)
@@ -72,11 +72,11 @@ def sockets():
 
 def send_lent(store, location, sender):
     """Send what may be of a body without a copy; what it was."""
-    lender, (window, start, stop) = store.lender(location), store.window(location)
-    first, last = max(start, lender.start), min(stop, lender.stop)
-    lender.file.lend(first, last)
+    sendable, (window, start, stop) = store.sendable_blocks(location), store.window(location)
+    first, last = max(start, sendable.start), min(stop, sendable.stop)
+    sendable.file.mark_sent(first, last)
     expected = bytes(window[first:last])
-    assert os.sendfile(sender.fileno(), lender.file.descriptor, first, last - first) == last - first
+    assert os.sendfile(sender.fileno(), sendable.file.descriptor, first, last - first) == last - first
     return expected
 
 

@@ -4,7 +4,7 @@ Sendfile does not copy: the socket's queue, and on loopback the receiver's, hold
 the receiver reads them, and the sender cannot wait for that. So a block that was sent is never overwritten in
 place. When its hole is punched, the page normally just leaves the file, and the socket still sees the old
 bytes. But where a page is part of a larger folio, as with ext4 since Linux 6.16 or a tmpfs with huge pages,
-punching zeroes it in place. ``lends`` finds out by trying. See docs/adr/0007.
+punching zeroes it in place. ``allows_sendfile`` finds out by trying. See docs/adr/0007.
 """
 
 import os
@@ -16,11 +16,11 @@ from shadeproxy.tiers.medium import punch_hole
 _PROBE_BYTES = 4 << 20
 _BLOCK_BYTES = 4096
 # Bytes of the probe file that are sent, then punched and overwritten. They lie at no edge of a larger page.
-_LENT_START, _LENT_STOP = 37 * _BLOCK_BYTES, 61 * _BLOCK_BYTES
+_SENT_START, _SENT_STOP = 37 * _BLOCK_BYTES, 61 * _BLOCK_BYTES
 _TIMEOUT_S = 2.0
 
 
-def lends(probe: Path) -> bool:
+def allows_sendfile(probe: Path) -> bool:
     """Return whether a slow receiver keeps the sent bytes when their blocks are punched and written again.
 
     ``probe``: a file to make and remove, on the medium in question. Blocking; some milliseconds.
@@ -30,13 +30,13 @@ def lends(probe: Path) -> bool:
     try:
         # One write for all bytes: a file system that makes larger pages then makes them.
         os.pwrite(descriptor, b"\xaa" * _PROBE_BYTES, 0)
-        received = _lend_and_change(descriptor)
+        received = _send_and_change(descriptor)
     except OSError:
         return False
     finally:
         os.close(descriptor)
         probe.unlink(missing_ok=True)
-    return received == b"\xaa" * (_LENT_STOP - _LENT_START)
+    return received == b"\xaa" * (_SENT_STOP - _SENT_START)
 
 
 def interior(start: int, stop: int) -> tuple[int, int]:
@@ -45,8 +45,8 @@ def interior(start: int, stop: int) -> tuple[int, int]:
     return first, max(first, last)
 
 
-def _lend_and_change(descriptor: int) -> bytes:
-    length = _LENT_STOP - _LENT_START
+def _send_and_change(descriptor: int) -> bytes:
+    length = _SENT_STOP - _SENT_START
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname(), timeout=_TIMEOUT_S) as receiver,
@@ -54,9 +54,9 @@ def _lend_and_change(descriptor: int) -> bytes:
         sender, _ = server.accept()
         with sender:
             sender.settimeout(_TIMEOUT_S)
-            if os.sendfile(sender.fileno(), descriptor, _LENT_START, length) == length:
-                punch_hole(descriptor, _LENT_START, length)
-                os.pwrite(descriptor, b"\x55" * length, _LENT_START)
+            if os.sendfile(sender.fileno(), descriptor, _SENT_START, length) == length:
+                punch_hole(descriptor, _SENT_START, length)
+                os.pwrite(descriptor, b"\x55" * length, _SENT_START)
         received = bytearray()
         while piece := receiver.recv(length):
             received += piece

@@ -8,7 +8,7 @@ SIZE = 1_000_000
 RANGE = "bytes=5000-904999"
 
 
-async def lending_proxy(make_proxy, folder, *, compiled):
+async def sendfile_proxy(make_proxy, folder, *, compiled):
     """Make a proxy whose RAM tier is below ``folder``, with two objects and a range that it remembers."""
     proxy = await make_proxy(lane=Watched, compiled=compiled, page_size=1 << 20, ram=folder / "ram")
     proxy.bodies = {key: os.urandom(size) for key, size in (("k", SIZE), ("small", 20_000))}

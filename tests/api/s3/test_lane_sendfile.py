@@ -8,13 +8,13 @@ import pytest
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.tiers.segment import Segment
 from tests.support.s3.lane import answers, request, talk
-from tests.support.s3.lending import RANGE, SIZE, lending_proxy
+from tests.support.s3.sendfile import RANGE, SIZE, sendfile_proxy
 from tests.support.s3.slow import connect_narrowly, hang_up, read_slowly
 
 
 @pytest.fixture
 async def proxy(tmpfs, make_proxy, compiled):
-    return await lending_proxy(make_proxy, tmpfs, compiled=compiled)
+    return await sendfile_proxy(make_proxy, tmpfs, compiled=compiled)
 
 
 @pytest.fixture
