@@ -72,7 +72,7 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 	  $(BIN)/python -m pytest -q -m clients tests/clients
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m tests.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 # Logs and the result are in chaos-report/. Several seeds can run at once.
 # MEDIA=1: media that fail for good under acknowledged writes, ROUNDS times; as root with an ext4 image too.
@@ -85,7 +85,7 @@ soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED
 	  $(if $(WRITE),--write docs/reliability)
 
 fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 SEED=1); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m tests.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+	@$(BIN)/python -m shadeproxy_bench.reliability.fuzz --requests $(REQUESTS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the control listener (EXAMPLES=2000 of each call)
 	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py

@@ -37,7 +37,7 @@ TABLE = {
     "api.s3.exchange": "api/s3/test_authorizer.py",
     "api.s3.fields": "api/s3/test_canonical.py",
     "api.s3.handler": "api/s3/test_disconnects.py",
-    "api.s3.head": "fuzz/test_functions.py",
+    "api.s3.head": "bench/fuzz/test_functions.py",
     "api.s3.headers": "api/s3/test_forward.py",
     "api.s3.known": "api/s3/test_lane.py",
     "api.s3.parameters": "api/s3/test_canonical_signed.py",

@@ -9,12 +9,12 @@ import argparse
 import asyncio
 import random
 import re
-import socket
 from hashlib import blake2b
 from typing import cast
 
 import uvloop
 
+from shadeproxy_bench.listening import serve
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
 
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
@@ -119,19 +119,6 @@ def _document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
     return head, memoryview(body)
 
 
-async def _serve(latency: Latency, seed: int, bytes_per_s: float) -> None:
-    link = Link(bytes_per_s)
-
-    def connection() -> ObjectServer:
-        return ObjectServer(link, latency, seed=seed)
-
-    server = await asyncio.get_running_loop().create_server(
-        connection, "127.0.0.1", 0, backlog=1024, family=socket.AF_INET
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="An S3 origin for measurements.")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
@@ -142,7 +129,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
     options = parser.parse_args()
     latency = Latency(options.latency, sigma=options.sigma, seed=options.seed)
-    uvloop.run(_serve(latency, options.seed, options.rate))
+    link = Link(options.rate)
+    uvloop.run(serve(lambda: ObjectServer(link, latency, seed=options.seed)))
 
 
 if __name__ == "__main__":

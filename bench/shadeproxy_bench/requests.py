@@ -1,7 +1,7 @@
-"""GET requests as bytes, made before a measurement so that the client spends nothing on them."""
+"""Requests as bytes, signed or not. A measurement makes its requests before it begins."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from shadeproxy_bench.objects import Piece
@@ -10,8 +10,39 @@ REGION = "us-east-1"
 CLIENT = Credentials("BENCHCLIENT", "secret-of-the-bench-client")
 """Client that a proxy under test knows; on loopback, for the length of a run."""
 
+Field = tuple[str, str]
 DISTINCT_SIGNED = 20_000
 _SPREAD_S = 300
+
+
+def signature_of(
+    method: str,
+    path: str,
+    host: str,
+    *,
+    query: str = "",
+    fields: Sequence[Field] = (),
+    payload_hash: str = EMPTY_SHA256,
+    credentials: Credentials = CLIENT,
+    now_s: float | None = None,
+) -> list[Field]:
+    """Return the fields that sign a request. ``fields``: more to sign than the host. ``now_s`` None: now."""
+    return sign_request(
+        method=method,
+        raw_path=path,
+        raw_query=query,
+        headers=[("host", host), *fields],
+        payload_hash=payload_hash,
+        credentials=credentials,
+        region=REGION,
+        now_s=time.time() if now_s is None else now_s,
+    )
+
+
+def head_of(method: str, target: str, fields: Iterable[Field]) -> bytes:
+    """Return the head of a request."""
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def plain_requests(pieces: Sequence[Piece], host: str) -> list[bytes]:
@@ -31,26 +62,10 @@ def signed_requests(
     for turn in range(max(distinct, len(pieces))):
         piece = pieces[turn % len(pieces)]
         sent_s = now_s - turn // len(pieces) % _SPREAD_S
-        signed.append((piece, _request(piece, host, _authorization(piece, host, sent_s))))
+        signed.append((piece, _request(piece, host, signature_of("GET", piece.path, host, now_s=sent_s))))
     return signed
 
 
-def _authorization(piece: Piece, host: str, now_s: float) -> list[tuple[str, str]]:
-    return sign_request(
-        method="GET",
-        raw_path=piece.path,
-        raw_query="",
-        headers=[("host", host)],
-        payload_hash=EMPTY_SHA256,
-        credentials=CLIENT,
-        region=REGION,
-        now_s=now_s,
-    )
-
-
-def _request(piece: Piece, host: str, fields: list[tuple[str, str]]) -> bytes:
-    lines = [f"GET {piece.path} HTTP/1.1", f"Host: {host}"]
-    if piece.range_field is not None:
-        lines.append(f"Range: {piece.range_field}")
-    lines += [f"{name}: {value}" for name, value in fields]
-    return "\r\n".join([*lines, "", ""]).encode()
+def _request(piece: Piece, host: str, fields: list[Field]) -> bytes:
+    span = [] if piece.range_field is None else [("Range", piece.range_field)]
+    return head_of("GET", piece.path, [("Host", host), *span, *fields])

@@ -7,19 +7,18 @@ which exists only in a checkout. All of it is ended and removed on any way out o
 import http.client
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials, sign_request
+from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment
 from shadeproxy_bench.faults import BenchError, ReferenceMissing
 from shadeproxy_bench.objects import BUCKET, Piece
 from shadeproxy_bench.ports import free_port
-from shadeproxy_bench.requests import REGION
+from shadeproxy_bench.requests import signature_of
 from shadeproxy_bench.server import Served
 
 SCRIPT = Path(__file__).parents[2] / "tests" / "rgw" / "start_radosgw.sh"
@@ -98,15 +97,12 @@ def put_objects(gateway: Gateway, pieces: Iterable[Piece]) -> None:
 def _put(
     connection: http.client.HTTPConnection, gateway: Gateway, path: str, body: bytes | memoryview
 ) -> None:
-    fields = sign_request(
-        method="PUT",
-        raw_path=path,
-        raw_query="",
-        headers=[("host", gateway.served.authority)],
+    fields = signature_of(
+        "PUT",
+        path,
+        gateway.served.authority,
         payload_hash=UNSIGNED_PAYLOAD,
         credentials=gateway.main,
-        region=REGION,
-        now_s=time.time(),
     )
     connection.request("PUT", path, body, dict(fields))
     answer = connection.getresponse()

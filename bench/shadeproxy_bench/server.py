@@ -61,6 +61,17 @@ def workplace(*, on_disk: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
+def listening(name: str, command: Sequence[str], work: Path) -> Iterator[Served]:
+    """Run a server that prints its port first; its log is ``work``/``name``.log. Raises ShadeProxyError."""
+    with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
+        assert child.process.stdout is not None
+        line = child.process.stdout.readline()
+        if not line:
+            raise child.failure()
+        yield Served(name, "127.0.0.1", int(line), child.process.pid)
+
+
+@contextmanager
 def origin(
     work: Path,
     *,
@@ -75,12 +86,8 @@ def origin(
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
     command += ["--rate", str(rate), "--seed", str(seed)]
-    with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
-        assert child.process.stdout is not None
-        line = child.process.stdout.readline()
-        if not line:
-            raise child.failure()
-        yield Served(name, "127.0.0.1", int(line), child.process.pid)
+    with listening(name, command, work) as served:
+        yield served
 
 
 @contextmanager

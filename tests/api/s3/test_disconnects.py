@@ -22,10 +22,10 @@ from shadeproxy.core.types import SHARED, ObjectRef
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.s3 import S3Origin
-from tests.fuzz.forms import aws_chunked
-from tests.fuzz.http import Request, transfer_chunks
-from tests.fuzz.signing import seed_of, sign_header
-from tests.fuzz.target import FixedClock
+from shadeproxy_bench.reliability.fuzz.forms import aws_chunked
+from shadeproxy_bench.reliability.fuzz.http import Request, transfer_chunks
+from shadeproxy_bench.reliability.fuzz.signing import seed_of, sign_header
+from shadeproxy_bench.reliability.fuzz.target import FixedClock
 from tests.support.s3.clients import ACCESS, SECRET
 from tests.support.s3.cutting import Cut, Hesitant, Watched
 from tests.support.s3.posting import form, presigned

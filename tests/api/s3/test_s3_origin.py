@@ -13,9 +13,9 @@ from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import SHARED
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.s3 import S3Origin
-from tests.fuzz.forms import aws_chunked
-from tests.fuzz.http import Request
-from tests.fuzz.target import FixedClock
+from shadeproxy_bench.reliability.fuzz.forms import aws_chunked
+from shadeproxy_bench.reliability.fuzz.http import Request
+from shadeproxy_bench.reliability.fuzz.target import FixedClock
 from tests.support.s3.clients import ACCESS, SECRET
 
 REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n\r\n<Error/>"

@@ -11,7 +11,7 @@ from shadeproxy_bench.reliability.chaos.report import keep, markdown, summary
 from shadeproxy_bench.reliability.chaos.run import Run, chaos
 from shadeproxy_bench.reliability.chaos.scene import Plan
 from shadeproxy_bench.reliability.chaos.verdict import judge
-from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.kit.bodies import MIB
 
 _BROKEN = (sys.executable, str(Path(__file__).parent / "broken_proxy.py"))
 _SMALL = {"ram_bytes": 8 * MIB, "disk_bytes": 16 * MIB}

@@ -11,9 +11,9 @@ from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.patience import Patience
 from shadeproxy_bench.reliability.chaos.session import HardenedSession
 from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES
-from shadeproxy_bench.reliability.soak.link import Link
-from shadeproxy_bench.reliability.soak.tally import Tally, read_counts
-from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally, read_counts
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_sdk.errors import Busy, ControlError, ReadError, Unreachable
 
 DATA = ChaosData(1, 10**6)

@@ -13,10 +13,10 @@ import pytest
 from shadeproxy_bench.ports import free_port
 from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.injected import Injected
-from shadeproxy_bench.reliability.chaos.processes import Phoenix
 from shadeproxy_bench.reliability.chaos.wire import WireFault
-from shadeproxy_bench.reliability.soak.bodies import BUCKET
-from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.kit.bodies import BUCKET
+from shadeproxy_bench.reliability.kit.processes import Phoenix
+from shadeproxy_bench.reliability.kit.versions import Versions
 
 DATA = ChaosData(3, 10**6)
 CHECKED = next(n for n in DATA.ranges[4096] if n % 2 == 0 and not DATA.changes(n))

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from shadeproxy_bench.reliability.kit.watch import Sample
 from shadeproxy_bench.reliability.overload.origin import Asked
 from shadeproxy_bench.reliability.overload.phases import PHASES, STAMPEDE_BYTES
 from shadeproxy_bench.reliability.overload.report import markdown, phase_lines, verdict_lines
@@ -18,7 +19,6 @@ from shadeproxy_bench.reliability.overload.told import (
     Told,
 )
 from shadeproxy_bench.reliability.overload.verdict import judge
-from shadeproxy_bench.reliability.soak.watch import Sample
 
 PLAN = Plan()
 IDLE = Sample(

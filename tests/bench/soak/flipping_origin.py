@@ -2,12 +2,12 @@
 
 import itertools
 
-from shadeproxy_bench.reliability.soak.origin import OriginConnection, main
+from shadeproxy_bench.reliability.soak.origin import SoakConnection, main
 
 _TURNS = itertools.count(1)
 
 
-class FlippingConnection(OriginConnection):
+class FlippingConnection(SoakConnection):
     def _write(self, parts):
         if len(parts) == 2 and len(parts[1]) > 1000 and next(_TURNS) % 20 == 0:
             wrong = bytearray(parts[1])

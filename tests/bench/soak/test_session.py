@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from shadeproxy_bench.reliability.soak.bodies import LARGEST_BYTES, PAGE_BYTES, DataSet
-from shadeproxy_bench.reliability.soak.link import Link
+from shadeproxy_bench.reliability.kit.bodies import LARGEST_BYTES, PAGE_BYTES, DataSet
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally, read_counts
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Tally, read_counts
-from shadeproxy_bench.reliability.soak.versions import Versions
 
 _DATA = DataSet(1, 10**6)
 _NUMBER = _DATA.ranges[4096][0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.demo import servers
-from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.kit.bodies import MIB
 from shadeproxy_bench.reliability.soak.report import markdown, minute_line, plot
 from shadeproxy_bench.reliability.soak.run import Plan, soak
 from shadeproxy_bench.reliability.soak.verdict import judge

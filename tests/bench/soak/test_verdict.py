@@ -5,9 +5,9 @@ from itertools import cycle
 import msgspec
 import pytest
 
-from shadeproxy_bench.reliability.soak.tally import Counts
+from shadeproxy_bench.reliability.kit.tally import Counts
+from shadeproxy_bench.reliability.kit.watch import Sample
 from shadeproxy_bench.reliability.soak.verdict import Run, growth_per_hour, judge
-from shadeproxy_bench.reliability.soak.watch import Sample
 
 MB = 10**6
 GROWTH = "growth of memory (floor of RssAnon, second half)"

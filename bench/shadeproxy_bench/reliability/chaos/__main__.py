@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from shadeproxy_bench import machine
 from shadeproxy_bench.reliability.chaos.media.rounds import judged, play
 from shadeproxy_bench.reliability.chaos.report import keep, summary
 from shadeproxy_bench.reliability.chaos.run import Run, chaos
 from shadeproxy_bench.reliability.chaos.scene import Plan
 from shadeproxy_bench.reliability.chaos.verdict import judge
-from shadeproxy_bench.reliability.kit.command import attempt, say
+from shadeproxy_bench.reliability.kit.command import attempt, begin, say
+from shadeproxy_bench.reliability.kit.verdict import failed
 
 
 def main() -> int:
@@ -34,9 +34,8 @@ def main() -> int:
             say(f"written: {page}")
         return 0
     plan = Plan(options.minutes * 60, options.seed, severity=options.severity)
-    say(machine.describe())
+    begin()
     say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
-    machine.raise_descriptor_limit()
     run = attempt(lambda: chaos(plan, options.out, say))
     if run is None:
         return 1
@@ -45,11 +44,11 @@ def main() -> int:
     (options.out / f"seed-{plan.seed}.json").write_bytes(msgspec.json.encode(run))
     if options.write:
         say(f"written: {keep(run, options.write)}")
-    return int(any(check.passed is False for check in judge(run)))
+    return int(failed(judge(run)))
 
 
 def _media(rounds: int, seed: int, out: Path) -> int:
-    say(machine.describe())
+    begin()
     run = attempt(lambda: play(rounds, seed, say))
     if run is None:
         return 1

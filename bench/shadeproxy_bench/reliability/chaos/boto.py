@@ -23,10 +23,10 @@ from botocore.exceptions import (
 
 from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.session import RETRIED_CODES
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, LARGEST_BYTES, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, LARGEST_BYTES, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.tally import FAULTS, Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak.session import Wrong
-from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_bench.requests import CLIENT, REGION
 
 _READ = (4096, 100_000, 100_000, 100_000, 1_000_000, PAGE_BYTES, PAGE_BYTES + 1, LARGEST_BYTES)

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import shadeproxy_sdk as shade
@@ -18,13 +17,13 @@ from shadeproxy_bench.reliability.chaos.boto import Stock
 from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.patience import Patience
 from shadeproxy_bench.reliability.chaos.session import HardenedSession
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak import reads, writes
 from shadeproxy_bench.reliability.soak.bulk import Trainer
-from shadeproxy_bench.reliability.soak.client import run_threads
-from shadeproxy_bench.reliability.soak.link import Link
+from shadeproxy_bench.reliability.soak.client import parser_of, run_threads
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_sdk.errors import Busy, Unreachable
 
 LIMITS_S = {"http": 75.0, "sdk": 150.0, "boto": 200.0}
@@ -126,17 +125,7 @@ def excuse(error: shade.ShadeError) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A client process of a chaos run.")
-    parser.add_argument("--role", choices=tuple(LIMITS_S), required=True)
-    parser.add_argument(
-        "--turn", type=int, required=True, help="which process of that role, one after another"
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--bytes", type=int, required=True, help="of the data set")
-    parser.add_argument("--s3", required=True, help="URL of the S3 listener")
-    parser.add_argument("--control", required=True, help="URL of the control listener")
-    parser.add_argument("--versions", type=Path, required=True)
-    parser.add_argument("--tally", type=Path, required=True)
+    parser = parser_of("A client process of a chaos run.", LIMITS_S)
     parser.add_argument("--limit", type=float, default=0.0, help="seconds for a step; 0: that of the role")
     client, failed = Client(parser.parse_args()), threading.Event()
     threads = run_threads(client.loops(), failed)

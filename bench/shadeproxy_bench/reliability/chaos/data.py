@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shadeproxy_bench.reliability.soak.bodies import DataSet
+from shadeproxy_bench.reliability.kit.bodies import DataSet
 
 _STRIDE = 7
 _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5

@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import base64
 import signal
-import socket
 import zlib
 from collections import OrderedDict
 from pathlib import Path
@@ -18,22 +17,17 @@ from urllib.parse import parse_qs, unquote
 
 import uvloop
 
+from shadeproxy_bench.listening import listen, port_of
 from shadeproxy_bench.reliability.chaos import wire
 from shadeproxy_bench.reliability.chaos.data import ChaosData, Present
 from shadeproxy_bench.reliability.chaos.injected import Injected
 from shadeproxy_bench.reliability.chaos.spoiled import Spoiler
 from shadeproxy_bench.reliability.chaos.wire import WireFault
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.origin import Fields, Parts, answer_of, created_of, error_of, result_of
 from shadeproxy_bench.reliability.kit.schedule import Schedule
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, PAGE_BYTES
-from shadeproxy_bench.reliability.soak.origin import (
-    Fields,
-    OriginConnection,
-    Parts,
-    SoakOrigin,
-    answer_of,
-    error_of,
-)
-from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.kit.versions import Versions
+from shadeproxy_bench.reliability.soak.origin import SoakConnection, SoakOrigin
 
 _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
@@ -82,7 +76,7 @@ class ChaosOrigin(SoakOrigin):
         return self._checksums[tag]
 
 
-class ChaosConnection(OriginConnection):
+class ChaosConnection(SoakConnection):
     """One connection; ``schedule`` chooses the answers that are spoiled."""
 
     _origin: ChaosOrigin
@@ -137,8 +131,7 @@ class ChaosConnection(OriginConnection):
         path, _, query = target.partition("?")
         number = self._origin.data.number_of(unquote(path.removeprefix(f"/{BUCKET}/")))
         if number is not None and "x-amz-copy-source" in fields:
-            tag = self._origin.tag(number).replace('"', "&quot;")
-            return _document(f"<CopyObjectResult><ETag>{tag}</ETag></CopyObjectResult>")
+            return answer_of("200 OK", result_of("CopyObject", self._origin.tag(number)), _XML)
         asked = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
         if number is not None and ("uploads" in asked or "uploadId" in asked):
             return self._multipart(method, number, asked, fields, body)
@@ -180,10 +173,7 @@ class ChaosConnection(OriginConnection):
         if "uploads" in asked:
             upload = f"{fields['x-amz-meta-version']}-{token_hex(8)}"
             (self._origin.directory / upload).mkdir()
-            return _document(
-                f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
-                "</InitiateMultipartUploadResult>"
-            )
+            return answer_of("200 OK", created_of(upload), _XML)
         directory = self._origin.directory / Path(asked["uploadId"]).name
         if not directory.is_dir():
             return error_of("404 Not Found", "NoSuchUpload", method)
@@ -195,8 +185,7 @@ class ChaosConnection(OriginConnection):
         whole = b"".join(part.read_bytes() for part in sorted(directory.iterdir()))
         if not self._origin.put(number, int(directory.name.partition("-")[0]), whole):
             return error_of("400 Bad Request", "BadDigest", method)
-        tag = self._origin.tag(number).replace('"', "&quot;")
-        return _document(f"<CompleteMultipartUploadResult><ETag>{tag}</ETag></CompleteMultipartUploadResult>")
+        return answer_of("200 OK", result_of("CompleteMultipartUpload", self._origin.tag(number)), _XML)
 
 
 class Server:
@@ -213,11 +202,8 @@ class Server:
 
     async def listen(self) -> None:
         """Accept connections from now on."""
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: ChaosConnection(self._origin, self), "127.0.0.1", self.port,
-            backlog=1024, family=socket.AF_INET, reuse_address=True,
-        )  # fmt: skip
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listener = await listen(lambda: ChaosConnection(self._origin, self), self.port)
+        self.port = port_of(self._listener)
 
     def refuse(self) -> None:
         """Close the listener and all connections for a while."""
@@ -231,11 +217,6 @@ class Server:
             connection.abort()
         await asyncio.sleep(_REFUSE_S)
         await self.listen()
-
-
-def _document(inner: str) -> Parts:
-    body = f'<?xml version="1.0" encoding="UTF-8"?>{inner}'.encode()
-    return answer_of("200 OK", body, _XML)
 
 
 async def _serve(server: Server) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 
-from shadeproxy_bench.reliability.soak.tally import Tally
+from shadeproxy_bench.reliability.kit.tally import Tally
 
 
 class Patience:

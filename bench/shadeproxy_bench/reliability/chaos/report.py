@@ -10,7 +10,7 @@ import msgspec
 from shadeproxy_bench import machine
 from shadeproxy_bench.reliability.chaos.run import Run
 from shadeproxy_bench.reliability.chaos.verdict import judge
-from shadeproxy_bench.reliability.soak.report import MARKS, checks_table, counts_table
+from shadeproxy_bench.reliability.kit.verdict import check_lines, checks_table, counts_table, failed
 from shadeproxy_bench.tables import table
 
 _ABOUT = """\
@@ -45,7 +45,7 @@ def summary(run: Run) -> list[str]:
     """Return lines for the terminal."""
     counts = run.counts
     return [
-        *(f"{MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in judge(run)),
+        *check_lines(judge(run)),
         f"  requests  {counts.kinds}",
         f"  outcomes  {counts.outcomes}",
         f"   sources  {counts.sources}",
@@ -74,7 +74,7 @@ def markdown(runs: Sequence[Run]) -> str:
     minutes = sum(run.seconds for run in runs) / 60
     requests = sum(run.counts.requests for run in runs)
     compared = sum(run.counts.compared_bytes for run in runs)
-    passed = all(check.passed is not False for run in runs for check in judge(run))
+    passed = not any(failed(judge(run)) for run in runs)
     kills: Counter[str] = Counter()
     injected: Counter[str] = Counter()
     for run in runs:
@@ -100,8 +100,8 @@ def markdown(runs: Sequence[Run]) -> str:
     for run in runs:
         lines += [f"## Seed {run.seed}, {run.seconds / 60:.0f} minutes", "", *checks_table(judge(run)), ""]
     lines += ["## What was injected, and how often", ""]
-    lines += counts_table("fault", "times", {name: f"{count:,}" for name, count in injected.items()})
-    lines += counts_table("killed", "times", {name: f"{count:,}" for name, count in kills.items()})
+    lines += counts_table("fault", "times", injected)
+    lines += counts_table("killed", "times", kills)
     lines += ["## What clients saw", "", *_seen(runs), "", "## What it does not show", "", _LIMITS, ""]
     return "\n".join(lines)
 
@@ -121,11 +121,11 @@ def _seen(runs: Sequence[Run]) -> list[str]:
         "",
         *table(["outcome", "times", "share"], rows),
         "",
-        *counts_table("request", "times", {name: f"{count:,}" for name, count in kinds.items()}),
+        *counts_table("request", "times", kinds),
         *counts_table(
             "the proxy counted",
             "times",
-            {name: f"{count:,}" for name, count in noticed.items() if not name.startswith("evicted")},
+            {name: count for name, count in noticed.items() if not name.startswith("evicted")},
         ),
     ]
     return lines[:-1]

@@ -11,13 +11,13 @@ import msgspec
 
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy_bench.reliability.chaos.client import LIMITS_S
-from shadeproxy_bench.reliability.chaos.processes import wait_for
 from shadeproxy_bench.reliability.chaos.scene import Plan, Scene
-from shadeproxy_bench.reliability.soak.link import Link
-from shadeproxy_bench.reliability.soak.run import complaints
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.log import complaints
+from shadeproxy_bench.reliability.kit.processes import wait_for
+from shadeproxy_bench.reliability.kit.tally import Counts, Tally, read_counts
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Counts, Tally, read_counts
-from shadeproxy_bench.reliability.soak.versions import Versions
 from shadeproxy_bench.server import workplace
 
 _TICK_S, _LINE_S = 0.5, 30.0

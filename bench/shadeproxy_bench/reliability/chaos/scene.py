@@ -18,12 +18,12 @@ from shadeproxy_bench import machine
 from shadeproxy_bench.ports import free_port
 from shadeproxy_bench.reliability.chaos.data import ChaosData
 from shadeproxy_bench.reliability.chaos.injected import Injected
-from shadeproxy_bench.reliability.chaos.processes import Phoenix, wait_for
 from shadeproxy_bench.reliability.chaos.proxy import KINDS
 from shadeproxy_bench.reliability.chaos.wire import WireFault
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, MIB
-from shadeproxy_bench.reliability.soak.versions import Versions
-from shadeproxy_bench.reliability.soak.watch import Watch
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, MIB
+from shadeproxy_bench.reliability.kit.processes import Phoenix, wait_for
+from shadeproxy_bench.reliability.kit.versions import Versions
+from shadeproxy_bench.reliability.kit.watch import Watch
 from shadeproxy_bench.requests import CLIENT
 from shadeproxy_bench.server import Served
 

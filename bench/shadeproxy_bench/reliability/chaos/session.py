@@ -7,7 +7,7 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES
-from shadeproxy_bench.reliability.soak.link import Answer, Cut, Silent
+from shadeproxy_bench.reliability.kit.link import Answer, Cut, Silent
 from shadeproxy_bench.reliability.soak.session import Asked, Session, Wrong
 
 RETRIED_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "TooManyRequests"})

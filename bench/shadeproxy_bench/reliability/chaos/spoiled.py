@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy_bench.reliability.chaos.wire import MORE_BYTES, WireFault
-from shadeproxy_bench.reliability.soak.origin import Parts, error_of
+from shadeproxy_bench.reliability.kit.origin import Parts, error_of
 
 _TRICKLES, _TRICKLE_S = 20, 0.15
 _ERRORS = {

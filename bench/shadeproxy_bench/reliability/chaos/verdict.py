@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from shadeproxy_bench.reliability.chaos.run import Run
-from shadeproxy_bench.reliability.soak.bodies import MIB
-from shadeproxy_bench.reliability.soak.verdict import Check
+from shadeproxy_bench.reliability.kit.bodies import MIB
+from shadeproxy_bench.reliability.kit.verdict import Check
 
 _LEAST_S = 240.0
 """Shorter runs need not include every kind of fault."""

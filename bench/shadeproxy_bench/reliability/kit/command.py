@@ -1,10 +1,12 @@
-"""The frame that the commands of the long runs share: printed lines, signals and errors."""
+"""The frame that the commands of the long runs share: printed lines, signals, errors and pages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.demo.processes import termination_as_interrupt
+from shadeproxy_bench import machine
 
 Result = TypeVar("Result")
 
@@ -12,6 +14,16 @@ Result = TypeVar("Result")
 def say(text: object) -> None:
     """Print a line at once, although the output may be a file."""
     print(text, flush=True)
+
+
+def begin() -> Sequence[str]:
+    """Print the machine and the warnings about it, and return these; raise the limit of descriptors."""
+    warnings = machine.warnings()
+    say(machine.describe())
+    for warning in warnings:
+        say(f"warning: {warning}")
+    machine.raise_descriptor_limit()
+    return warnings
 
 
 def attempt(run: Callable[[], Result]) -> Result | None:
@@ -22,3 +34,22 @@ def attempt(run: Callable[[], Result]) -> Result | None:
     except ShadeProxyError as error:
         say(f"error: {error}")
         return None
+
+
+def keep_page(directory: Path, name: str, text: str, plot: Callable[[Path], None] | None = None) -> None:
+    """Write ``name``.md into ``directory``, and with ``plot`` ``name``.png."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if plot is not None:
+        plot(directory / f"{name}.png")
+    (directory / f"{name}.md").write_text(text)
+    say(f"written: {directory / name}.md")
+
+
+def conclude(failures: Sequence[object], name: str, text: str, directory: Path | None) -> int:
+    """Print failures and the page, write it into ``directory``, and return the exit status."""
+    for failure in failures[:20]:
+        say(failure)
+    say(text)
+    if directory is not None:
+        keep_page(directory, name, text)
+    return int(bool(failures))

@@ -2,10 +2,11 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from shadeproxy_bench import machine
-from shadeproxy_bench.reliability.kit.command import attempt, say
+from shadeproxy_bench.reliability.kit.command import attempt, begin, keep_page, say
+from shadeproxy_bench.reliability.kit.verdict import failed
 from shadeproxy_bench.reliability.memory.report import markdown, plot, progress_line, verdict_lines
 from shadeproxy_bench.reliability.memory.run import Plan, judge, memory_run
 from shadeproxy_bench.reliability.memory.stream import MIB
@@ -25,8 +26,7 @@ def main() -> int:
         ram_bytes=options.ram_mib * MIB,
         rate=options.rate_mib * MIB,
     )
-    say(machine.describe())
-    machine.raise_descriptor_limit()
+    begin()
     run = attempt(lambda: memory_run(plan, lambda look: say(progress_line(look))))
     if run is None:
         return 1
@@ -34,11 +34,10 @@ def main() -> int:
     for line in verdict_lines(run, checks):
         say(line)
     if options.write:
-        options.write.mkdir(parents=True, exist_ok=True)
-        plot(plan, run, options.write / "memory.png")
-        (options.write / "memory.md").write_text(markdown(plan, run, checks, "memory.png"))
-        say(f"written: {options.write / 'memory.md'}")
-    return int(not all(check.passed for check in checks))
+        keep_page(
+            options.write, "memory", markdown(plan, run, checks, "memory.png"), partial(plot, plan, run)
+        )
+    return int(failed(checks))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, sign_request
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
+from shadeproxy_bench.reliability.kit.tally import Tally
 from shadeproxy_bench.reliability.memory.stream import BUCKET, PIECE_BYTES, Pace, Stream, key_of, tag_of
-from shadeproxy_bench.reliability.soak.tally import Tally
-from shadeproxy_bench.requests import CLIENT, REGION
+from shadeproxy_bench.requests import signature_of
 
 _TRAILED = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 _TRAILER = "x-amz-checksum-crc32"
@@ -147,10 +147,9 @@ class Mover:
                 ("content-encoding", "aws-chunked"),
             ]
             payload_hash, length = _TRAILED, _trailed_length(body.length)
-        signed = sign_request(
-            method=method, raw_path=self._path, raw_query=query, headers=[("host", self._host), *fields],
-            payload_hash=payload_hash, credentials=CLIENT, region=REGION, now_s=time.time(),
-        )  # fmt: skip
+        signed = signature_of(
+            method, self._path, self._host, query=query, fields=fields, payload_hash=payload_hash
+        )
         self._line.putrequest(method, f"{self._path}?{query}" if query else self._path, skip_host=True)
         for name, value in [("host", self._host), *fields, *signed]:
             self._line.putheader(name, value)

@@ -7,10 +7,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.verdict import Check, check_lines, checks_table, counts_table, failed
 from shadeproxy_bench.reliability.memory.run import CONNECTION_BYTES, HELD_BYTES, Look, Plan, Run
 from shadeproxy_bench.reliability.memory.stream import MIB
-from shadeproxy_bench.reliability.soak.report import checks_table, counts_table
-from shadeproxy_bench.reliability.soak.verdict import Check
 from shadeproxy_bench.tables import table
 
 
@@ -24,7 +23,7 @@ def progress_line(look: Look) -> str:
 
 def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
     return [
-        *(f"{'passed' if check.passed else 'FAILED':>8}  {check.name}: {check.found}" for check in checks),
+        *check_lines(checks),
         f"requests  {run.counts.kinds}",
         f"outcomes  {run.counts.outcomes}",
         *(f"   fault  {fault}" for fault in run.counts.faults),
@@ -52,7 +51,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "that what the proxy did not bound would pile up in it."
     )
     verdict = (
-        f"**{'Passed' if all(check.passed for check in checks) else 'Failed'}**: "
+        f"**{'Failed' if failed(checks) else 'Passed'}**: "
         f"{run.counts.compared_bytes / 1024**3:,.1f} GiB moved in {run.looks[-1].at_s:,.0f} s; resident at "
         f"most {run.rested.peak_bytes / MIB:,.0f} MiB, the bound is {bound / MIB:,.0f} MiB; {slow_downs} "
         "answers 503 SlowDown, repeated by the clients."
@@ -72,7 +71,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "",
         *table(["the bound is the sum of", "MiB"], ([name, f"{size / MIB:,.0f}"] for name, size in parts)),
         "",
-        *counts_table("requests", "count", {name: f"{n:,}" for name, n in run.counts.kinds.items()}),
+        *counts_table("requests", "count", run.counts.kinds),
         f"![Memory of the proxy over time]({picture})",
     ]
     return "\n".join([*lines, ""])

@@ -3,19 +3,19 @@
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.reliability.kit.tally import Counts, read_counts
+from shadeproxy_bench.reliability.kit.verdict import Check
+from shadeproxy_bench.reliability.kit.watch import Watch
 from shadeproxy_bench.reliability.memory.stream import MIB
-from shadeproxy_bench.reliability.soak.tally import Counts, read_counts
-from shadeproxy_bench.reliability.soak.verdict import Check
-from shadeproxy_bench.reliability.soak.watch import Watch
-from shadeproxy_bench.server import Served, proxy, workplace
+from shadeproxy_bench.server import Served, listening, proxy, workplace
 
 HELD_BYTES = 128 * MIB
 """Parts of uploads that are held whole until their trailing checksum arrives (``api.s3.handler``)."""
@@ -75,19 +75,17 @@ class Run(NamedTuple):
 def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
     """Run it. Raises ShadeProxyError when a process ends that should not."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
-        source = stack.enter_context(_process(work, "origin", plan.origin, _sizes(plan)))
-        assert source.process.stdout is not None
-        port = source.process.stdout.readline()
-        if not port:
-            raise source.failure()
-        behind = Served("origin", "127.0.0.1", int(port), source.process.pid)
+        behind = stack.enter_context(listening("origin", [*plan.origin, *_named(_sizes(plan))], work))
         served = stack.enter_context(
             proxy(work, behind, ram_bytes=plan.ram_bytes, signed=True, inflight_bytes=plan.inflight_bytes)
         )
         observer = _Observer(served, work)
         idle, looks = observer.look(), []
         options = {**_sizes(plan), "clients": plan.clients, "s3": served.url, "tally": work / "tally.json"}
-        clients = stack.enter_context(_process(work, "clients", _CLIENT, options))
+        command = [*_CLIENT, *_named(options)]
+        clients = stack.enter_context(
+            running("clients", command, log=work / "clients.log", env=plain_environment(), piped=True)
+        )
         said_s = time.monotonic()
         while clients.process.poll() is None:
             time.sleep(plan.look_s)
@@ -159,11 +157,8 @@ def _sizes(plan: Plan) -> dict[str, object]:
     return {"size": plan.size_bytes, "part": plan.part_bytes, "rate": plan.rate}
 
 
-def _process(
-    work: Path, name: str, command: Sequence[str], options: dict[str, object]
-) -> AbstractContextManager[Child]:
-    arguments = [*command, *(f"--{key}={value}" for key, value in options.items())]
-    return running(name, arguments, log=work / f"{name}.log", env=plain_environment(), piped=True)
+def _named(options: Mapping[str, object]) -> list[str]:
+    return [f"--{key}={value}" for key, value in options.items()]
 
 
 def _of(found: int, bound: int) -> str:

@@ -2,10 +2,11 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from shadeproxy_bench import machine
-from shadeproxy_bench.reliability.kit.command import attempt, say
+from shadeproxy_bench.reliability.kit.command import attempt, begin, keep_page, say
+from shadeproxy_bench.reliability.kit.verdict import failed
 from shadeproxy_bench.reliability.overload.phases import PHASES
 from shadeproxy_bench.reliability.overload.report import markdown, phase_lines, plot, verdict_lines
 from shadeproxy_bench.reliability.overload.run import Plan, Played, overload
@@ -31,11 +32,7 @@ def main() -> int:
     if unknown := set(names) - set(PHASES):
         parser.error(f"no such phase: {', '.join(sorted(unknown))}; there are {', '.join(PHASES)}")
     plan = Plan(options.seconds, options.scale, options.upload_mib << 20, phases=names)
-    warnings = machine.warnings()
-    say(machine.describe())
-    for warning in warnings:
-        say(f"warning: {warning}")
-    machine.raise_descriptor_limit()
+    warnings = begin()
     run = attempt(lambda: overload(plan, _tell))
     if run is None:
         return 1
@@ -43,12 +40,9 @@ def main() -> int:
     for line in verdict_lines(run, checks):
         say(line)
     if options.write:
-        options.write.mkdir(parents=True, exist_ok=True)
-        plot(run, options.write / "overload.png")
         page = markdown(plan, run, checks, "overload.png", warnings=warnings)
-        (options.write / "overload.md").write_text(page)
-        say(f"written: {options.write / 'overload.md'}")
-    return int(any(check.passed is False for check in checks))
+        keep_page(options.write, "overload", page, partial(plot, run))
+    return int(failed(checks))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials, sign_request
+from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD, Credentials
 from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.reliability.kit.origin import fields_of
 from shadeproxy_bench.reliability.overload.told import CUT, HASTY, REFUSED, SLOW_DOWN, WRONG, Tally
-from shadeproxy_bench.requests import REGION
+from shadeproxy_bench.requests import head_of, signature_of
 
 Address = tuple[str, int]
 _LIMIT_BYTES = 1 << 18
@@ -46,22 +47,16 @@ class Line:
     def head(self, method: str, path: str, length: int | None = None) -> bytes:
         """Return a signed request head; ``length`` of a body that is not signed."""
         host = f"{self._address[0]}:{self._address[1]}"
-        signed = sign_request(
-            method=method, raw_path=path, raw_query="", headers=[("host", host)],
-            payload_hash=EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD,
-            credentials=self._key, region=REGION, now_s=time.time(),
-        )  # fmt: skip
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{n}: {v}" for n, v in signed)]
-        if length is not None:
-            lines.append(f"Content-Length: {length}")
-        return "\r\n".join([*lines, "", ""]).encode()
+        hashed = EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD
+        signed = signature_of(method, path, host, payload_hash=hashed, credentials=self._key)
+        size = [] if length is None else [("Content-Length", str(length))]
+        return head_of(method, path, [("Host", host), *signed, *size])
 
     async def answer(self) -> Answer:
         """Read the head of the next answer."""
         reader, _ = await self.open()
         first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-        pairs = (line.partition(":") for line in lines)
-        return Answer(int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in pairs})
+        return Answer(int(first.split(" ")[1]), fields_of(lines))
 
     async def get(self, piece: Piece, tally: Tally) -> bool:
         """Read an object once and count the outcome; return whether it was right."""

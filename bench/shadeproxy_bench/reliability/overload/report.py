@@ -7,10 +7,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.kit.verdict import Check, check_lines, checks_table, failed
 from shadeproxy_bench.reliability.overload.run import MIB, Plan, Played, Run
 from shadeproxy_bench.reliability.overload.verdict import CONNECTION_BYTES, bound_bytes, memory_bytes, most
-from shadeproxy_bench.reliability.soak.report import checks_table
-from shadeproxy_bench.reliability.soak.verdict import Check
 from shadeproxy_bench.tables import table
 
 
@@ -26,14 +25,13 @@ def phase_lines(played: Played) -> list[str]:
 
 def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
     return [
-        *(f"{'passed' if check.passed else 'FAILED':>8}  {check.name}: {check.found}" for check in checks),
+        *check_lines(checks),
         *(f"complaint  {line}" for line in run.complaints[:20]),
     ]
 
 
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, warnings: Sequence[str]) -> str:
     """Return the page: the run, the machine, the bound, the results of each client, and the verdict."""
-    passed = all(check.passed is not False for check in checks)
     about = (
         "One proxy, one origin, and phases of clients that ask for more than there is; beside bad clients "
         f"a good one with two connections (`modest`). RAM tier {plan.ram_bytes / MIB:.0f} MiB, "
@@ -62,7 +60,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, war
         "",
         about,
         "",
-        f"**{'Passed' if passed else 'Failed'}**: {judged}.",
+        f"**{'Failed' if failed(checks) else 'Passed'}**: {judged}.",
         "",
         *checks_table(checks),
         "",

@@ -7,8 +7,8 @@ at a time, so that waiting requests wait in the proxy.
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +19,13 @@ import msgspec
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import plain_environment
 from shadeproxy_bench.objects import BUCKET
+from shadeproxy_bench.reliability.kit.log import complaints
+from shadeproxy_bench.reliability.kit.watch import Sample, Watch
 from shadeproxy_bench.reliability.overload.origin import Asked, Pace
 from shadeproxy_bench.reliability.overload.phases import MODEST, PHASES
 from shadeproxy_bench.reliability.overload.told import Told
-from shadeproxy_bench.reliability.soak.run import complaints
-from shadeproxy_bench.reliability.soak.watch import Sample, Watch
 from shadeproxy_bench.requests import CLIENT
-from shadeproxy_bench.server import Served, proxy, workplace
+from shadeproxy_bench.server import Served, listening, proxy, workplace
 
 MIB = 1 << 20
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.overload.origin")
@@ -80,7 +80,7 @@ class Run(NamedTuple):
 def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
     """Run all phases. Raises ShadeProxyError when a process ends that should not."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
-        source = stack.enter_context(_origin(work))
+        source = stack.enter_context(listening("origin", _ORIGIN, work))
         served = stack.enter_context(
             proxy(
                 work,
@@ -193,13 +193,3 @@ def _post(url: str, body: object, more: Mapping[str, str] | None = None) -> None
     request = Request(url, msgspec.json.encode(body), fields, method="POST")
     with urlopen(request, timeout=60):
         pass
-
-
-@contextmanager
-def _origin(work: Path) -> Iterator[Served]:
-    with running("origin", _ORIGIN, log=work / "origin.log", env=plain_environment(), piped=True) as child:
-        assert child.process.stdout is not None
-        first = child.process.stdout.readline()
-        if not first:
-            raise child.failure()
-        yield Served("origin", "127.0.0.1", int(first), child.process.pid)

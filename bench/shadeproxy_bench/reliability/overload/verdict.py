@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from shadeproxy_bench.reliability.kit.verdict import Check
+from shadeproxy_bench.reliability.kit.watch import Sample
 from shadeproxy_bench.reliability.overload.phases import GREEDY, MODEST_CONNECTIONS, STAMPEDE_BYTES, scaled
 from shadeproxy_bench.reliability.overload.run import MIB, Plan, Played, Run
 from shadeproxy_bench.reliability.overload.told import CUT, HASTY, RIGHT, TOO_SLOW, WRONG, Side
-from shadeproxy_bench.reliability.soak.verdict import Check
-from shadeproxy_bench.reliability.soak.watch import Sample
 
 CONNECTION_BYTES = 64 * 1024
 """Mean memory of a client's connection, beside the pages that are counted."""

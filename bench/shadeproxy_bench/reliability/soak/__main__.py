@@ -2,11 +2,12 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from shadeproxy_bench import machine
-from shadeproxy_bench.reliability.kit.command import attempt, say
-from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.kit.bodies import MIB
+from shadeproxy_bench.reliability.kit.command import attempt, begin, keep_page, say
+from shadeproxy_bench.reliability.kit.verdict import failed
 from shadeproxy_bench.reliability.soak.report import markdown, minute_line, plot, verdict_lines
 from shadeproxy_bench.reliability.soak.run import Plan, soak
 from shadeproxy_bench.reliability.soak.verdict import judge
@@ -29,11 +30,8 @@ def main() -> int:
         warm_s=min(60.0, options.minutes * 6),
         line_s=min(60.0, options.minutes * 6),
     )
-    say(machine.describe())
-    for warning in machine.warnings():
-        say(f"warning: {warning}")
+    begin()
     say(f"{len(plan.data):,} objects, {plan.data.total_bytes / 1e9:.2f} GB, seed {plan.seed}")
-    machine.raise_descriptor_limit()
     run = attempt(lambda: soak(plan, options.out, lambda sample, counts: say(minute_line(sample, counts))))
     if run is None:
         return 1
@@ -41,11 +39,8 @@ def main() -> int:
     for line in verdict_lines(run, checks):
         say(line)
     for directory in filter(None, (options.out, options.write)):
-        directory.mkdir(parents=True, exist_ok=True)
-        plot(run.samples, directory / "soak.png")
-        (directory / "soak.md").write_text(markdown(plan, run, checks, "soak.png"))
-        say(f"written: {directory / 'soak.md'}")
-    return int(any(check.passed is False for check in checks))
+        keep_page(directory, "soak", markdown(plan, run, checks, "soak.png"), partial(plot, run.samples))
+    return int(failed(checks))
 
 
 if __name__ == "__main__":

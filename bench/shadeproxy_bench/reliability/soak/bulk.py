@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import shadeproxy_sdk as shade
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, LARGEST_BYTES, PAGE_BYTES, DataSet
-from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, LARGEST_BYTES, PAGE_BYTES, DataSet
+from shadeproxy_bench.reliability.kit.tally import FAULTS, Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.requests import CLIENT
 from shadeproxy_sdk.connections import Offers
 

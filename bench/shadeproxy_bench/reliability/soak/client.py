@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from shadeproxy_bench.reliability.kit.bodies import DataSet
+from shadeproxy_bench.reliability.kit.link import Link
+from shadeproxy_bench.reliability.kit.tally import Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak import reads, writes
-from shadeproxy_bench.reliability.soak.bodies import DataSet
 from shadeproxy_bench.reliability.soak.bulk import Trainer
-from shadeproxy_bench.reliability.soak.link import Link
 from shadeproxy_bench.reliability.soak.session import Session
-from shadeproxy_bench.reliability.soak.tally import Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
 
 _FAST, _SLOW = 5, 3
 _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
@@ -111,9 +111,10 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
     return threads
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A client process of a soak.")
-    parser.add_argument("--role", choices=("http", "sdk"), required=True)
+def parser_of(description: str, roles: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the arguments that a client process of a soak or of chaos takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--role", choices=tuple(roles), required=True)
     parser.add_argument("--turn", type=int, required=True, help="which of the client processes")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--bytes", type=int, required=True, help="of the data set")
@@ -121,7 +122,11 @@ def main() -> None:
     parser.add_argument("--control", required=True, help="URL of the control listener")
     parser.add_argument("--versions", type=Path, required=True)
     parser.add_argument("--tally", type=Path, required=True)
-    client = Client(parser.parse_args())
+    return parser
+
+
+def main() -> None:
+    client = Client(parser_of("A client process of a soak.", ("http", "sdk")).parse_args())
     failed = threading.Event()
 
     threads = run_threads(client.loops(), failed)

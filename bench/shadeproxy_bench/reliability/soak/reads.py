@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from shadeproxy_bench.reliability.soak.bodies import LARGEST_BYTES, PAGE_BYTES
-from shadeproxy_bench.reliability.soak.link import Cut, Pace
+from shadeproxy_bench.reliability.kit.bodies import LARGEST_BYTES, PAGE_BYTES
+from shadeproxy_bench.reliability.kit.link import Cut, Pace
 from shadeproxy_bench.reliability.soak.session import Session, Span
 
 _SMALL = (0, 1, 4096, 100_000, 100_000)

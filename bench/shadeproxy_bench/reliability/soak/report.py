@@ -1,20 +1,19 @@
 """Reports of a soak: a line each minute, the verdict, a picture, and the page in docs/."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from shadeproxy_bench import machine
-from shadeproxy_bench.reliability.soak.bodies import MIB
+from shadeproxy_bench.reliability.kit.bodies import MIB
+from shadeproxy_bench.reliability.kit.tally import Counts
+from shadeproxy_bench.reliability.kit.verdict import Check, check_lines, checks_table, counts_table, failed
+from shadeproxy_bench.reliability.kit.watch import Sample
 from shadeproxy_bench.reliability.soak.run import Plan
-from shadeproxy_bench.reliability.soak.tally import Counts
-from shadeproxy_bench.reliability.soak.verdict import Check, Run
-from shadeproxy_bench.reliability.soak.watch import Sample
-from shadeproxy_bench.tables import table
+from shadeproxy_bench.reliability.soak.verdict import Run
 
-MARKS = {True: "passed", False: "FAILED", None: "not judged"}
 _HITS = ("ram", "disk")
 
 
@@ -44,7 +43,6 @@ def minute_line(sample: Sample, counts: Counts) -> str:
 def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str:
     """Return the page: the run, the machine, the counts, and the verdict."""
     counts = run.counts
-    passed = all(check.passed is not False for check in checks)
     sources = sum(counts.sources.values()) or 1
     about = (
         f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. {plan.seconds / 60:.0f} minutes of load "
@@ -55,7 +53,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "[measurements](../measurements.md#soak) says what the load is."
     )
     verdict = (
-        f"**{'Passed' if passed else 'Failed'}**: {counts.requests:,} answers, "
+        f"**{'Failed' if failed(checks) else 'Passed'}**: {counts.requests:,} answers, "
         f"{counts.compared_bytes / 1e9:,.1f} GB compared byte by byte."
     )
     shares = {name: f"{count / sources:.1%}" for name, count in counts.sources.items()}
@@ -70,30 +68,18 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         "",
         *checks_table(checks),
         "",
-        *counts_table("answers", "count", {name: f"{count:,}" for name, count in counts.kinds.items()}),
-        *counts_table("outcome", "count", {name: f"{count:,}" for name, count in counts.outcomes.items()}),
+        *counts_table("answers", "count", counts.kinds),
+        *counts_table("outcome", "count", counts.outcomes),
         *counts_table("`x-shade-cache` of plain requests", "share", shares),
         f"![Memory and descriptors of the proxy over time]({picture})",
     ]
     return "\n".join([*lines, ""])
 
 
-def checks_table(checks: Sequence[Check]) -> list[str]:
-    """Return lines of Markdown: each check, its verdict, its finding."""
-    return table(
-        ["check", "verdict", "found"], ([check.name, MARKS[check.passed], check.found] for check in checks)
-    )
-
-
-def counts_table(name: str, value: str, rows: Mapping[str, str]) -> list[str]:
-    """Return lines of Markdown, by name, and an empty one."""
-    return [*table([name, value], sorted(rows.items())), ""]
-
-
 def verdict_lines(run: Run, checks: Sequence[Check]) -> list[str]:
     counts = run.counts
     return [
-        *(f"{MARKS[check.passed]:>10}  {check.name}: {check.found}" for check in checks),
+        *check_lines(checks),
         f"  requests  {counts.kinds}",
         f"  outcomes  {counts.outcomes}",
         f"   sources  {counts.sources}",

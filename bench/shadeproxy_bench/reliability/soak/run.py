@@ -4,12 +4,10 @@ The warm-up is the same load. It opens everything that a proxy opens once (conne
 segment files) before the idle numbers are taken, so that any surplus after the load is a leak.
 """
 
-import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +15,13 @@ import msgspec
 
 from shadeproxy.demo.processes import Child, running
 from shadeproxy.demo.servers import plain_environment
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, MIB, DataSet
-from shadeproxy_bench.reliability.soak.tally import Counts, read_counts
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, MIB, DataSet
+from shadeproxy_bench.reliability.kit.log import complaints
+from shadeproxy_bench.reliability.kit.tally import Counts, read_counts
+from shadeproxy_bench.reliability.kit.versions import Versions
+from shadeproxy_bench.reliability.kit.watch import Sample, Watch
 from shadeproxy_bench.reliability.soak.verdict import Run
-from shadeproxy_bench.reliability.soak.versions import Versions
-from shadeproxy_bench.reliability.soak.watch import Sample, Watch
-from shadeproxy_bench.server import Served, proxy, workplace
+from shadeproxy_bench.server import Served, listening, proxy, workplace
 
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.origin")
 _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
@@ -33,15 +32,6 @@ _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )
-
-
-_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
-
-
-class _LogLine(msgspec.Struct):
-    event: str = ""
-    level: str = ""
-    exception: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +70,14 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
     with workplace(on_disk=True) as work, ExitStack() as stack:
         data = plan.data
         Versions.create(work / "versions", len(data))
-        source = stack.enter_context(_origin(plan, work, 3 * (plan.ram_bytes + plan.disk_bytes)))
+        command = [
+            *plan.origin,
+            "--seed",
+            str(plan.seed),
+            "--bytes",
+            str(3 * (plan.ram_bytes + plan.disk_bytes)),
+        ]
+        source = stack.enter_context(listening("origin", command, work))
         served = stack.enter_context(
             proxy(work, source, ram_bytes=plan.ram_bytes, disk_bytes=plan.disk_bytes, rules=_RULES)
         )
@@ -104,17 +101,6 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
         log = work / served.name / "log"
         (out / "proxy.log").write_bytes(log.read_bytes())
         return Run(counts, idle, samples, rested, complaints(log))
-
-
-@contextmanager
-def _origin(plan: Plan, work: Path, total_bytes: int) -> Iterator[Served]:
-    command = [*plan.origin, "--seed", str(plan.seed), "--bytes", str(total_bytes)]
-    with running("origin", command, log=work / "origin.log", env=plain_environment(), piped=True) as child:
-        assert child.process.stdout is not None
-        first = child.process.stdout.readline()
-        if not first:
-            raise child.failure()
-        yield Served("origin", "127.0.0.1", int(first), child.process.pid)
 
 
 @contextmanager
@@ -168,18 +154,3 @@ def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
         if (calm and as_before) or time.monotonic() >= deadline:
             return sample
         time.sleep(min(1.0, patience_s / 4))
-
-
-def complaints(log: Path) -> list[str]:
-    """Return each kind of error line once, with its count and the place where it was raised."""
-    kinds: Counter[str] = Counter()
-    for line in log.read_text(errors="replace").splitlines():
-        with suppress(msgspec.MsgspecError):
-            entry = msgspec.json.decode(line, type=_LogLine)
-            if entry.level in {"error", "critical"}:
-                trace = " / ".join(part.strip() for part in entry.exception.splitlines()[-3:])
-                kinds[f"{_NUMBERS.sub('N', entry.event.replace(chr(10), ' '))}: {trace}"] += 1
-            continue
-        if line.startswith("Traceback"):
-            kinds["a traceback that is no log line"] += 1
-    return [f"{count} x {kind}" for kind, count in kinds.most_common()]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shadeproxy.core.sigv4 import EMPTY_SHA256, sign_request
-from shadeproxy_bench.reliability.soak.bodies import BUCKET, DataSet
-from shadeproxy_bench.reliability.soak.link import FULL_SPEED, Answer, Cut, Link, Pace
-from shadeproxy_bench.reliability.soak.tally import FAULTS, Tally
-from shadeproxy_bench.reliability.soak.versions import Versions
-from shadeproxy_bench.requests import CLIENT, REGION
+from shadeproxy.core.sigv4 import EMPTY_SHA256
+from shadeproxy_bench.reliability.kit.bodies import BUCKET, DataSet
+from shadeproxy_bench.reliability.kit.link import FULL_SPEED, Answer, Cut, Link, Pace
+from shadeproxy_bench.reliability.kit.tally import FAULTS, Tally
+from shadeproxy_bench.reliability.kit.versions import Versions
+from shadeproxy_bench.requests import signature_of
 
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
@@ -65,16 +65,7 @@ class Session:
         path, host = f"/{BUCKET}/{self.data.keys[number]}", f"{self.address[0]}:{self.address[1]}"
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields]
         if self.random.random() < 0.5:
-            signed = sign_request(
-                method=method,
-                raw_path=path,
-                raw_query="",
-                headers=[("host", host), *_amz(fields)],
-                payload_hash=payload_hash,
-                credentials=CLIENT,
-                region=REGION,
-                now_s=time.time(),
-            )
+            signed = signature_of(method, path, host, fields=_amz(fields), payload_hash=payload_hash)
             lines += [f"{name}: {value}" for name, value in signed]
         return "\r\n".join([*lines, "", ""]).encode()
 

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy_bench.reliability.soak.bodies import MIB
-from shadeproxy_bench.reliability.soak.tally import Counts
-from shadeproxy_bench.reliability.soak.watch import Sample
+from shadeproxy_bench.reliability.kit.bodies import MIB
+from shadeproxy_bench.reliability.kit.tally import Counts
+from shadeproxy_bench.reliability.kit.verdict import Check
+from shadeproxy_bench.reliability.kit.watch import Sample
 
 GROWTH_SHARE_PER_HOUR = 0.02
 GROWTH_BYTES_PER_HOUR = 20 * 10**6
@@ -18,14 +19,6 @@ FLOOR_S = 60.0
 """Memory of answers under way varies by 100 MB and more; the least of each minute shows lasting memory."""
 _SLACK_BYTES = 4 * MIB
 """Allowance for a tier's files: catalogue and headers, which are not pages."""
-
-
-class Check(NamedTuple):
-    """``passed`` None: could not be judged, and ``found`` says why."""
-
-    name: str
-    passed: bool | None
-    found: str
 
 
 class Run(NamedTuple):

@@ -63,7 +63,7 @@ class FailingMedium:
 def _plant() -> None:
     """Remove the product's protection, to check that the rounds notice: nothing is marked before a write."""
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
-    Tombstones.doubt_all = lambda *_: None  # type: ignore[method-assign]
+    Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 def main() -> None:

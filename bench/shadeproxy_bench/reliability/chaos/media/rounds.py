@@ -29,7 +29,7 @@ from shadeproxy_bench.reliability.chaos.media.medium import (
     Medium,
     loop_mounts_work,
 )
-from shadeproxy_bench.reliability.chaos.processes import Phoenix
+from shadeproxy_bench.reliability.kit.processes import Phoenix
 from shadeproxy_bench.server import workplace
 
 OBJECTS = 40

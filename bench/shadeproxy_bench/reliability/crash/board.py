@@ -1,0 +1,111 @@
+"""``Board``: the phases that a proxy is in, in shared memory that outlives it, and the step at which it dies.
+
+The proxy's own process writes, and the run reads, after kill -9 too. ``Board.step`` is called around every
+change of a file, so a death can be planned at any of them.
+"""
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+PHASES = (
+    "starting",
+    "opening the state",
+    "opening a tier",
+    "recovering",
+    "reading a segment",
+    "taking a segment in",
+    "filling",
+    "writing a page to RAM",
+    "writing a page to disk",
+    "erasing a page",
+    "punching a hole",
+    "demoting",
+    "promoting",
+    "emptying a catalogue",
+    "writing catalogues",
+    "committing control state",
+    "disowning an object",
+    "writing through",
+    "stopping",
+)
+STEPS = (
+    "before a write",
+    "in the middle of a write",
+    "after a write",
+    "before a hole",
+    "after a hole",
+    "at a truncation",
+    "at a rename",
+    "at a deletion",
+    "in the database",
+)
+READY, PLACED, KEPT, STEP, DIE_AT, DIED, ARMED, AWAITED = (len(PHASES) + n for n in range(8))
+_LENGTH = AWAITED + 1
+ARM_AT_START, ARM_WHEN_READY, ARM_AT_STOP = range(3)
+
+
+class Board:
+    """The board of one proxy. ``cells``: i64, how often each phase is under way, then the named ones."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, 8 * _LENGTH)
+            self._map = mmap.mmap(descriptor, 8 * _LENGTH)
+        finally:
+            os.close(descriptor)
+        self.cells = np.frombuffer(self._map, np.int64)
+
+    def clear(self, *, die_at: int, armed: int) -> None:
+        """Begin a new life that dies at its step ``die_at`` (0: at none), counted from ``armed`` on."""
+        self.cells[:] = 0
+        self.cells[DIE_AT], self.cells[ARMED], self.cells[DIED] = die_at, armed, -1
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases that were under way."""
+        return [phase for phase, count in zip(PHASES, self.cells, strict=False) if count > 0]
+
+    @property
+    def died_at(self) -> str:
+        """The step of a planned death, or ""."""
+        return STEPS[died] if (died := int(self.cells[DIED])) >= 0 else ""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        number = PHASES.index(name)
+        self.cells[number] += 1
+        try:
+            yield
+        finally:
+            self.cells[number] -= 1
+
+    def step(self, name: str) -> bool:
+        """Count a step, if steps are counted now, and die in it if that is planned. In the middle of a write
+        return True instead: the caller writes a part first.
+        """
+        armed = int(self.cells[ARMED])
+        if (armed == ARM_WHEN_READY and not self.cells[READY]) or (
+            armed == ARM_AT_STOP and not self.cells[PHASES.index("stopping")]
+        ):
+            return False
+        self.cells[STEP] += 1
+        if self.cells[STEP] != self.cells[DIE_AT]:
+            return False
+        self.cells[DIED] = STEPS.index(name)
+        if name != "in the middle of a write":
+            die()
+        return True
+
+
+def die() -> None:
+    """End this process as kill -9 does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)

@@ -1,0 +1,134 @@
+"""Clients of a proxy that will be killed: they read, overwrite and delete, and compare all that they get."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from shadeproxy_bench.reliability.crash.objects import BUCKET, FIXED_KEYS, KEYS, body_of
+from shadeproxy_bench.reliability.crash.truth import Truth
+from shadeproxy_bench.reliability.kit.link import Cut, Link
+from shadeproxy_bench.requests import head_of
+
+_TIMEOUT_S = 30.0
+# The origin was killed after a write was sent to it: whether it was carried out is not known.
+_UNKNOWN = b"so it may have carried out the request"
+_GONE = (OSError, Cut)
+
+
+class Connection:
+    """One connection of a client to the S3 listener."""
+
+    def __init__(self, port: int, truth: Truth, sources: Counter[str]) -> None:
+        self._link = Link(("127.0.0.1", port), silence_s=_TIMEOUT_S)
+        self._truth = truth
+        self._sources = sources
+
+    def close(self) -> None:
+        self._link.close()
+
+    def get(self, key: str, span: tuple[int, int] | None = None) -> None:
+        """Read an object, or the bytes [start, stop) of it, and compare."""
+        least = self._truth.least(key)
+        self._link.send(
+            _request("GET", key, {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"})
+        )
+        self._judge(key, least, span)
+
+    def get_all(self, keys: Sequence[str]) -> None:
+        """Read many objects by requests that leave at once."""
+        least = {key: self._truth.least(key) for key in keys}
+        self._link.send(b"".join(_request("GET", key) for key in keys))
+        for key in keys:
+            self._judge(key, least[key], None)
+
+    def write(self, key: str) -> None:
+        """Write the next version."""
+        version = self._truth.next_version(key)
+        body = body_of(key, version)
+        if body is None:
+            self._link.send(_request("DELETE", key))
+        else:
+            self._link.send(_request("PUT", key, {"Content-Length": str(len(body))}) + body)
+        answer = self._link.receive()
+        if answer.status in {200, 204}:
+            self._truth.written(key, version)
+        elif answer.status != 503 and not (answer.status == 500 and _UNKNOWN in answer.document):
+            self._truth.wrong.append(f"write of {key}: {answer.status}")
+
+    def _judge(self, key: str, least: int, span: tuple[int, int] | None) -> None:
+        answer = self._link.receive()
+        source = answer.fields.get("x-shade-cache", "none")
+        self._sources[f"{answer.status} {source}" if answer.status >= 400 else source] += 1
+        how = f"{answer.status} from {source}"
+        if answer.status == 404:
+            self._truth.check(key, least, None, how=how)
+        elif answer.status in {200, 206}:
+            start, stop = span if answer.status == 206 and span is not None else (0, None)
+            self._truth.check(key, least, answer.document, start=start, stop=stop, how=how)
+        elif answer.status != 503 and not (answer.status == 416 and span is not None):
+            self._truth.wrong.append(f"GET {key}: {answer.status} {answer.text}")
+
+
+def _request(method: str, key: str, fields: Mapping[str, str] | None = None) -> bytes:
+    return head_of(method, f"/{BUCKET}/{key}", [("Host", "localhost"), *(fields or {}).items()])
+
+
+class Crowd:
+    """Clients side by side until the proxy is gone or ``end`` is called."""
+
+    def __init__(self, port: int, truth: Truth, seed: int, *, clients: int = 3) -> None:
+        self.sources: Counter[str] = Counter()
+        self.answers = 0
+        self._over = threading.Event()
+        self._port, self._truth = port, truth
+        self._threads = [
+            threading.Thread(target=self._work, args=(Random(f"{seed}/{n}"), KEYS[n::clients]), daemon=True)
+            for n in range(clients)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        """Send no more requests. Return when the last one is over."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, rng: Random, own: tuple[str, ...]) -> None:
+        connection = Connection(self._port, self._truth, self.sources)
+        try:
+            while not self._over.is_set():
+                self._ask(connection, rng, own)
+                self.answers += 1
+        except _GONE:
+            return
+        finally:
+            connection.close()
+
+    def _ask(self, connection: Connection, rng: Random, own: tuple[str, ...]) -> None:
+        draw = rng.random()
+        key = rng.choice(KEYS if draw < 0.8 else FIXED_KEYS)
+        if draw < 0.2:
+            connection.write(rng.choice(own))
+        elif draw < 0.4:
+            start = rng.randrange(30_000)
+            connection.get(key, (start, start + rng.randrange(1, 20_000)))
+        else:
+            connection.get(key)
+
+
+def read_all(port: int, truth: Truth) -> Counter[str]:
+    """Read every object once, and return a count by source. It ends early when the proxy does.
+
+    All requests leave at once on one connection: a round trip each would cost a busy machine a second.
+    """
+    sources: Counter[str] = Counter()
+    connection = Connection(port, truth, sources)
+    try:
+        connection.get_all((*KEYS, *FIXED_KEYS))
+    except _GONE:
+        sources["gone"] += 1
+    finally:
+        connection.close()
+    return sources

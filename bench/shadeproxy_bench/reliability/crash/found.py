@@ -1,0 +1,34 @@
+"""The result of a crash run."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Found:
+    """Counts of a run. ``phases``: those under way at deaths by kill -9. ``failures``: with reasons."""
+
+    seed: int
+    wanted: int
+    kills: int = 0
+    stops: int = 0
+    starts: int = 0
+    refused: int = 0
+    homes: int = 0
+    compared: int = 0
+    told: int = 0
+    right_by_sdk: int = 0
+    sdk_kills: int = 0
+    origin_kills: int = 0
+    survival_checks: int = 0
+    pages_expected: int = 0
+    pages_found: int = 0
+    deaths: Counter[str] = field(default_factory=Counter)
+    phases: Counter[str] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+    damaged: Counter[tuple[str, str]] = field(default_factory=Counter)
+    noticed: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0

@@ -1,0 +1,171 @@
+"""``Home``: directories and settings of proxies that run one after another; starts and ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shadeproxy_bench.ports import free_port
+from shadeproxy_bench.reliability.crash.board import READY, Board
+from shadeproxy_bench.reliability.crash.objects import PAGE_BYTES
+
+_LIMIT_S = 60.0
+RAM_BYTES, DISK_BYTES = 1 << 19, 1 << 20
+
+
+class Stuck(Exception):
+    """A step of a proxy that takes milliseconds was not done in a minute."""
+
+
+class Nursery:
+    """The process of nursery.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "shadeproxy_bench.reliability.crash.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # A process with threads must not fork.
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+
+    def ask(self, **order: Any) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait()
+
+
+@dataclass
+class Home:
+    """``root`` is on a disk, ``shm`` in memory. ``choices``: settings that differ from home to home."""
+
+    root: Path
+    shm: Path
+    nursery: Nursery
+    choices: dict[str, str]
+    small: bool = True
+    pid: int = 0
+    s3: int = field(default_factory=free_port)
+    control: int = field(default_factory=free_port)
+    log_start: int = 0
+    config: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.shm.mkdir(parents=True, exist_ok=True)
+        self.board = Board(self.shm / "board")
+        self.log = self.root / "log"
+        self.log.touch()
+
+    @property
+    def ram(self) -> Path:
+        return self.shm / "ram"
+
+    @property
+    def disk(self) -> Path:
+        return self.root / "disk"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def settings(self) -> list[str]:
+        values = {
+            "s3.listen": f"127.0.0.1:{self.s3}",
+            "control.listen": f"127.0.0.1:{self.control}",
+            "cache.page_size": PAGE_BYTES,
+            "cache.ram.path": self.ram,
+            "cache.ram.capacity": RAM_BYTES,
+            "cache.ram.min_free": 0,
+            "cache.disk.path": self.disk,
+            "cache.disk.capacity": DISK_BYTES,
+            "cache.disk.min_free": 0,
+            "state.path": self.state,
+            "telemetry.log_format": "json",
+        } | self.choices
+        return [f"{key}={value}" for key, value in values.items()]
+
+    # ------------------------------------------------------------------ life and death
+
+    def start(self, *, die_at: int, armed: int, seed: int) -> None:
+        """Begin a life that ends by itself at step ``die_at`` (0: at none)."""
+        self.board.clear(die_at=die_at, armed=armed)
+        self.log_start = self.log.stat().st_size
+        self.pid = self.nursery.ask(
+            log=str(self.log),
+            board=str(self.shm / "board"),
+            settings=self.settings,
+            config=str(self.config) if self.config else None,
+            small=self.small,
+            seed=seed,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """True if the present process exists and is no zombie."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    def wait_ready(self) -> bool:
+        """Return whether it serves; False when it ended instead."""
+        return self.wait_for(lambda: bool(self.board.cells[READY]))
+
+    def wait_for(self, condition: Any) -> bool:
+        """Return whether ``condition`` came true before the process ended. Raises Stuck."""
+        end = time.monotonic() + _LIMIT_S
+        while not condition():
+            if not self.alive:
+                return False
+            if time.monotonic() > end:
+                raise Stuck(f"nothing happens; phases: {self.board.phases}; log: {self.said()[-2000:]}")
+            time.sleep(0.002)
+        return True
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """Wait for the end. Return the exit status, negative for a signal."""
+        self.wait_for(lambda: not self.alive)
+        return self.nursery.ask(wait=self.pid)
+
+    def kill(self) -> int:
+        """Send SIGKILL, and wait as ``end``."""
+        self.signal(signal.SIGKILL)
+        return self.end()
+
+    # ------------------------------------------------------------------ what it left, and said
+
+    def said(self) -> str:
+        """Return the log of the present life."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode("utf-8", "replace")
+
+    def over_capacity(self) -> list[str]:
+        """Return a line for each tier whose segments exceed its capacity on their medium."""
+        return [
+            f"{path.name} takes {taken} bytes, and may take {most}"
+            for path, most in ((self.ram, RAM_BYTES), (self.disk, DISK_BYTES))
+            if (taken := sum(file.stat().st_blocks * 512 for file in path.glob("*.seg"))) > most
+        ]

@@ -1,0 +1,37 @@
+"""A training process that reads the cache's own files until it is killed.
+
+``python -m shadeproxy_bench.reliability.crash.reader URL SEED``.
+Prints how many samples were right so far; exits with 1 and says why at the first wrong byte.
+"""
+
+import os
+import sys
+import time
+from random import Random
+
+import shadeproxy_sdk as shade
+from shadeproxy_bench.reliability.crash.objects import BUCKET, FIXED_KEYS, body_of
+
+
+def main(url: str, seed: int) -> int:
+    rng, right = Random(seed), 0
+    manifest = shade.Manifest.from_entries("read", [shade.Entry(BUCKET, key) for key in FIXED_KEYS])
+    client = shade.Client(url, retry_s=0.05, timeout_s=20)
+    while True:
+        ids = rng.sample(range(len(FIXED_KEYS)), 8)
+        try:
+            found = client.read_many(manifest, ids)
+        except shade.ShadeError:
+            time.sleep(0.02)  # the proxy is gone; there will be another
+            continue
+        for number, body in zip(ids, found, strict=True):
+            if body != body_of(FIXED_KEYS[number], 0):
+                os.write(1, f"wrong {FIXED_KEYS[number]} {len(body)}\n".encode())
+                return 1
+            right += 1
+        os.write(1, f"{right}\n".encode())
+        time.sleep(0.004)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,62 @@
+"""A run: homes one after another, in each of them lives one after another, most of which end by kill -9.
+
+The seed decides how every life is meant to end, and what is damaged between two of them; when exactly the
+clock strikes is up to the machine.
+"""
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from shadeproxy_bench.reliability.crash import lives
+from shadeproxy_bench.reliability.crash.found import Found
+from shadeproxy_bench.reliability.crash.home import Home, Nursery
+
+LIVES_EACH = 40
+_SHM = Path("/dev/shm")
+
+
+def crash(
+    kills: int,
+    seed: int,
+    directory: Path,
+    *,
+    lives_each: int = LIVES_EACH,
+    most_s: float = float("inf"),
+    say: Callable[[str], None] | None = None,
+) -> Found:
+    """Kill proxies until ``kills`` were, or ``most_s`` are over. The result's ``failures``: all that went
+    wrong.
+    """
+    found, started_s = Found(seed, kills), time.monotonic()
+    nursery = Nursery()
+    memory = Path(tempfile.mkdtemp(dir=_SHM if _SHM.is_dir() else None))
+    try:
+        for number in itertools.count():
+            if found.kills >= kills or found.failures or time.monotonic() - started_s > most_s:
+                break
+            found.homes += 1
+            rng = Random(f"{seed}/{number}")
+            family = lives.Family(
+                Home(directory / str(number), memory / str(number), nursery, {}), rng, found, number
+            )
+            try:
+                family.live(min(lives_each, kills - found.kills))
+            finally:
+                family.close()
+            for path in (directory / str(number), memory / str(number)):
+                if not found.failures:
+                    shutil.rmtree(path)
+            if say is not None:
+                said_s = time.monotonic() - started_s
+                say(f"{found.kills} kills in {said_s:.0f} s, {len(found.failures)} failures")
+    finally:
+        nursery.close()
+        if not found.failures:
+            shutil.rmtree(memory)
+    found.seconds = time.monotonic() - started_s
+    return found

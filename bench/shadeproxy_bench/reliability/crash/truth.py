@@ -1,0 +1,74 @@
+"""``Truth``: the versions at the origin, as far as the clients can know, for comparing every answer.
+
+One client writes a key, any client reads it. An acknowledged version must be seen from then on; one whose
+answer did not come may have been written or not, until the run has looked at the origin.
+"""
+
+import threading
+from pathlib import Path
+
+from shadeproxy_bench.reliability.crash.objects import BUCKET, FIXED_KEYS, KEYS, body_of, fits
+
+
+class Truth:
+    """Thread-safe. ``directory``: that of the origin's buckets."""
+
+    def __init__(self, directory: Path) -> None:
+        self._bucket = directory / BUCKET
+        self._lock = threading.Lock()
+        self._known = dict.fromkeys((*KEYS, *FIXED_KEYS), 0)
+        self._tried = dict(self._known)
+        self._numbers = dict(self._known)
+        self.wrong: list[str] = []
+        self.compared = 0
+        for key in self._known:
+            path = self._bucket / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body_of(key, 0) or b"")
+
+    def next_version(self, key: str) -> int:
+        """Return the number of the version to write next."""
+        with self._lock:
+            self._numbers[key] += 1
+            self._tried[key] = self._numbers[key]
+            return self._numbers[key]
+
+    def written(self, key: str, version: int) -> None:
+        """Note that a write was acknowledged."""
+        with self._lock:
+            self._known[key] = version
+
+    def least(self, key: str) -> int:
+        """Return the oldest version that a read that begins now may show."""
+        with self._lock:
+            return self._known[key]
+
+    def check(
+        self, key: str, least: int, got: bytes | None, *, start: int = 0, stop: int | None = None, how: str
+    ) -> None:
+        """Compare an answer (None: there is no such object) to a read that began when ``least`` was it."""
+        with self._lock:
+            versions = range(least, self._tried[key] + 1)
+            self.compared += 1
+        if not fits(key, versions, got, start, stop):
+            older = next((v for v in range(least) if fits(key, range(v, v + 1), got, start, stop)), None)
+            size = "no object" if got is None else f"{len(got)} bytes"
+            what = "bytes of no version" if older is None else f"version {older}, which is old"
+            self.wrong.append(f"{key} {start}-{stop}: {size}: {what}; wanted {versions}; {how}")
+
+    def look(self, *, settled: bool) -> None:
+        """Take the truth from the origin while no client writes. ``settled``: no write is under way there
+        either.
+        """
+        for key in self._known:
+            path = self._bucket / key
+            body = path.read_bytes() if path.exists() else None
+            with self._lock:
+                for version in reversed(range(self._known[key], self._tried[key] + 1)):
+                    if body_of(key, version) == body:
+                        self._known[key] = version
+                        break
+                else:
+                    self.wrong.append(f"{key}: the origin lost a write that was acknowledged")
+                if settled:
+                    self._tried[key] = self._known[key]

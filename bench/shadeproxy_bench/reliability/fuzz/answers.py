@@ -1,0 +1,139 @@
+"""Answers, read strictly: every byte of a connection must be part of an HTTP/1.1 answer.
+
+An answer also has to agree with itself: one framing, the proxy's own fields, an ETag that is the MD5 of its
+body, a Content-Range as long as its body, an error document that is XML.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.etree.ElementTree import ParseError
+
+from defusedxml.ElementTree import fromstring
+
+_STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]+")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([^\r\n\0]*)")
+_MD5 = re.compile(rb'"([0-9a-f]{32})"')
+_SPAN = re.compile(rb"bytes (\d+)-(\d+)/(\d+)")
+_CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
+
+
+class Unreadable(Exception):
+    """The server's bytes are no HTTP, or an answer contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer. ``whole``: the body came to its end. ``body`` None: none was sent, as for a HEAD."""
+
+    status: int
+    fields: dict[bytes, bytes]
+    body: bytes | None
+    whole: bool
+
+    @property
+    def last(self) -> bool:
+        return self.fields.get(b"connection") == b"close"
+
+
+def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
+    """Yield the answers in ``data``, interim ones left out; the last may be cut. Raises Unreadable.
+
+    ``may_be_head``: an answer without its body may be one to a HEAD.
+    """
+    while data:
+        head, mark, rest = data.partition(b"\r\n\r\n")
+        if not mark:
+            if not data.startswith(b"HTTP/1.1 "[: len(data)]):
+                raise Unreadable(f"no answer begins with {data[:80]!r}")
+            yield Answer(0, {}, None, whole=False)
+            return
+        status, fields = _head(head)
+        if status < 200:
+            data = rest
+            continue
+        bodiless = status in {204, 304} or (may_be_head and (not rest or rest.startswith(b"HTTP/1.1 ")))
+        if bodiless:
+            answer, data = Answer(status, fields, None, whole=True), rest
+        else:
+            answer, data = _with_body(status, fields, rest)
+        if answer.whole:
+            _check(answer)
+        yield answer
+
+
+def _head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
+    first, *lines = head.split(b"\r\n")
+    matched = _STATUS.fullmatch(first)
+    if matched is None:
+        raise Unreadable(f"no status line: {first[:80]!r}")
+    fields: dict[bytes, bytes] = {}
+    for line in lines:
+        found = _FIELD.fullmatch(line)
+        if found is None:
+            raise Unreadable(f"no field: {line[:80]!r}")
+        name = found[1].lower()
+        if name in fields and name in {b"content-length", b"transfer-encoding", b"etag"}:
+            raise Unreadable(f"{name!r} twice")
+        fields[name] = found[2]
+    return int(matched[1]), fields
+
+
+def _with_body(status: int, fields: dict[bytes, bytes], rest: bytes) -> tuple[Answer, bytes]:
+    length = fields.get(b"content-length")
+    if fields.get(b"transfer-encoding") == b"chunked":
+        if length is not None:
+            raise Unreadable("Content-Length beside Transfer-Encoding")
+        return _chunked(status, fields, rest)
+    if length is None:
+        if fields.get(b"connection") != b"close":
+            raise Unreadable(f"nobody can tell where the body of a {status} ends")
+        return Answer(status, fields, rest, whole=True), b""
+    size = int(length)
+    return Answer(status, fields, rest[:size], whole=len(rest) >= size), rest[size:]
+
+
+def _chunked(status: int, fields: dict[bytes, bytes], rest: bytes) -> tuple[Answer, bytes]:
+    body = b""
+    while (found := _CHUNK.match(rest)) is not None:
+        size = int(found[1], 16)
+        piece, rest = rest[found.end() : found.end() + size], rest[found.end() + size :]
+        body += piece
+        if len(piece) < size or len(rest) < 2:
+            return Answer(status, fields, body, whole=False), b""
+        if not rest.startswith(b"\r\n"):
+            raise Unreadable(f"a chunk is longer than it says: {rest[:40]!r}")
+        rest = rest[2:]
+        if size == 0:
+            return Answer(status, fields, body, whole=True), rest
+    if len(rest) > 18:
+        raise Unreadable(f"no chunk begins with {rest[:40]!r}")
+    return Answer(status, fields, body, whole=False), b""
+
+
+def _check(answer: Answer) -> None:
+    fields, body = answer.fields, answer.body
+    for name in (b"x-amz-request-id", b"x-shade-cache", b"date"):
+        if name not in fields:
+            raise Unreadable(f"a {answer.status} without {name.decode()}")
+    if body is None:
+        return
+    if answer.status >= 400:
+        _check_error(answer)
+    elif answer.status == 200 and body and (tag := _MD5.fullmatch(fields.get(b"etag", b""))) is not None:
+        if hashlib.md5(body).hexdigest().encode() != tag[1]:
+            raise Unreadable(f"the body is not that of its ETag {tag[1]!r}")
+    elif answer.status == 206:
+        span = _SPAN.fullmatch(fields.get(b"content-range", b""))
+        if span is None or int(span[2]) - int(span[1]) + 1 != len(body) or int(span[2]) >= int(span[3]):
+            raise Unreadable(f"Content-Range {fields.get(b'content-range')!r} of {len(body)} bytes")
+
+
+def _check_error(answer: Answer) -> None:
+    try:
+        root = fromstring(answer.body or b"")
+    except ParseError as error:
+        raise Unreadable(f"the error document of a {answer.status} is no XML: {error}") from None
+    if root.tag.rpartition("}")[2] != "Error" or not root.findtext("Code"):
+        raise Unreadable(f"the error document of a {answer.status} names no code")

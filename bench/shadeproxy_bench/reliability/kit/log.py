@@ -1,0 +1,31 @@
+"""Complaints of a proxy: the error lines of its log, equal ones together."""
+
+import re
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+_NUMBERS = re.compile(r"\d+|0x[0-9a-f]+")
+
+
+class _LogLine(msgspec.Struct):
+    event: str = ""
+    level: str = ""
+    exception: str = ""
+
+
+def complaints(log: Path) -> list[str]:
+    """Return each kind of error line once, with its count and the place where it was raised."""
+    kinds: Counter[str] = Counter()
+    for line in log.read_text(errors="replace").splitlines():
+        with suppress(msgspec.MsgspecError):
+            entry = msgspec.json.decode(line, type=_LogLine)
+            if entry.level in {"error", "critical"}:
+                trace = " / ".join(part.strip() for part in entry.exception.splitlines()[-3:])
+                kinds[f"{_NUMBERS.sub('N', entry.event.replace(chr(10), ' '))}: {trace}"] += 1
+            continue
+        if line.startswith("Traceback"):
+            kinds["a traceback that is no log line"] += 1
+    return [f"{count} x {kind}" for kind, count in kinds.most_common()]

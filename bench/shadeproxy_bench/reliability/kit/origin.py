@@ -1,0 +1,144 @@
+"""S3 origins of the long runs: connections that hold a request whole, answers, and documents.
+
+A run subclasses ``OriginConnection`` and says what its objects are. Origins whose bodies are too big to hold
+use exchanges.py.
+"""
+
+import asyncio
+from typing import cast
+
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+_DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
+Fields = dict[str, str]
+"""Header fields by name; of a request by lower-case name."""
+Parts = list[bytes | memoryview]
+"""Head and body of an answer; the head alone where there is no body."""
+
+
+class OriginConnection(asyncio.Protocol):
+    """One connection; requests are answered ``latency_s`` later, in the order in which they come."""
+
+    def __init__(self, latency_s: float) -> None:
+        self._latency_s = latency_s
+        self._received = bytearray()
+        self._needed = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= self._needed and (end := self._received.find(b"\r\n\r\n")) >= 0:
+            first, *lines = self._received[:end].decode("latin-1").split("\r\n")
+            fields = fields_of(lines)
+            self._needed = end + 4 + int(fields.get("content-length", "0"))
+            if len(self._received) < self._needed:
+                if not self.expects(fields):
+                    return
+                if fields.get("expect"):
+                    self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                return
+            body = bytes(self._received[end + 4 : self._needed])
+            del self._received[: self._needed]
+            self._needed = 0
+            method, target, _ = first.split(" ", 2)
+            self.respond(method, target, fields, body)
+
+    def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (others look at it)
+        """Return whether to wait for the rest of a body; called once, when the head is there."""
+        return True
+
+    def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
+        """Answer one request after the latency."""
+        answer = self.answer(method, target, fields, body)
+        asyncio.get_running_loop().call_later(self._latency_s, self._write, answer)
+
+    def answer(self, method: str, target: str, fields: Fields, body: bytes) -> Parts:
+        """Return head and body of the answer to one request."""
+        raise NotImplementedError
+
+    def _write(self, parts: Parts) -> None:
+        if not self._transport.is_closing():
+            self._transport.writelines(parts)
+
+
+def fields_of(lines: list[str]) -> Fields:
+    """Return the header fields of a head without its first line."""
+    pairs = (line.partition(":") for line in lines)
+    return {name.lower(): value.strip() for name, _, value in pairs}
+
+
+def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body: bool = True) -> Parts:
+    """Return head and body of an answer."""
+    head = head_of(status, len(body), {"x-amz-request-id": "origin", **more})
+    return [head, body] if with_body else [head]
+
+
+def error_of(status: str, code: str, method: str) -> Parts:
+    """Return head and XML document of an error; for HEAD the head alone."""
+    text = document(f"<Error><Code>{code}</Code></Error>")
+    return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
+
+
+def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -> Parts:
+    """Return the answer to a GET or HEAD of an object, whole or one range, with or without If-Match."""
+    if fields.get("if-match", tag) != tag:
+        return error_of("412 Precondition Failed", "PreconditionFailed", method)
+    start, stop = span_of(fields.get("range"), len(body))
+    ranged = "range" in fields
+    if ranged and start >= len(body):
+        return error_of("416 Requested Range Not Satisfiable", "InvalidRange", method)
+    status, more = described(start, stop, len(body), tag, ranged=ranged)
+    return answer_of(status, body[start:stop], more, with_body=method != "HEAD")
+
+
+def span_of(value: str | None, size_bytes: int) -> tuple[int, int]:
+    """Return the bytes [start, stop) that a Range field names, ``bytes=a-b`` or ``bytes=a-``."""
+    if value is None:
+        return 0, size_bytes
+    first, _, last = value.removeprefix("bytes=").partition("-")
+    return int(first), min(int(last or size_bytes) + 1, size_bytes)
+
+
+def described(start: int, stop: int, size_bytes: int, tag: str, *, ranged: bool) -> tuple[str, Fields]:
+    """Return status and fields of an answer with the bytes [start, stop) of an object."""
+    fields = {
+        "ETag": tag,
+        "Last-Modified": _DATE,
+        "Content-Type": "application/octet-stream",
+        "Accept-Ranges": "bytes",
+    }
+    if not ranged:
+        return "200 OK", fields
+    return "206 Partial Content", fields | {"Content-Range": f"bytes {start}-{stop - 1}/{size_bytes}"}
+
+
+def head_of(status: str, length: int, fields: Fields) -> bytes:
+    """Return the head of an answer."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {length}"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def document(inner: str) -> bytes:
+    """Return an XML document."""
+    return f"{_XML}{inner}".encode()
+
+
+def list_buckets_of(bucket: str) -> bytes:
+    """Return the answer of ListBuckets where there is one bucket."""
+    named = f"<Bucket><Name>{bucket}</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket>"
+    return document(f"<ListAllMyBucketsResult><Buckets>{named}</Buckets></ListAllMyBucketsResult>")
+
+
+def created_of(upload: str) -> bytes:
+    """Return the answer of CreateMultipartUpload."""
+    return document(
+        f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
+    )
+
+
+def result_of(operation: str, tag: str) -> bytes:
+    """Return the answer of CompleteMultipartUpload or CopyObject."""
+    quoted = tag.replace('"', "&quot;")
+    return document(f"<{operation}Result><ETag>{quoted}</ETag></{operation}Result>")
