@@ -21,8 +21,8 @@ PLAIN_WORDS = """
     known latency length level lightning limit line list load mds media meta meter mixin name
     not nothing now observe off once one openapi outgoing outlet overdue parameter pass path plain
     position post prepare protocol purge query readiness ready recent refuse report revalidate
-    s3 scan sdk seed semantics sensible sent serve service setting shade shadeproxy side sign sigv2
-    sigv4 silence silent site spec stack status step sum system tar tensor tfrecord touch train type
+    s3 scan sdk seed semantics sensible sent serve service setting shade shadeproxy share shared side sign
+    sigv2 sigv4 silence silent site spec stack status step sum system tar tensor tfrecord touch train type
     unpack unreachable unsupported vector verify view wait want watch wire work
 """.split()  # noqa: SIM905 - as a list it takes a line a word
 PLAIN = frozenset(PLAIN_WORDS)

@@ -6,6 +6,7 @@ correction.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +33,18 @@ def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | Non
     return min(max(value, low), high)
 
 
-def probabilities(weights: NDArray[np.float32], smoothing: float) -> NDArray[np.float64]:
+def probabilities(
+    weights: NDArray[np.float32], smoothing: float, *, unknown: float | None = None
+) -> NDArray[np.float64]:
     """Return float64 (n,), sum 1: proportional to weight + ``smoothing``; an unknown weight (nan) counts as
-    the mean.
+    ``unknown``, None: as the mean.
 
     Weights are logarithms of ranks, so positive; a negative weight from elsewhere is clipped to zero.
     """
     known = np.isfinite(weights)
-    mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
-    mass = np.maximum(np.where(known, weights, mean).astype(np.float64), 0.0) + smoothing
+    if unknown is None:
+        unknown = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
+    mass = np.maximum(np.where(known, weights, unknown).astype(np.float64), 0.0) + smoothing
     chances: NDArray[np.float64] = mass / mass.sum()
     return chances
 
@@ -77,27 +81,44 @@ def importance_order(
     return order, correction.astype(np.float32)
 
 
+class RankShare(NamedTuple):
+    """This rank's part of the ranks' ``total`` samples."""
+
+    rank: int
+    ranks: int
+    total: int
+
+
 def shade_order(
     chances: NDArray[np.float64],
     resident: NDArray[np.bool_],
-    length: int,
+    share: RankShare,
     *,
     repeat: int,
+    frequent: bool,
     seed: int,
     epoch: int,
 ) -> NDArray[np.uint32]:
-    """Return PADS as published, but reproducible, uint32 (length,): ``length`` draws from ``chances``, of
-    which the cached ones occur ``repeat`` times, evenly interleaved with the misses and cut to ``length``.
-    Repetition reduces the share of misses: its bound is ``repeat``, there is no floor.
+    """Return one rank's order of PADS as published, but reproducible: uint32 (total / ranks,).
+
+    The rank draws a whole epoch from ``chances``. Of these it takes as many as it reads: those drawn most
+    often if ``frequent``, equally frequent ones by id, else every ``ranks``-th draw. Cached ones among them,
+    a share h, occur ``repeat`` times and are read first: repeat x h of the epoch, at most all of it. The rest
+    are draws that are not cached. There is no floor.
     """
-    generator = np.random.default_rng([seed, epoch])
-    drawn = _draw(chances, generator.random(length))
-    cached = resident[drawn]
-    hits, misses = np.tile(drawn[cached], repeat), drawn[~cached]
+    rank, ranks, total = share
+    generator = np.random.default_rng([seed, epoch, rank])
+    drawn, length = _draw(chances, generator.random(total)), total // ranks
+    if frequent:
+        times = np.bincount(drawn, minlength=chances.size)[drawn]
+        mine = drawn[np.lexsort((drawn, -times))][:length]
+    else:
+        mine = drawn[rank::ranks]
+    cached = resident[mine]
+    hits, misses = np.tile(mine[cached], repeat), mine[~cached]
     generator.shuffle(hits)
-    places = [(np.arange(group.size) + 0.5) / max(group.size, 1) for group in (hits, misses)]
-    mixed = np.concatenate([hits, misses])[np.argsort(np.concatenate(places), kind="stable")]
-    return mixed[:length].astype(np.uint32)
+    generator.shuffle(misses)
+    return np.concatenate([hits, misses])[:length].astype(np.uint32)
 
 
 def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -15,14 +15,17 @@ import torch
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
-from shadeproxy_sdk.draw import importance_order, probabilities, relax, shade_order, smooth
+from shadeproxy_sdk.draw import RankShare, importance_order, probabilities, relax, shade_order, smooth
 from shadeproxy_sdk.errors import ConfigError
 from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.snapshot import ScoreSnapshot
 
 Mode = Literal["uniform", "importance", "shade", "reorder", "substitute"]
 STEPS = 4
+_LATEST = 3
 _MAX_REPEAT = 4
+_UNSEEN = 1.0
+"""The weight of a sample that was never drawn, in SHADE's public code; ranks weigh ln 10 = 2.3 and more."""
 _SHARED_SMOOTHING = 0.01
 """Used if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
 
@@ -30,7 +33,7 @@ _SHARED_SMOOTHING = 0.01
 class EpochPlan(NamedTuple):
     """One epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all ranks, which
     contains it; None if each rank plans for itself. ``correction``: float32 (samples,), None when all are
-    one. ``distinct``: number of different samples that all ranks read ("substitute": this rank).
+    one. ``distinct``: number of different samples that all ranks read ("shade", "substitute": this rank).
     """
 
     order: NDArray[np.uint32]
@@ -87,9 +90,7 @@ class ImportanceControl:
         """Take one validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
         the new aggressiveness. nan counts as not improved. Raises ConfigError unless exactly one is given.
         """
-        if (accuracy is None) == (loss is None):
-            raise ConfigError("validated() takes either accuracy=... or loss=..., and always the same one")
-        value = float(accuracy) if accuracy is not None else -float(loss or 0.0)
+        value = _larger_is_better(accuracy, loss)
         improved = math.isfinite(value) and (self.best is None or value > self.best)
         if improved:
             self.best = value
@@ -105,11 +106,43 @@ class ImportanceControl:
         self.level, self.best = state["level"], state["best"]
 
 
+class PublishedControl:
+    """The switch of SHADE's public code: aggressive while the mean of the latest three changes of the
+    validation result is above 0. The first result counts as no change; before it training is aggressive.
+    """
+
+    def __init__(self) -> None:
+        self._latest: float | None = None
+        self._changes: list[float] = []
+
+    @property
+    def aggressiveness(self) -> float:
+        """1.0 or 0.0."""
+        return float(not self._changes or sum(self._changes) > 0)
+
+    def validated(self, *, accuracy: float | None, loss: float | None) -> float:
+        """Take one validation result, as ``ImportanceControl`` does. Return the new aggressiveness."""
+        value = _larger_is_better(accuracy, loss)
+        change = 0.0 if self._latest is None else value - self._latest
+        self._changes = [*self._changes, change if math.isfinite(change) else 0.0][-_LATEST:]
+        if math.isfinite(value):
+            self._latest = value
+        return self.aggressiveness
+
+    def state(self) -> dict[str, Any]:
+        """Return numbers for a checkpoint."""
+        return {"latest": self._latest, "changes": list(self._changes)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the result of ``state``; that of ``ImportanceControl`` is a beginning."""
+        self._latest, self._changes = state.get("latest"), list(state.get("changes", []))
+
+
 class Planner:
     """Plans epochs of ``job`` for its rank. Not thread-safe."""
 
     def __init__(self, job: Job, settings: Settings) -> None:
-        self.control = ImportanceControl()
+        self.control = PublishedControl() if settings.mode == "shade" else ImportanceControl()
         self._job = job
         self._settings = settings
         self._samples = len(job.manifest)
@@ -145,6 +178,8 @@ class Planner:
         if mode == "uniform":
             return self.uniform(epoch)
         known = self._job.known(epoch, snapshot=self.drawn_from_weights)
+        if mode == "shade":
+            return self._published(epoch, known)
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> EpochPlan | None:
@@ -157,21 +192,32 @@ class Planner:
         if settings.mode == "substitute":
             return self._substituted(epoch, known)
         chances = relax(probabilities(known.weights, self._smooth(known)), self.control.aggressiveness)
-        if settings.mode == "importance":
-            whole, correction = importance_order(
-                chances,
-                self._total,
-                coverage_epochs=settings.coverage_epochs,
-                seed=settings.seed,
-                epoch=epoch,
-            )
-            return self._share(whole, correction, self._distinct(whole))
+        whole, correction = importance_order(
+            chances,
+            self._total,
+            coverage_epochs=settings.coverage_epochs,
+            seed=settings.seed,
+            epoch=epoch,
+        )
+        return self._share(whole, correction, self._distinct(whole))
+
+    def _published(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
+        """Return the plan of mode "shade", also of its first epoch, which draws with replacement too."""
+        if known is None:
+            known = ScoreSnapshot(np.full(self._samples, np.nan, dtype=np.float32), None)
         resident = self._job.residency()
         if resident is None:
             resident = np.zeros(self._samples, dtype=np.bool_)
-        repeat = 1 + round((settings.repeat - 1) * self.control.aggressiveness)
-        whole = shade_order(chances, resident, self._total, repeat=repeat, seed=settings.seed, epoch=epoch)
-        return self._share(whole, None, self._distinct(whole))
+        order = shade_order(
+            probabilities(known.weights, self._smooth(known), unknown=_UNSEEN),
+            resident,
+            RankShare(self._job.rank, self._job.world_size, self._total),
+            repeat=self._settings.repeat,
+            frequent=epoch > 0 and self.control.aggressiveness > 0,
+            seed=self._settings.seed,
+            epoch=epoch,
+        )
+        return EpochPlan(order, None, None, np.unique(order[: self._read]).size)
 
     def _substituted(self, epoch: int, known: ScoreSnapshot) -> EpochPlan:
         resident = self._job.residency()
@@ -250,3 +296,9 @@ class Planner:
         if packed["shared"]:
             return self._share(ids, correction, packed["distinct"])
         return EpochPlan(ids, None, correction, packed["distinct"])
+
+
+def _larger_is_better(accuracy: float | None, loss: float | None) -> float:
+    if (accuracy is None) == (loss is None):
+        raise ConfigError("validated() takes either accuracy=... or loss=..., and always the same one")
+    return float(accuracy) if accuracy is not None else -float(loss or 0.0)

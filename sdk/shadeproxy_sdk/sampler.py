@@ -26,12 +26,12 @@ class ShadeSampler(Sampler[int]):
 
     ``mode``: "uniform" is DistributedSampler(shuffle=True) index by index. "importance" draws by SHADE's
     ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and ``weight_of``
-    corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: cached draws occur ``repeat``
-    times (at most 4), no floor, no correction. "reorder" is "uniform" with the rank's cached samples earlier,
-    every second one. "substitute" replaces at most 30 % of each batch, uncached samples of low weight by
-    cached ones of high weight; uncorrected, any two epochs in a row read every sample. Modes that need losses
-    are uniform until some were reported. ``batch_size``: the loader's. ``drop_last``: as in
-    DistributedSampler.
+    corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: draws with replacement from
+    the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, no floor, no
+    correction. "reorder" is "uniform" with the rank's cached samples earlier, every second one. "substitute"
+    replaces at most 30 % of each batch, uncached samples of low weight by cached ones of high weight;
+    uncorrected, any two epochs in a row read every sample. "importance" and "substitute" are uniform until
+    losses were reported. ``batch_size``: the loader's. ``drop_last``: as in DistributedSampler.
 
     The order is announced to the proxy: of this epoch when it begins; "uniform": of ``announce_epochs`` more;
     "importance": the next, drawn when losses of half of this one were reported. ``epochs``: number of epochs
@@ -137,8 +137,8 @@ class ShadeSampler(Sampler[int]):
 
     @property
     def distinct_samples(self) -> int:
-        """Different samples that all ranks together ("substitute": this rank) read in the last epoch iterated
-        to its end, for a DataLoader with the same ``drop_last``; 0 before.
+        """Different samples that all ranks together ("shade", "substitute": this rank) read in the last epoch
+        iterated to its end, for a DataLoader with the same ``drop_last``; 0 before.
         """
         return self._distinct
 
@@ -147,9 +147,10 @@ class ShadeSampler(Sampler[int]):
         follow importance as far as they may; each result that is no new best relaxes the next draws by a
         quarter towards uniform, each new best tightens them by as much.
 
-        Returns the new aggressiveness a, 1.0 to 0.0: "importance" and "shade" draw with chances a q + (1 - a)
-        / N, "shade" repeats 1 + a (repeat - 1) times, "substitute" replaces at most 30 % x a of a batch.
-        Announced plans stay as they are. Raises ConfigError unless exactly one is given.
+        Returns the new aggressiveness a, 1.0 to 0.0: "importance" draws with chances a q + (1 - a) / N,
+        "substitute" replaces at most 30 % x a of a batch. "shade" has the published switch: a is 1 while the
+        mean of the latest three changes is above 0, else 0; while it is 1 each of several ranks reads what it
+        drew most often. Announced plans stay as they are. Raises ConfigError unless exactly one is given.
         """
         with self._planning:
             return self._planner.control.validated(accuracy=accuracy, loss=loss)

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from shadeproxy.app.diagnosis import ProxyState, SilentJob, diagnose
+from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
 from shadeproxy.app.origins import Providers
 from shadeproxy.app.reload import ConfigReloader
 from shadeproxy.app.tier_diagnosis import TierFacts
@@ -56,7 +56,7 @@ class Checkup:
         stats: Stats,
         clock: Clock,
         status: Callable[[], str],
-        silent_jobs: Callable[[], Awaitable[tuple[SilentJob, ...]]],
+        doubtful_jobs: Callable[[], Awaitable[tuple[DoubtfulJob, ...]]],
     ) -> None:
         self._reloader = reloader
         self._origin = origin
@@ -67,7 +67,7 @@ class Checkup:
         self._stats = stats
         self._clock = clock
         self._status = status
-        self._silent_jobs = silent_jobs
+        self._doubtful_jobs = doubtful_jobs
         self._detached: tuple[str, ...] = ()
         self._refusal = ""
         """The warning about an origin that answers, but not as it should."""
@@ -215,7 +215,7 @@ class Checkup:
             reload_error=self._reloader.reload_error,
             memory_error=self._reloader.memory.verdict.cause,
             memory_remedy=self._reloader.memory.verdict.remedy,
-            silent_jobs=await self._silent_jobs(),
+            doubtful_jobs=await self._doubtful_jobs(),
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:

@@ -24,15 +24,16 @@ _MUCH_OF_THE_CACHE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class SilentJob:
-    """A job that stopped reading its announced order. ``share``: the part of the cache that its data set
-    holds; ``left_s``: seconds until its order lapses, 0 if it has.
+class DoubtfulJob:
+    """A job whose hints are believed by less than a half, or that is silent. ``held_bytes``: those of its
+    data set in the cache, and ``share`` of it. ``reason``: why, in words.
     """
 
     name: str
-    silent_s: float
+    is_silent: bool
+    held_bytes: int
     share: float
-    left_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,7 @@ class ProxyState:
     reload_error: str
     memory_error: str = ""
     memory_remedy: str = ""
-    silent_jobs: tuple[SilentJob, ...] = ()
+    doubtful_jobs: tuple[DoubtfulJob, ...] = ()
     loop_lag_p99_s: float = 0.0
     probe_hint: str = ""
     unidentified: int = 0
@@ -84,7 +85,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
         *_connections(facts),
         *_loop(facts),
         *_settings(facts),
-        *(finding for job in facts.silent_jobs for finding in _silent(job)),
+        *(finding for job in facts.doubtful_jobs for finding in _doubtful(job)),
     ]
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
 
@@ -268,18 +269,19 @@ def _settings(facts: ProxyState) -> Iterator[Finding]:
         )
 
 
-def _silent(job: SilentJob) -> Iterator[Finding]:
+def _doubtful(job: DoubtfulJob) -> Iterator[Finding]:
     if job.share < _MUCH_OF_THE_CACHE:
         return
-    lapses = (
-        f"its order lapses by itself in {job.left_s:.0f} s: other reads then take its places as they come"
-    )
-    if not job.left_s:
-        lapses = "its order has lapsed, so other reads take its places as they come"
+    remedy = "announce what it reads, in the order of its reads: until then its pages count for less"
+    if job.is_silent:
+        remedy = (
+            "its pages leave as others read on; if it is dead, forget it and its scores at once:"
+            f" DELETE /v1/jobs/{job.name}"
+        )
     yield Finding(
-        "silent job",
+        "silent job" if job.is_silent else "doubtful job",
         "warning",
-        f"job {job.name!r} is silent and holds {100 * job.share:.0f} % of the cache: it last read"
-        f" {job.silent_s:.0f} s ago",
-        f"{lapses}; if it is dead, forget it and its scores at once: DELETE /v1/jobs/{job.name}",
+        f"job {job.name!r} is {'silent' if job.is_silent else 'hardly believed'}: {job.held_bytes:,} bytes"
+        f" ({100 * job.share:.0f} %) of the cache are of its data set: {job.reason}",
+        remedy,
     )

@@ -17,6 +17,9 @@ from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit, is_memory, memory_limit
 from shadeproxy.core.units import format_size
+from shadeproxy.engine.placement.histories import ghosts_for
+from shadeproxy.hints.reuse.ghosts import BYTES
+from shadeproxy.policy.registry import POLICIES
 from shadeproxy.tiers.room import Verdict
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version, why_unusable
 
@@ -24,6 +27,9 @@ _log = structlog.get_logger(__name__)
 _MIB = 1024**2
 PROCESS_BYTES = 128 * _MIB
 """Memory of a process beside tiers and reads under way: 64 MiB at its start, and the index of its pages."""
+
+_HISTORIES_BYTES = 64 * _MIB
+"""Read histories of pages up to this size count to the process."""
 
 
 class TierSetting(NamedTuple):
@@ -50,13 +56,15 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)
     aside_bytes = sum(aside.values())
-    rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.workers
+    history_bytes = _history_bytes(settings)
+    rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.workers + history_bytes
     needed_bytes = rest_bytes + aside_bytes + sum(tier.capacity_bytes for tier in tiers)
     if needed_bytes <= limit.limit_bytes:
         return Verdict(possible=True)
     parts = [f"{tier.key}.capacity {format_size(tier.capacity_bytes)}" for tier in tiers]
     parts.append(f"cache.inflight {format_size(settings.cache.inflight)}")
     parts.append(f"{settings.s3.workers} x {format_size(PROCESS_BYTES)} for processes")
+    parts += [f"{format_size(history_bytes)} for read histories"] * bool(history_bytes)
     parts += [f"{format_size(aside_bytes)} in caches set aside"] * bool(aside)
     return Verdict(
         False,
@@ -64,6 +72,13 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
         f" allows {format_size(limit.limit_bytes)}, and the kernel would kill the proxy",
         _remedy(tiers, aside, limit.limit_bytes - rest_bytes, needed_bytes - limit.limit_bytes),
     )
+
+
+def _history_bytes(settings: Settings) -> int:
+    """Return the bytes of read histories of pages, of all tiers, that do not count to the process."""
+    capacity_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings))
+    learns = POLICIES[settings.policy.name].learns
+    return max(ghosts_for(capacity_bytes) * BYTES - _HISTORIES_BYTES, 0) if learns else 0
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:

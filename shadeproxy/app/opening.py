@@ -16,6 +16,7 @@ from shadeproxy.app.reload import make_verdicts
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.off_loop import InPool
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import Upstreams
@@ -24,7 +25,6 @@ from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.jobs import Job
-from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
@@ -141,17 +141,17 @@ class PartOpener:
             bounds=read_bounds(settings),
             verdicts=make_verdicts(settings),
             jobs_of=hints.jobs_of,
-            orders=hints.orders,
+            orders=hints.expectations,
             recording=None if recorder is None else recorder.reads,
             upstreams=upstreams,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
         if settings.prefetch.enabled:
-            self._start_prefetching(engine, hints.orders)
+            self._start_prefetching(engine, hints)
         return engine
 
-    def _start_prefetching(self, engine: Engine, orders: Orders) -> None:
+    def _start_prefetching(self, engine: Engine, hints: HintRegistry) -> None:
         settings = self._settings
         limits = Limits(
             ahead_bytes=settings.prefetch.ahead,
@@ -159,7 +159,9 @@ class PartOpener:
             flying_bytes=settings.cache.inflight // 2,
             whole_bytes=settings.prefetch.whole_objects,
         )
-        prefetcher = Prefetcher(engine.prefetch_port, orders, orders, clock=self._clock, limits=limits)
+        prefetcher = Prefetcher(
+            engine.prefetch_port, hints.orders, hints.expectations, clock=self._clock, limits=limits
+        )
         self._stats.watch("prefetches", lambda: float(prefetcher.flying))
         prefetcher.start()
         self._stack.push_async_callback(prefetcher.aclose)
@@ -168,15 +170,18 @@ class PartOpener:
         settings, stats = self._settings, self._stats
         media = Media(settings, self._calls)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
+        learning = WorkPool(1, "learning")
+        self._stack.push_async_callback(asyncio.to_thread, learning.shutdown)
         cache = PageCache(
             media.media,
             policy=get_policy(settings.policy.name, settings.policy.objective),
             weights=state.hints,
-            next_uses=state.hints.orders,
+            next_uses=state.hints.expectations,
             pins=state.pins.pins,
             stats=stats,
             ledger=ledger,
             share=share,
+            off_loop=InPool(learning),
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)

@@ -29,6 +29,7 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.doubtful_jobs import DoubtfulJobs
 from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
@@ -42,7 +43,6 @@ from shadeproxy.app.reload import (
     remembers,
 )
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
-from shadeproxy.app.silent_jobs import SilentJobs
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
@@ -200,7 +200,7 @@ class Proxy:
             stats=self.stats,
             clock=self._clock,
             status=lambda: self._status,
-            silent_jobs=SilentJobs(state.hints.orders, engine.cache, self._clock).look,
+            doubtful_jobs=DoubtfulJobs(state.hints, engine.cache).look,
         )
 
     def _make_context(

@@ -54,7 +54,7 @@ class Recorder:
         if count == self._written:
             return
         try:
-            await asyncio.to_thread(write, self.reads.chunks(), self._path)
+            await asyncio.to_thread(write, self.reads.snapshot(), self._path)
         except OSError as error:
             _log.warning("the recording could not be written", path=str(self._path), error=str(error))
         else:

@@ -349,12 +349,12 @@ def simulate_policies(
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the sampler, and of policies that draw at random.")
     ] = 0,
-    policy: Annotated[str, typer.Option(metavar="all|NAME,...", help="Policies to compare.")] = "all",
+    policy: Annotated[str, typer.Option(metavar="all|arc|sieve|NAME,...", help="Policies to try.")] = "all",
     cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
         "5%,10%,20%"
     ),
     announce: Annotated[
-        str, typer.Option(metavar="none|epoch|next-half|all|N", help="How early orders are known.")
+        str, typer.Option(metavar="none|epoch|next-half|all|N|trace", help="How early orders are known.")
     ] = "none",
     as_json: JsonOption = False,
     plot: Annotated[

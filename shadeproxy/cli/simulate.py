@@ -12,10 +12,11 @@ from rich.table import Table
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
-from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.plots import has_matplotlib, require_matplotlib, write_plot
 from shadeproxy.simulate.run import Question, Result, parse_caches, parse_policies, simulate
-from shadeproxy.simulate.trace import Trace, load_trace
+from shadeproxy.simulate.trace import Trace
+from shadeproxy.simulate.trace_file import load_trace
 from shadeproxy.simulate.workloads import Draws, importance, lagged, shards, uniform
 
 SAMPLERS = ("uniform", "importance", "heavy", "lagged", "shards")

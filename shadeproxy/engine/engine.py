@@ -8,6 +8,7 @@ from the origin.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
@@ -30,6 +31,7 @@ from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
+from shadeproxy.engine.read.read_recorder import ReadRecorder
 from shadeproxy.engine.read.reading import EngineReading, Opening
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -73,13 +75,15 @@ class Engine:
         self._rules = rules
         self._upstreams = upstreams
         self._ledger = ledger
+        recorder = None if recording is None else ReadRecorder(recording, cache, clock)
         self._counting = Counting(
             stats,
             clock,
             jobs_of=jobs_of,
             orders=orders or NothingAnnounced(),
-            recording=recording,
+            recorder=recorder,
             before_recording=self._count_earlier,
+            tick=cache.tick,
         )
         self.access_log = AccessLog(cache, count=self._counting.count_uses)
         stats.before_showing = self.access_log.flush
@@ -159,9 +163,9 @@ class Engine:
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         """See ``ReadPath.hit``."""
-        found = self.hits.read(request.ref, meta, span)
+        told = partial(self._counting.note_read, request, span.start)
+        found = self.hits.read(request.ref, meta, span, told)
         if found is not None:
-            self._counting.note_read(request, span.start)
             self._counting.count(request, found.source, span.length)
         return found
 
@@ -171,10 +175,10 @@ class Engine:
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""
-        found = self.hits.locate(request.ref, meta, span)
+        told = partial(self._counting.note_read, request, span.start)
+        found = self.hits.locate(request.ref, meta, span, told)
         if found is not None:
             source = Source.DISK if any(one.source is Source.DISK for one in found) else Source.RAM
-            self._counting.note_read(request, span.start)
             self._counting.count(request, source, span.length)
         return found
 
@@ -322,7 +326,7 @@ class Engine:
         told = not request.conditions and (wanted is None or wanted.first is not None)
         if told:
             # Count before the page is on its way: it is ranked by its next use, not by this one.
-            self._counting.note_read(request, (wanted and wanted.first) or 0)
+            reading.explained |= self._counting.note_read(request, (wanted and wanted.first) or 0)
         meta = await self._versions.usable(request)
         if meta is None:
             if told:
@@ -340,7 +344,7 @@ class Engine:
         span = span_needed(request, meta)
         if not told and span.length:
             # Count only now that the bytes to be read are known.
-            self._counting.note_read(request, span.start)
+            reading.explained |= self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 
     def _linger(self, touched: list[ObjectRef]) -> None:

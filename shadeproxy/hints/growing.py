@@ -7,6 +7,7 @@ fifth of this. Event loop only.
 from array import array
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.types import OWN
@@ -50,6 +51,10 @@ class GrowingSet:
         """Return the id of each hash, -1 where unknown: i64[k]."""
         get = self._ids.get
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
+
+    def units_of(self, hashes: Hashes, _numbers: NDArray[np.uint32]) -> Ids:
+        """Return the id of each page's object, as ``Dataset.units_of`` does: all its pages are one unit."""
+        return self.find(hashes)
 
 
 Space = Dataset | GrowingSet

@@ -125,6 +125,14 @@ class PageIndex:
         found: NDArray[np.int64] = sums[self.first.astype(np.int64) + self.spans] - sums[self.first]
         return np.equal(found, self.spans)
 
+    def counts(self, units: Ids) -> Ids:
+        """Return the number of samples that need each unit, 0 for unit -1: i64[k]."""
+        counts = np.where(units < 0, 0, self.starts[units + 1] - self.starts[units])
+        if self.beside is not None:
+            beside = np.where(units < 0, -1, self.beside[units])
+            counts += np.where(beside < 0, 0, self.starts[beside + 1] - self.starts[beside])
+        return counts
+
     def samples(self, unit: int) -> NDArray[np.uint32]:
         """Return the samples of one unit, ascending, without those of the unit beside it."""
         return self.members[self.starts[unit] : self.starts[unit + 1]]

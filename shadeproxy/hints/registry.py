@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import Conflict, InvalidRequest, RequestError, StateError, UnknownName
 from shadeproxy.hints import durable
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.hints.expectations import Expectations
 from shadeproxy.hints.frozen import FrozenScores
 from shadeproxy.hints.growing import GrowingSet, Space, namespace_of, title_of
 from shadeproxy.hints.hashing import object_hash
@@ -48,6 +49,8 @@ class HintRegistry:
         self._dirty = dirty
         self.frozen = FrozenScores()
         self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty, on_lost=on_lost)
+        known = (self.jobs, self.orders, self.scoreboard, self.space)
+        self.expectations = Expectations(*known, page_size=page_size)
 
     # ------------------------------------------------------------------ datasets
 
@@ -139,6 +142,7 @@ class HintRegistry:
 
     def _forget(self, job: Job) -> None:
         self.orders.forget(job.name)
+        self.expectations.forget(job.name)
         self.frozen.forget(job.name)
         self.scoreboard.pop(job.name, None)
         self._growing.pop(job.name, None)
@@ -239,11 +243,7 @@ class HintRegistry:
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
-            if isinstance(space, Dataset):
-                places = space.units_of(object_hashes, numbers)
-            else:
-                places = space.find(object_hashes)
-            weights = np.fmax(weights, self._average(jobs, places))
+            weights = np.fmax(weights, self._average(jobs, space.units_of(object_hashes, numbers)))
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:

@@ -47,7 +47,7 @@ class ScoreColumn:
         self.known = 0
         self._groups = groups
         self._pages = None if pages is None else _PageSums(pages)
-        self._total = 0.0
+        self._total = self._squares = 0.0
 
     @property
     def mean(self) -> float:
@@ -79,16 +79,18 @@ class ScoreColumn:
         ids, scores = ids[kept], scores[kept]
         old = self.values[ids]
         was_known = ~np.isnan(old)
-        removed = float(np.sum(old[was_known], dtype=np.float64))
+        gone, new = old[was_known].astype(np.float64), scores.astype(np.float64)
+        removed, removed_squares = float(gone.sum()), float(gone @ gone)
         self.values[ids] = scores
         self.of_run[ids] = True
         self.known += len(ids) - int(np.count_nonzero(was_known))
-        self._total += float(np.sum(scores, dtype=np.float64)) - removed
-        if self._total < removed * _CANCELLED:
+        self._total += float(new.sum()) - removed
+        self._squares += float(new @ new) - removed_squares
+        if self._total < removed * _CANCELLED or self._squares < removed_squares * _CANCELLED:
             # Removing a huge score left only rounding errors of the small ones in the sum.
             self._recount()
-        elif self._pages is not None:
-            self._pages.change(ids, scores, old)
+        elif self._pages is not None and not self._pages.change(ids, scores, old):
+            self._recount()
 
     def restore(self, values: Scores, of_run: NDArray[np.bool_] | None = None) -> None:
         """Replace the column by a stored one."""
@@ -125,8 +127,41 @@ class ScoreColumn:
         # samples the policy would take the page for a single one.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
+    def draw_weights(self, units: Ids) -> Weights:
+        """Return ``unit_weights`` with the mean for unknown ones: f64[k]."""
+        weights = self.unit_weights(units)
+        weights[np.isnan(weights)] = 1.0
+        return weights
+
+    def sample_weights(self, samples: Ids) -> Weights:
+        """Return ``draw_weights`` of samples that are objects of their own, at a third of the cost."""
+        weights = self.values.take(samples).astype(np.float64)
+        if self._total > 0:
+            weights *= 1 / self.mean
+        else:
+            weights += 1.0
+        if self.known < len(self.values):
+            weights[np.isnan(weights)] = 1.0
+        return weights
+
+    def draw_weight(self, sample: int) -> float:
+        """Return the weight of one sample, 1 where it is unknown; cheaper than ``weights``."""
+        score = float(self.values[sample])
+        return 1.0 if score != score or not self._total > 0 else score / self.mean  # noqa: PLR0124 (nan)
+
+    def drawn_weight(self, count: int) -> float:
+        """Return the mean weight of reads that are drawn by weight from ``count`` samples; of whole units
+        where samples are parts of objects. 0 where the scores say nothing.
+        """
+        if not self._total > 0:
+            return 0.0
+        if self._pages is not None:
+            return self._pages.drawn_weight(self.mean)
+        return (self._squares / self.mean**2 + count - self.known) / count
+
     def _recount(self) -> None:
-        self._total = float(np.nansum(self.values, dtype=np.float64))
+        known = self.values[~np.isnan(self.values)].astype(np.float64)
+        self._total, self._squares = float(known.sum()), float(known @ known)
         if self._pages is not None:
             self._pages.recount(self.values)
 
@@ -139,17 +174,35 @@ class _PageSums:
         self._counts = np.diff(pages.starts)
         self._totals = np.zeros(len(pages))
         self._known = np.zeros(len(pages), dtype=np.int64)
+        self._moments = self._moments_of(slice(None))
 
-    def change(self, ids: Ids, scores: Scores, old: Scores) -> None:
-        """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``.
+    def change(self, ids: Ids, scores: Scores, old: Scores) -> bool:
+        """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``. Return False if
+        all sums must be computed again, because one that was huge has left.
 
         Differences in f64 lose nothing noticeable beside the mean, as long as no huge score is removed.
         """
         units, sample_of = self._pages.units_of(ids)
+        changed = np.unique(units)
+        before = self._moments_of(changed)
         unknown = np.isnan(old)
         difference = scores.astype(np.float64) - np.where(unknown, 0.0, old)
         np.add.at(self._totals, units, difference[sample_of])
         np.add.at(self._known, units, unknown[sample_of].astype(np.int64))
+        self._moments += self._moments_of(changed) - before
+        return bool(self._moments[0] >= before[0] * _CANCELLED)
+
+    def drawn_weight(self, mean: float) -> float:
+        """Return the mean weight of units drawn by weight, ``mean`` being the score of unknown samples."""
+        squares, crossed, unknown_squares, totals, unknown = self._moments.tolist()
+        weighed = squares / mean**2 + 2 * crossed / mean + unknown_squares
+        return float(weighed / (totals / mean + unknown))
+
+    def _moments_of(self, units: Ids | slice) -> Weights:
+        """Return sums over units: f64[5]. Of scores t and numbers of unknown samples u: tt, tu, uu, t, u."""
+        totals, unknown = self._totals[units], (self._counts[units] - self._known[units]).astype(np.float64)
+        sums = (totals @ totals, totals @ unknown, unknown @ unknown, totals.sum(), unknown.sum())
+        return np.array(sums)
 
     def recount(self, values: Scores) -> None:
         """Compute all sums again from the whole column."""
@@ -157,6 +210,7 @@ class _PageSums:
             column, begins = values[self._pages.members], self._pages.starts[:-1]
             self._totals = np.add.reduceat(np.nan_to_num(column, nan=0.0).astype(np.float64), begins)
             self._known = np.add.reduceat(~np.isnan(column), begins, dtype=np.int64)
+            self._moments = self._moments_of(slice(None))
 
     def look(self, units: Ids) -> tuple[Weights, Weights, Weights]:
         """Return the sum of the known scores, their number, and the number of samples; zeros for unit -1."""

@@ -19,23 +19,25 @@ Column = NDArray[np.float64]
 class PageColumns(NamedTuple):
     """Features of n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
-    - next_use_s: seconds until the earliest announced use over all jobs; inf where none is announced.
+    - next_use: ticks until the earliest announced use over all jobs, as far as they are believed; inf where
+      none is announced.
+    - rate: expected reads per tick beside the announced ones: learnt from reads of such pages, and from the
+      draws of jobs that did not announce; greater than 0.
     - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples
       the sum of theirs; nan where unknown.
     - last_use: tick of the last demand read (for a newcomer: now). admitted: tick of admission.
     - uses: demand reads since admission, the first included. size_bytes: body length.
-    - idle_after: ticks without a use after which the page counts as dead; inf where not known.
     - draw: uniform random in [0, 1), one per page and call.
     - tick: now.
     """
 
-    next_use_s: Column
+    next_use: Column
+    rate: Column
     weight: Column
     last_use: Column
     admitted: Column
     uses: Column
     size_bytes: Column
-    idle_after: Column
     draw: Column
     tick: float
 
@@ -48,13 +50,15 @@ class Policy:
     """A named policy.
 
     ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
-    ``staging_share``: initial share of a tier that is run by recency, for newcomers that did not win a place
-    (design 6.5); 0 switches staging off. ``looks_ahead``: ``key`` depends on ``next_use_s``; for other
-    policies a caller may pass inf instead of computing it.
+    ``margin``: share by which a victim's key must exceed a newcomer's. ``looks_ahead``: ``key`` depends on
+    ``next_use``, ``learns``: on ``rate``, ``weighs``: on ``weight``; for other policies a caller need not
+    compute them.
     """
 
     name: str
     key: EvictionKey
     admits_always: bool = False
-    staging_share: float = 0.0
+    margin: float = 0.0
     looks_ahead: bool = False
+    learns: bool = False
+    weighs: bool = False

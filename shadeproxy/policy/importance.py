@@ -10,6 +10,8 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 _LEAST_WEIGHT = 1e-9
 _MOST_WEIGHT = 1e9
+_TIE = 1e-7
+"""Below any difference of two ranks' weights, which is 1e-6 in a batch of 65,536."""
 
 
 def inverse_weight(weight: Column) -> Column:
@@ -29,12 +31,13 @@ def importance_key(columns: PageColumns) -> Column:
 
 
 def shade_key(columns: PageColumns) -> Column:
-    """Evict the page of lowest weight; a sample that was never scored weighs 0.
+    """Evict the page of lowest weight, of equal ones that with fewest uses; an unscored sample weighs 0.
 
-    Hence, as published, a full cache admits no unseen sample.
+    Hence, as published, a full cache admits no unseen sample. A newcomer has one use.
     """
-    return inverse_weight(np.where(np.isnan(columns.weight), 0.0, columns.weight))
+    weights = inverse_weight(np.where(np.isnan(columns.weight), 0.0, columns.weight))
+    return weights * (1 + _TIE / np.maximum(columns.uses, 1.0))
 
 
-IMPORTANCE = Policy("importance", importance_key)
-SHADE = Policy("shade", shade_key)
+IMPORTANCE = Policy("importance", importance_key, weighs=True)
+SHADE = Policy("shade", shade_key, weighs=True)

@@ -18,7 +18,7 @@ def keeping_ahead(policy: Policy) -> Policy:
         return policy
 
     def key(columns: PageColumns) -> Column:
-        awaited = (columns.uses == 0) & np.isfinite(columns.next_use_s)
+        awaited = (columns.uses == 0) & np.isfinite(columns.next_use)
         kept: Column = np.where(awaited, -np.inf, policy.key(columns))
         return kept
 

@@ -14,7 +14,7 @@ _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
     """Return the key above which pages may be evicted for ``newcomer`` (columns of shape (1,))."""
-    return -np.inf if policy.admits_always else float(policy.key(newcomer)[0])
+    return -np.inf if policy.admits_always else float(policy.key(newcomer)[0]) * (1 + policy.margin)
 
 
 def choose_victims(

@@ -154,7 +154,7 @@ class Prefetcher:
         last = (meta.size - 1) // self._port.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
-        return bool(np.isfinite(self._next_uses.next_use_s(hashes, numbers)).any())
+        return bool(self._next_uses.announces(hashes, numbers).any())
 
     async def _run(self) -> None:
         # Wait for recovery: pages of an earlier process would be fetched again.
@@ -255,7 +255,7 @@ class Prefetcher:
         if self._paused:
             return
         while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
-            self._start_part(guess, staged=True)
+            self._start_part(guess)
         while self._queue and self._may_start(self._depth) and self._may_lie_ready():
             wanted = self._queue.pop()
             walk = self._walks.get(wanted.job)
@@ -270,14 +270,13 @@ class Prefetcher:
         # All readers share a link: while one waits for it, the rest of big objects takes a small part.
         demanded = self._port.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
-            self._start_part(guess, staged=False)
+            self._start_part(guess)
 
-    def _start_part(self, guess: Guess, *, staged: bool) -> None:
+    def _start_part(self, guess: Guess) -> None:
         needs = self._port.pages(guess.ref, range(guess.number, guess.number + 1), guess.meta)
         if not needs:
             return
-        staged = staged and self._port.staging_bytes >= _PART_PAGES * self._port.page_size
-        if staged or self._port.wins(needs[0]):
+        if self._port.wins(needs[0]):
             self._start(needs[0], None)
         else:
             self._parts.drop_rest(guess)

@@ -1,12 +1,11 @@
 """Replays one trace with one policy and one cache: which reads hit.
 
 Columns are by object id instead of by slot, and hits cost no call; every decision is the product's:
-``policy.key``, ``choose_beaten``, ``EvictionPool``, ``StagingShare``, ``ReuseEstimator``. The order of the
-calls is that of engine/placement/placement.py (``find_place``, ``find_staging_place``, ``note_miss``) for one
-tier that counts bytes; tests/simulate/test_replay.py compares the two read by read.
+``policy.key``, ``choose_beaten``, ``EvictionPool``, ``ReuseLearner``, ``Ghosts``. The order of the calls is
+that of engine/placement/placement.py (``find_place``, ``note_miss``) for one tier that counts bytes;
+tests/simulate/test_replay.py compares the two read by read.
 """
 
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -15,22 +14,32 @@ from numpy.typing import NDArray
 from shadeproxy.engine.index.members import Members, Slots
 from shadeproxy.engine.index.residents import NO_TIER
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
+from shadeproxy.hints.reuse.ghosts import Ghosts
+from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.policy.base import Column, PageColumns, Policy
-from shadeproxy.policy.reuse import ReuseEstimator
+from shadeproxy.policy.default import CANDIDATE_FACTOR
+from shadeproxy.policy.hazard import LEAST_RATE
+from shadeproxy.policy.history import History, first_read, read_again
 from shadeproxy.policy.select import choose_beaten
-from shadeproxy.policy.staging import StagingShare
-from shadeproxy.simulate.announced import Announce, NextUses, require_epochs
+from shadeproxy.simulate.hints import Announce, require_epochs, score_updates
+from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # reads that the reuse estimator learns together, as in the engine
+_BLOCK = 256  # reads that the learner takes in together, as in the engine
 _MOST_SAMPLED = 65_536
+_GHOSTS = 32  # for each page that fits
 _LONG_TRACE = 1_000_000
 """Reads from which the eviction pool is used for all caches, in a tenth of the time. For shorter traces a
 cache of up to ``SAMPLE`` pages is ranked whole for every newcomer, as in the engine."""
 
 # One row for each object: gathering a sample of rows takes a fifth of the time of columns, and a third of
 # that of a record type.
-_FACTS = np.dtype([(name, np.float64) for name in ("last_use", "admitted", "uses", "weight", "size_bytes")])
+_FACTS = np.dtype([
+    (name, np.float64)
+    for name in ("last_use", "admitted", "uses", "weight", "size_bytes", "last", "gap", "reads", "state")
+])  # fmt: skip
+
+_NEVER = History(0.0, 0.0, 0, 0)
 
 Hits = NDArray[np.bool_]
 
@@ -45,12 +54,13 @@ class Replay:
         objects = trace.objects
         self._trace = trace
         self._policy = policy
-        self._policy_of_staging = replace(policy, admits_always=True)
         self._capacity = capacity_bytes
         self._rng = np.random.default_rng(seed)
         self._rank_all = SAMPLE if len(trace.ids) <= _LONG_TRACE else 0
         require_epochs(trace, announce)
-        self._next_uses = NextUses(trace, announce) if announce.epochs and policy.looks_ahead else None
+        hinted = (announce.any or trace.weights is not None) and policy.looks_ahead
+        self._jobs = TraceJobs(trace, announce) if hinted else None
+        self._updates = score_updates(trace, announce)
         sizes = np.ones(objects, dtype=np.int64) if trace.sizes is None else trace.sizes
         self._facts = np.zeros(objects, _FACTS)
         self._facts["size_bytes"] = sizes
@@ -61,35 +71,37 @@ class Replay:
         self.last_use = self._facts["last_use"]
         # An element of a memoryview takes a third of the time of one of an ndarray, to read and to write.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
-        self.last_uses, self._admitted, self._uses = (
-            cast("memoryview[float]", self._facts[name].data) for name in ("last_use", "admitted", "uses")
+        self.last_uses, self._admitted, self._uses, self._last, self._gap, self._reads, self._state = (
+            cast("memoryview[float]", self._facts[name].data)
+            for name in ("last_use", "admitted", "uses", "last", "gap", "reads", "state")
         )
         self._position = np.full(objects, -1, dtype=np.int64).data
         self._members = Members()
         self._used = 0
         self._tick = 0
-        self._reuse = ReuseEstimator()
-        self._staging = StagingShare(policy.staging_share)
-        # Without a share staging decides nothing, and is not called.
-        self._stages = policy.staging_share > 0
         self._drawn = EvictionPool(self, 0)
         # The engine ranks a drawn victim again for each of at most sixteen newcomers; here its key is kept.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
-        self._group = np.zeros(2 * _BLOCK, dtype=np.intp)
-        # The length is the number of pages ranked at once.
-        self._never, self._idle_after = np.full(SAMPLE, np.inf), np.full(SAMPLE, np.inf)
-        self._observed: list[float] = []
+        self._learner = ReuseLearner(int(self._rng.integers(1 << 62)))
+        self._ghosts = Ghosts(int(_GHOSTS * capacity_bytes // max(sizes.mean(), 1)))
+        self.hashes = np.random.default_rng(seed).integers(
+            1 << 63, size=objects, dtype=np.uint64
+        ) * np.uint64(2)
+        self._groups = (
+            np.zeros(objects, dtype=np.intp) if trace.prefixes is None else trace.prefixes.astype(np.intp)
+        )
+        self._unexplained: list[tuple[int, float]] = []
 
     def run(self) -> Hits:
         """Return which reads found their object in the cache: bool[n]."""
         reads = len(self._trace.ids)
         hits = np.zeros(reads, dtype=np.bool_)
-        rows = _weight_rows(self._trace)
-        starts = sorted({*range(0, reads, _BLOCK), *rows})
+        updates = self._updates
+        starts = sorted({*range(0, reads, _BLOCK), *updates})
         for start, stop in zip(starts, [*starts[1:], reads], strict=True):
-            if start in rows and self._trace.weights is not None:
-                self._facts["weight"] = _normalised(self._trace.weights[rows[start]])
+            for first, end, scores in updates.get(start, ()):
+                self._facts["weight"][first:end] = _normalised(scores)
             hits[start:stop] = self._read(start, stop)
         return hits
 
@@ -97,81 +109,85 @@ class Replay:
 
     def _read(self, start: int, stop: int) -> Hits:
         ids = self._trace.ids[start:stop]
-        bars = self._bars(ids.astype(np.int64), start, stop).tolist()
-        tiers, last_use, uses = self.tiers, self.last_uses, self._uses
-        staged, observed = self._members.staged, self._observed
-        hits, tick, first = bytearray(stop - start), start, np.nan
+        explained = bytes(stop - start) if self._jobs is None else self._jobs.begin(start, stop).tobytes()
+        tiers, last_use, uses, learns = self.tiers, self.last_uses, self._uses, self._policy.learns
+        hits, tick = bytearray(stop - start), start
         for number, page in enumerate(ids.tolist()):
             tick += 1
-            if tiers[page] < 0:
-                observed.append(first)
-                if len(observed) >= _BLOCK:
-                    self._learn(tick)
+            present = tiers[page] >= 0
+            if learns:
+                if not present:
+                    self._recall(page, tick)
+                if not explained[number]:
+                    self._learn(page, tick, present=present)
+            if present:
+                hits[number] = 1
+                last_use[page] = tick
+                uses[page] += 1
+            else:
                 self._tick = tick
-                self._miss(page, bars[number])
-                continue
-            hits[number] = 1
-            observed.append(tick - last_use[page])
-            last_use[page] = tick
-            uses[page] += 1
-            if staged and page in staged:
-                staged.move_to_end(page)
-                self._staging.on_staged_hit()
-        if len(observed) >= _BLOCK:
-            self._learn(stop)
+                self._miss(page)
         return np.frombuffer(hits, dtype=np.bool_)
 
-    def _miss(self, page: int, bar: float) -> None:
-        if self._stages:
-            self._staging.on_miss(page, self._capacity, self._tick)
+    def _recall(self, page: int, tick: int) -> None:
+        """Take the history of a page that is not resident from the ghosts."""
+        ghost = self._ghosts.find(self.hashes.item(page), tick)
+        self._keep_history(page, _NEVER if ghost is None else ghost.history)
+
+    def _learn(self, page: int, tick: int, *, present: bool) -> None:
+        """Take a read that nothing explains into the page's history."""
+        reads = int(self._reads[page])
+        if reads:
+            before = History(self._last[page], self._gap[page], reads, int(self._state[page]))
+            history = read_again(before, tick)
+        else:
+            history = first_read(tick)
+        self._keep_history(page, history)
+        if not present:
+            # As in the engine, where a missing page has no other place for its history: gaps are rounded.
+            self._let_go(page)
+            self._recall(page, tick)
+        self._unexplained.append((page, tick))
+        if len(self._unexplained) >= _BLOCK:
+            self._observe(float(tick))
+
+    def _keep_history(self, page: int, history: History) -> None:
+        self._last[page], self._gap[page], self._reads[page], self._state[page] = history
+
+    def _observe(self, tick: float) -> None:
+        if self._unexplained:
+            pages, ticks = (np.array(column) for column in zip(*self._unexplained, strict=True))
+            self._unexplained.clear()
+            self._learner.observe(self.hashes[pages], self._groups[pages], ticks.astype(np.float64))
+        if self._learner.is_due(tick):
+            refresh = self._learner.begin(tick, self._members.count)
+            self._learner.finish(refresh.run())
+
+    def _miss(self, page: int) -> None:
         # A newcomer's features; it becomes a member only if it wins a place.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]
-        if self._find_place(size, bar):
-            self._position[page] = self._members.append(page)
-        elif not self._stages:
+        if not self._find_place(page, size):
+            self._let_go(page)
             return
-        elif self._find_staging_place(size):
-            self._position[page] = -1
-            self._members.staged[page] = size
-            self._members.staged_bytes += size
-        else:
-            self._staging.on_bypass(page, size)
-            return
+        self._position[page] = self._members.append(page)
         self.tiers[page] = 0
         self._used += size
 
-    def _find_place(self, size: int, bar: float) -> bool:
-        if not self._stages:
-            free = self._capacity - self._used
-            return free >= size or self._displace(bar, size - free, self._policy)
-        room, members = int(self._staging.share() * self._capacity), self._members
-        if room < size and members.staged:
-            self._release_staged()
-        held_back = max(room if size <= room else 0, members.staged_bytes)
-        free = self._capacity - held_back - (self._used - members.staged_bytes)
-        if free >= size:
-            return True
-        self._staging.on_crowded(size, self._capacity)
-        return self._displace(bar, size - max(free, 0), self._policy)
+    def _let_go(self, page: int) -> None:
+        """Keep the history of a page without a place among the ghosts."""
+        if self._policy.learns and (reads := int(self._reads[page])):
+            history = History(self._last[page], self._gap[page], reads, int(self._state[page]))
+            self._ghosts.put(self.hashes.item(page), history, 0)
 
-    def _find_staging_place(self, size: int) -> bool:
-        room, members = int(self._staging.share() * self._capacity), self._members
-        if size > room:
-            return False
-        while members.staged and members.staged_bytes + size > room:
-            oldest = next(iter(members.staged))
-            self._staging.on_bypass(oldest, self._sizes[oldest], held_bytes=members.staged_bytes)
-            self._evict(oldest)
-        while self._used + size > self._capacity:
-            if not self._displace(-np.inf, size, self._policy_of_staging):
-                return False
-        return True
+    def _find_place(self, page: int, size: int) -> bool:
+        free = self._capacity - self._used
+        return free >= size or self._displace(self._bar(page), size - free)
 
     # ------------------------------------------------------------------ victims
 
-    def _displace(self, bar: float, need_bytes: int, policy: Policy) -> bool:
+    def _displace(self, bar: float, need_bytes: int) -> bool:
         if self._members.count > self._rank_all:
             worst = self._drawn.worst(self._tick)
             if worst is None:
@@ -182,7 +198,7 @@ class Replay:
                 self._evict(worst)
                 return True
         members = self._sample(need_bytes)
-        chosen = choose_beaten(policy, self._columns(members), bar, need_bytes)
+        chosen = choose_beaten(self._policy, self._columns(members), bar, need_bytes)
         if chosen is None:
             return False
         for victim in members[chosen].tolist():
@@ -211,34 +227,29 @@ class Replay:
         return members[draw_positions(self._rng, len(members), wanted)]
 
     def _evict(self, page: int) -> None:
-        members = self._members
-        if self._position[page] < 0:
-            members.staged_bytes -= members.staged.pop(page)
-        else:
-            moved = members.swap_remove(self._position[page])
-            if moved >= 0:
-                self._position[moved] = self._position[page]
+        moved = self._members.swap_remove(self._position[page])
+        if moved >= 0:
+            self._position[moved] = self._position[page]
         self.tiers[page] = NO_TIER
         self._used -= self._sizes[page]
-
-    def _release_staged(self) -> None:
-        members = self._members
-        for page in list(members.staged):
-            members.staged_bytes -= members.staged.pop(page)
-            self._position[page] = members.append(page)
+        self._let_go(page)
 
     # ------------------------------------------------------------------ facts
 
     def _columns(self, pages: Slots) -> PageColumns:
-        next_use, facts = self._next_uses, self._facts.take(pages)
-        count = len(pages)
-        if count > len(self._never):
-            self._never, self._idle_after = np.full(count, np.inf), np.full(count, self._idle_after[0])
+        facts, count, tick = self._facts.take(pages), len(pages), float(self._tick)
+        next_use, rate = np.full(count, np.inf), np.full(count, LEAST_RATE)
+        if self._jobs is not None:
+            next_use, rate = self._jobs.until(pages, self._tick - 1)
+        if self._policy.learns:
+            prefixes = self._learner.prefixes(self._groups[pages])
+            learnt = self._learner.rates(prefixes, facts["state"].astype(np.intp), tick - facts["last"])
+            rate = np.maximum(rate + np.where(facts["reads"] > 0, learnt, 0.0), LEAST_RATE)
         return PageColumns(
-            next_use_s=self._never[:count] if next_use is None else next_use.until(pages, self._tick - 1),
-            idle_after=self._idle_after[:count],
+            next_use=next_use,
+            rate=rate,
             draw=self._rng.random(count),
-            tick=float(self._tick),
+            tick=tick,
             last_use=facts["last_use"],
             admitted=facts["admitted"],
             uses=facts["uses"],
@@ -246,48 +257,32 @@ class Replay:
             size_bytes=facts["size_bytes"],
         )
 
-    def _bars(self, pages: Slots, start: int, stop: int) -> Column:
-        """Return the keys that the objects of a block would have as newcomers, each at its own read.
-
-        Only differences to the tick count in a key, so one tick will do for all of them.
-        """
-        next_use = None if self._next_uses is None else self._next_uses.begin(start, stop)
+    def _bar(self, page: int) -> float:
+        """Return the key above which pages may be evicted for this one, at its own read."""
         if self._policy.admits_always:
-            return np.full(len(pages), -np.inf)
-        now = np.zeros(len(pages))
-        return self._policy.key(
-            PageColumns(
-                next_use_s=_never(len(pages)) if next_use is None else next_use,
-                weight=self._facts["weight"][pages],
-                last_use=now,
-                admitted=now,
-                uses=np.ones(len(pages)),
-                size_bytes=self._facts["size_bytes"][pages],
-                idle_after=_never(len(pages)),
-                draw=self._rng.random(len(pages)),
-                tick=0.0,
+            return -np.inf
+        next_use, rate, tick = np.inf, 0.0, float(self._tick)
+        if self._jobs is not None:
+            next_use, rate = (
+                float(column[0]) for column in self._jobs.until(np.array([page]), self._tick - 1)
             )
+        if self._policy.learns and self._reads[page]:
+            prefix = self._learner.prefix(self._groups.item(page))
+            learnt = self._learner.rate(prefix, int(self._state[page]), tick - self._last[page])
+            rate += learnt / CANDIDATE_FACTOR
+        one = np.full((1,), tick)
+        newcomer = PageColumns(
+            next_use=np.full((1,), next_use),
+            rate=np.full((1,), max(rate, LEAST_RATE)),
+            weight=self._facts["weight"][page : page + 1],
+            last_use=one,
+            admitted=one,
+            uses=np.ones(1),
+            size_bytes=self._facts["size_bytes"][page : page + 1],
+            draw=self._rng.random(1),
+            tick=tick,
         )
-
-    def _learn(self, tick: int) -> None:
-        count = len(self._observed)
-        ticks = np.arange(tick - count + 1.0, tick + 1)
-        self._reuse.observe(self._group[:count], ticks, self._observed)
-        self._idle_after[:] = self._reuse.idle_after(self._group[:1])
-        self._observed.clear()
-
-
-def _never(count: int) -> Column:
-    return np.full(count, np.inf)
-
-
-def _weight_rows(trace: Trace) -> dict[int, int]:
-    """Return the rows of the weights by the read from which each is known."""
-    if trace.weights is None or trace.epochs is None:
-        return {}
-    newest = np.maximum.accumulate(trace.epochs)
-    starts = [0, *(np.flatnonzero(np.diff(newest)) + 1).tolist()]
-    return {start: int(newest[start]) for start in starts}
+        return float(self._policy.key(newcomer)[0]) * (1 + self._policy.margin)
 
 
 def _normalised(row: NDArray[np.float32]) -> Column:

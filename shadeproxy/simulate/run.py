@@ -12,13 +12,14 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import parse_size
 from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import POLICIES, get_policy
-from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.baselines.registry import BASELINES, baseline_hits
 from shadeproxy.simulate.bound import clairvoyant_hits, name_of_bound
+from shadeproxy.simulate.hints import Announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.trace import Trace
 
 MIN = "min"
-NAMES = (*POLICIES, MIN)
+NAMES = (*POLICIES, *BASELINES, MIN)
 
 
 class Cache(NamedTuple):
@@ -130,6 +131,8 @@ def simulate(question: Question, *, progress: Callable[[str, str], None] = lambd
 
 
 def _replay(question: Question, name: str, cache: Cache) -> NDArray[np.bool_]:
+    if name in BASELINES:
+        return baseline_hits(name, question.trace, cache.capacity_bytes)
     policy = get_policy(name, question.objective)
     return Replay(
         question.trace, policy, cache.capacity_bytes, announce=question.announce, seed=question.seed

@@ -1,7 +1,7 @@
 """Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
 
-Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 15 bytes each; hashes of
-object names are kept, and no keys. Call ``write`` on a thread.
+Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 22 bytes each; hashes of
+object names are kept, and of keys only the prefix group. Call ``write`` on a thread.
 """
 
 import os
@@ -9,36 +9,71 @@ import zipfile
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.types import JobContext
+from shadeproxy.core.types import JobContext, Source
+
+VERSION = 2
+SOURCES = tuple(Source)
+NO_RANK = (1 << 16) - 1
+GROUP_BITS = 13
+"""A place is one of ``SOURCES`` in the high bits, and the number of a prefix group in these low ones."""
+NO_GROUP = (1 << GROUP_BITS) - 1
 
 _CHUNK = 65_536
 _MOST_JOBS = 255
+_MOST_READERS = (1 << 16) - 1
 _MOST_EPOCH = (1 << 16) - 1
 _MOST_BYTES = (1 << 32) - 1
+_MOST_MS = (1 << 32) - 1  # seven weeks
+_SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(SOURCES)}
+
+
+class RecordedRead(NamedTuple):
+    """One read of an object. ``group``: its bucket and the first segment of its key; None: not known."""
+
+    object_hash: int
+    size_bytes: int
+    job: JobContext | None
+    source: Source
+    group: str | None
 
 
 class Chunk(NamedTuple):
-    """Reads that will not change any more, columns of shape (n,): object hash, bytes, job, epoch."""
+    """Reads that will not change any more, columns of shape (n,).
+
+    Object hash, bytes, number of the reader (a job's rank), epoch, milliseconds since the first read, place.
+    """
 
     objects: NDArray[np.uint64]
     bytes: NDArray[np.uint32]
-    jobs: NDArray[np.uint8]
+    readers: NDArray[np.uint16]
     epochs: NDArray[np.uint16]
+    times_ms: NDArray[np.uint32]
+    places: NDArray[np.uint16]
+
+
+class Snapshot(NamedTuple):
+    """Reads so far, and the tables of the numbers in them by array name."""
+
+    chunks: list[Chunk]
+    tables: dict[str, NDArray[Any]]
 
 
 class Recording:
-    """A recording, used from one thread; the result of ``chunks`` may be written on another."""
+    """A recording, used from one thread; the result of ``snapshot`` may be written on another."""
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads
         self._chunks: list[Chunk] = []
         self._sealed = 0
         self._jobs: dict[str, int] = {}
+        self._readers: dict[tuple[int, int], int] = {}
+        self._groups: dict[str, int] = {}
+        self._began_s = 0.0
         self._begin()
 
     def __len__(self) -> int:
@@ -49,56 +84,88 @@ class Recording:
         """True if no more reads are kept."""
         return len(self) >= self._most_reads
 
-    def note(self, object_hash: int, size_bytes: int, job: JobContext | None) -> None:
-        """Note one read of an object, of ``size_bytes``."""
+    def note(self, read: RecordedRead, now_s: float) -> None:
+        """Note one read at ``now_s``, which never falls."""
         if self.full:
             return
-        self._hashes.append(object_hash)
-        self._sizes.append(min(size_bytes, _MOST_BYTES))
-        # Jobs beyond those that have a number of their own share the last one.
-        name = "" if job is None else job.job
-        self._numbers.append(self._jobs.setdefault(name, min(len(self._jobs), _MOST_JOBS)))
+        if not len(self):
+            self._began_s = now_s
+        job = read.job
+        self._hashes.append(read.object_hash)
+        self._sizes.append(min(read.size_bytes, _MOST_BYTES))
+        self._numbers.append(self._reader(job))
         self._epochs.append(min(job.epoch or 0, _MOST_EPOCH) if job is not None else 0)
+        self._times.append(min(int(1000 * (now_s - self._began_s)), _MOST_MS))
+        self._places.append(_SOURCE_NUMBERS[read.source] | self._group(read.group))
         if len(self._hashes) >= _CHUNK:
             self._seal()
 
-    def note_many(self, reads: Iterable[tuple[int, int, JobContext | None]]) -> None:
+    def note_many(self, reads: Iterable[RecordedRead], now_s: float) -> None:
         """Note reads as ``note`` does, oldest first."""
-        for object_hash, size_bytes, job in reads:
-            self.note(object_hash, size_bytes, job)
+        for read in reads:
+            self.note(read, now_s)
 
-    def chunks(self) -> list[Chunk]:
+    def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        return list(self._chunks)
+        # Jobs and groups beyond those with a number of their own share the last one: the first name stays.
+        jobs = {number: name for name, number in reversed(self._jobs.items())}
+        return Snapshot(
+            list(self._chunks),
+            {
+                "version": np.array([VERSION]),
+                "reader_jobs": np.array([job for job, _ in self._readers], dtype=np.uint8),
+                "reader_ranks": np.array([rank for _, rank in self._readers], dtype=np.uint16),
+                "job_names": np.array([jobs[number] for number in sorted(jobs)], dtype=np.str_),
+                "group_names": np.array(list(self._groups), dtype=np.str_),
+            },
+        )
+
+    def _reader(self, job: JobContext | None) -> int:
+        name, rank = ("", None) if job is None else (job.job, job.rank)
+        number = self._jobs.setdefault(name, min(len(self._jobs), _MOST_JOBS))
+        reader = number, NO_RANK if rank is None else min(rank, NO_RANK - 1)
+        found = self._readers.get(reader)
+        if found is not None:
+            return found
+        if len(self._readers) > _MOST_READERS:
+            return _MOST_READERS
+        return self._readers.setdefault(reader, len(self._readers))
+
+    def _group(self, name: str | None) -> int:
+        if name is None:
+            return NO_GROUP
+        found = self._groups.get(name)
+        if found is None:
+            if len(self._groups) >= NO_GROUP:
+                return NO_GROUP
+            found = self._groups[name] = len(self._groups)
+        return found
 
     def _begin(self) -> None:
         self._hashes = array("Q")
         self._sizes = array("I")
-        self._numbers = array("B")
+        self._numbers = array("H")
         self._epochs = array("H")
+        self._times = array("I")
+        self._places = array("H")
 
     def _seal(self) -> None:
         if self._hashes:
-            self._chunks.append(
-                Chunk(
-                    np.array(self._hashes, dtype=np.uint64),
-                    np.array(self._sizes, dtype=np.uint32),
-                    np.array(self._numbers, dtype=np.uint8),
-                    np.array(self._epochs, dtype=np.uint16),
-                )
-            )
+            columns = (self._hashes, self._sizes, self._numbers, self._epochs, self._times, self._places)
+            self._chunks.append(Chunk(*map(np.array, columns)))
             self._sealed += len(self._hashes)
             self._begin()
 
 
-def write(chunks: list[Chunk], path: Path) -> None:
-    """Replace the trace file (I/O) by an .npz of the columns. Raises OSError.
+def write(snapshot: Snapshot, path: Path) -> None:
+    """Replace the trace file (I/O) by an .npz of the columns and tables. Raises OSError.
 
     It is written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with
-    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/trace.py).
+    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")
+    chunks = snapshot.chunks
     reads = sum(len(chunk.objects) for chunk in chunks)
     with new.open("wb") as file:
         with zipfile.ZipFile(file, "w") as archive:
@@ -108,6 +175,9 @@ def write(chunks: list[Chunk], path: Path) -> None:
                     np.lib.format.write_array_header_1_0(member, header | {"shape": (reads,)})
                     for chunk in chunks:
                         member.write(chunk[column].data)
+            for name, table in snapshot.tables.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, table, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)

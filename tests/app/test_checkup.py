@@ -40,7 +40,7 @@ def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
         "state": SimpleNamespace(failing=False, is_detached=lambda: False),
         "stats": SimpleNamespace(gauges={}),
         "status": lambda: "ready",
-        "silent_jobs": no_jobs,
+        "doubtful_jobs": no_jobs,
     }
     reloader = SimpleNamespace(settings=settings, memory=MemoryWatch())
     return Checkup(reloader, origin=origin, clock=clock, **(standing | parts))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.app.diagnosis import ProxyState, SilentJob, diagnose
+from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
 from shadeproxy.app.tier_diagnosis import TierFacts
 
 GIB = 1024**3
@@ -173,7 +173,7 @@ def test_a_trouble_is_found_by_its_sign(changes, name, severity, cause, remedy):
         health(last_refusal=REFUSED | {"age_s": 3600.0}),
         {"miss_p90_s": 3.0, "misses": 3},
         {"credentials_left_s": 3600.0},
-        {"silent_jobs": (SilentJob("resnet", 400.0, 0.004, 0.0),)},
+        {"doubtful_jobs": (DoubtfulJob("resnet", True, 4_000, 0.004, "silent"),)},
     ],
 )
 def test_what_is_only_unusual_is_no_trouble(changes):
@@ -181,18 +181,28 @@ def test_what_is_only_unusual_is_no_trouble(changes):
 
 
 @pytest.mark.parametrize(
-    ("left_s", "lapses"),
+    ("is_silent", "name", "remedy"),
     [
-        (90.0, "its order lapses by itself in 90 s: other reads then take its places as they come"),
-        (0.0, "its order has lapsed, so other reads take its places as they come"),
+        (
+            True,
+            "silent job",
+            "if it is dead, forget it and its scores at once: DELETE /v1/jobs/resnet",
+        ),
+        (
+            False,
+            "doubtful job",
+            "announce what it reads, in the order of its reads: until then its pages count for less",
+        ),
     ],
 )
-def test_a_silent_job_is_named_with_what_it_holds(left_s, lapses):
-    (finding,) = diagnose(replace(WELL, silent_jobs=(SilentJob("resnet", 210.4, 0.873, left_s),)))
-    assert (finding.name, finding.severity) == ("silent job", "warning")
-    assert finding.cause == "job 'resnet' is silent and holds 87 % of the cache: it last read 210 s ago"
-    forget = "; if it is dead, forget it and its scores at once: DELETE /v1/jobs/resnet"
-    assert finding.remedy == lapses + forget
+def test_a_job_that_is_hardly_believed_is_named_with_what_it_holds_and_why(is_silent, name, remedy):
+    job = DoubtfulJob("resnet", is_silent, 873_000, 0.873, "3 % of its reads were announced")
+    (finding,) = diagnose(replace(WELL, doubtful_jobs=(job,)))
+    assert (finding.name, finding.severity) == (name, "warning")
+    state = "silent" if is_silent else "hardly believed"
+    held = "873,000 bytes (87 %) of the cache are of its data set"
+    assert finding.cause == f"job 'resnet' is {state}: {held}: 3 % of its reads were announced"
+    assert finding.remedy.endswith(remedy)
 
 
 def test_the_worst_comes_first():

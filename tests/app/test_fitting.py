@@ -47,6 +47,17 @@ def test_a_disk_tier_on_a_tmpfs_counts_and_one_on_disk_does_not(tmp_path):
     assert judge_memory(settings(disk, f"cache.disk.path={tmp_path}"), limit(900 * MIB)).possible
 
 
+def test_read_histories_of_a_big_disk_tier_count(tmp_path):
+    """12 bytes for 2 KiB of 100.5 GiB, at most 768 MiB; 64 MiB of it count to the process."""
+    disk = ["cache.disk.capacity=100 GiB", f"cache.disk.path={tmp_path}"]
+    verdict = judge_memory(settings(*disk), limit(1400 * MIB))
+    assert "539.0 MiB for read histories are 1.4 GiB, but" in verdict.cause
+    assert verdict.remedy == 'set cache.ram.capacity to at most "477 MiB", or raise the limit'
+    assert judge_memory(settings(*disk), limit(1435 * MIB)).possible
+    assert judge_memory(settings(*disk, "policy.name=lru"), limit(900 * MIB)).possible
+    assert judge_memory(settings("cache.disk.capacity=20 TiB", disk[1]), limit(1700 * MIB)).possible
+
+
 @pytest.fixture
 def shm():
     """A directory on a tmpfs."""

@@ -8,7 +8,13 @@ from structlog.testing import capture_logs
 from shadeproxy.app.recording import Recorder
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.simulate.trace import load_trace
+from shadeproxy.core.types import Source
+from shadeproxy.simulate.trace_file import load_trace
+from shadeproxy.telemetry.recording import RecordedRead
+
+
+def read_of(object_hash):
+    return RecordedRead(object_hash, 1, None, Source.RAM, "b/")
 
 
 async def until(condition):
@@ -32,11 +38,11 @@ async def test_it_is_written_when_enough_was_added_and_at_the_end(tmp_path):
     recorder = await asyncio.to_thread(Recorder, path, clock)
     recorder.start()
     await asyncio.sleep(0)
-    recorder.reads.note_many((number, 1, None) for number in range(100))
+    recorder.reads.note_many(map(read_of, range(100)), 0.0)
     clock.advance(60.0)
     await until(path.exists)
     assert await reads_in(path) == 100
-    recorder.reads.note(1, 1, None)  # not a quarter more
+    recorder.reads.note(read_of(1), 0.0)  # not a quarter more
     for _ in range(5):
         clock.advance(60.0)
         await asyncio.sleep(0.001)
@@ -51,7 +57,7 @@ async def test_a_full_recording_is_written_and_told_once(tmp_path):
     with capture_logs() as logs:
         recorder.start()
         await asyncio.sleep(0)
-        recorder.reads.note_many((number, 1, None) for number in range(5))
+        recorder.reads.note_many(map(read_of, range(5)), 0.0)
         clock.advance(60.0)
         await until(lambda: logs)
         await recorder.stop()
@@ -63,7 +69,7 @@ async def test_a_failure_is_a_log_line_and_the_next_try_may_work(tmp_path):
     path = tmp_path / "directory" / "reads.npz"
     path.parent.mkdir()
     recorder = await asyncio.to_thread(Recorder, path, ManualClock())
-    recorder.reads.note(1, 1, None)
+    recorder.reads.note(read_of(1), 0.0)
     path.parent.rmdir()
     with capture_logs() as logs:
         await recorder.stop()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.workloads import importance, uniform
 from shadeproxy_bench.suites import ratios
 

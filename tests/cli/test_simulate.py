@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from shadeproxy.simulate.run import NAMES
+
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
@@ -20,7 +22,7 @@ def test_a_sampler_as_a_table_and_a_picture(shade, here):
     assert result.exit_code == 0
     assert "1,500 reads of 500 objects" in result.stdout
     assert "counted: reads from each job's second epoch on; min: exact MIN" in result.stdout
-    for policy in ("default", "lru", "lfu", "fifo", "random", "static", "importance", "shade", "min"):
+    for policy in NAMES:
         assert result.stdout.count(f"   {policy} ") == 2
     assert (here / "simulate.png").read_bytes()[:4] == b"\x89PNG"
     assert "plot: simulate.png" in result.stderr
@@ -70,7 +72,7 @@ def test_a_trace_file_and_what_is_announced(shade, here):
         (["--trace", "a.npz", "--sampler", "uniform"], "name what to read: --trace FILE.npz, or --sampler"),
         (["--trace", "a.npz"], "a.npz: there is no such file"),
         (["--sampler", "zipf"], "--sampler: 'zipf' is not one of uniform, importance, heavy, lagged, shards"),
-        (["--sampler", "uniform", "--policy", "arc"], "--policy: no policy is called 'arc'"),
+        (["--sampler", "uniform", "--policy", "clock"], "--policy: no policy is called 'clock'"),
         (["--sampler", "uniform", "--cache", "much"], "--cache: 'much': this trace tells no sizes"),
         (
             ["--sampler", "uniform", "--announce", "x"],

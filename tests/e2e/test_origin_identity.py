@@ -78,6 +78,7 @@ def test_a_cache_of_another_origin_is_refused_and_kept(serve, bucket_directory, 
         serve(**other_origin)
     assert f"is a cache of file {bucket_directory}, and the origin is now file" in str(refused.value)
     back = serve(**other_origin | {"origin__path": str(bucket_directory)})
+    wait_for(lambda: not back.stats()["gauges"]["recovering_segments"])
     assert read(back.client(), "00000") == (OBJECT, "ram")
 
 

@@ -70,7 +70,7 @@ def state_of(served) -> dict:
     """All that can be seen from outside, without what only time changes, and the files of the state."""
     jobs = served.get("/v1/jobs")["jobs"]
     for job in jobs:
-        del job["silent_s"]
+        del job["silent_s"], job["silent_reads"]
         for name in ("silent_s", "lapses_after_s", "rate_per_s"):
             job["order"].pop(name, None)
     directory = Path(served.log).parent / "state"

@@ -9,7 +9,8 @@ import urllib.request
 import numpy as np
 import pytest
 
-from shadeproxy.simulate.trace import load_trace
+from shadeproxy.simulate.trace_file import load_trace
+from shadeproxy.telemetry.recording import SOURCES
 
 COUNT, SIZE, EPOCHS = 50, 20_000, 4
 RECORD_BYTES = 20_992  # about; ten of them fit
@@ -66,6 +67,11 @@ def test_a_recording_simulated_hits_as_the_proxy_did(serve, bucket_directory, tm
     assert len(set(ids.values())) == len(ids)
     assert trace.epochs.tolist() == np.repeat(np.arange(EPOCHS), len(orders[0])).tolist()
     assert trace.sizes.tolist() == [SIZE] * len(ids)
+    assert trace.job_of_reads().tolist() == [0] * len(reads)
+    assert (np.diff(trace.times) >= 0).all()
+    assert trace.times[-1] > 0
+    from_ram = [SOURCES[number] == "ram" for number in trace.sources]
+    assert np.sum(from_ram) == sum(epoch["hits_ram"] for epoch in served)
     later = sum(epoch["hits_ram"] for epoch in served[1:]) / sum(epoch["requests"] for epoch in served[1:])
     # Not equal: hits are noted together, so that the proxy may take one for older than another by mistake.
     assert simulated(path, policy)["hit_ratio"] == pytest.approx(later, abs=0.04)

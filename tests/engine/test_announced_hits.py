@@ -8,7 +8,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.workloads import uniform
 

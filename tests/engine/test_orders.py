@@ -13,7 +13,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.hints import Announce
 from shadeproxy.simulate.workloads import importance, uniform
 from shadeproxy_bench.suites.ratios import Reads
 

@@ -114,3 +114,28 @@ def test_a_restored_column_goes_on_as_before():
     assert again.known == 2
     units = np.arange(len(shards()[1]))
     assert again.unit_weights(units).tolist() == column.unit_weights(units).tolist()
+
+
+def halves(count=12):
+    """Samples of half a page each, in shards of five: pages of one or two samples."""
+    hashes, numbers = np.arange(1, count + 1, dtype=np.uint64) // 5, np.arange(count, dtype=np.int64) % 5
+    groups = Groups.of(hashes * np.uint64(0x9E3779B97F4A7C15))
+    return groups, groups.index(numbers * 8, np.full(count, 8, dtype=np.int64), 16)
+
+
+@pytest.mark.parametrize("pages", [False, True])
+@given(batches=BATCHES)
+def test_the_weight_of_reads_drawn_by_weight_is_kept_up_to_date(pages, batches):
+    groups, index = halves() if pages else (None, None)
+    column = ScoreColumn(12, groups, index)
+    for batch in batches:
+        put(column, batch)
+    units = np.arange(len(index) if pages else 12)
+    weights = column.draw_weights(units)
+    if not column.known or not column.mean > 0:
+        assert column.drawn_weight(12) == 0
+        return
+    if not pages:
+        assert [column.draw_weight(one) for one in range(12)] == pytest.approx(weights.tolist())
+    expected = float(weights @ weights / weights.sum())
+    assert column.drawn_weight(12) == pytest.approx(expected, rel=1e-3)

@@ -1,145 +1,130 @@
-"""No policy without a number, no number without its bound. Fixed seeds, pages of one size unless said."""
+"""No policy without a number, no number without its bound. Fixed seeds, pages of one size unless said.
+
+The rows are small forms of those of docs/adr/0027; the study of hit ratios (bench) has all of them.
+"""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from shadeproxy.policy.registry import POLICIES, get_policy
+from shadeproxy.simulate.bound import clairvoyant_hits
+from shadeproxy.simulate.hints import parse_announce
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.trace import Trace
+from shadeproxy.simulate.workloads import importance, lagged, shards, uniform
 
-PAGES, SHARE = 1000, 0.2
-PLACES = int(PAGES * SHARE)
+SHARE = 0.2
 
 
-def shuffled(epochs, seed=1, pages=PAGES):
+def hits_of(trace, policy="default", places=None, announce="none"):
+    places = int(SHARE * trace.objects) if places is None else places
+    return Replay(trace, get_policy(policy), places, announce=parse_announce(announce)).run()
+
+
+def ratio(trace, *args, **options):
+    return hits_of(trace, *args, **options)[trace.counted()].mean()
+
+
+def reads_of(ids):
+    return Trace(np.asarray(ids, np.uint32), int(np.max(ids)) + 1)
+
+
+def zipf(objects, reads, exponent, seed=1):
     random = np.random.default_rng(seed)
-    return [random.permutation(pages) for _ in range(epochs)]
+    odds = np.arange(1.0, objects + 1) ** -exponent
+    return random.permutation(objects)[random.choice(objects, reads, p=odds / odds.sum())]
 
 
-def importance_draws(epochs, pages=1500, batch=64, seed=0):
-    """SHADE's draws: rank in the batch by loss gives the weight ln(rank + 10); draws with replacement."""
-    random = np.random.default_rng(seed)
-    difficulty, weight = random.normal(size=pages), np.full(pages, math.log(10 + batch / 2))
-    draws, weights = [], []
-    for _ in range(epochs):
-        drawn = random.choice(pages, pages, p=weight / weight.sum())
-        draws.append(drawn)
-        weights.append(weight / weight.mean())
-        weight = weight.copy()
-        for start in range(0, pages, batch):
-            part = drawn[start : start + batch]
-            loss = difficulty[part] + random.normal(size=len(part)) / 2
-            weight[part] = np.log(loss.argsort().argsort() + 10)
-    return draws, weights
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        ("default", 1183),
-        ("lru", 849),
-        ("lfu", 1025),
-        ("fifo", 816),
-        ("random", 833),
-        ("static", 840),
-        ("importance", 1185),
-        ("shade", 1189),
-    ],
-)
-def test_golden_hits(simulator, exact_min, policy, expected):
-    """Skewed draws, known weights; a change of a number here is a change of a policy."""
-    random = np.random.default_rng(5)
-    popularity = 1 / np.arange(1, 301) ** 0.5
-    trace = random.choice(300, 3000, p=popularity / popularity.sum())
-    cache = simulator(get_policy(policy), np.ones(300), 60)
-    cache.weight = np.where(random.random(300) < 0.2, np.nan, popularity / popularity.mean())
-    hits = sum(cache.read(int(page)) for page in trace)
-    assert hits == expected
-    assert hits <= exact_min(trace, 60).sum()
-
-
-def test_lru_on_shuffled_epochs_is_the_formula(simulator):
+def test_lru_on_shuffled_epochs_is_the_formula():
     """c + (1 - c) ln(1 - c): at c = 20 % that is 2.1 %."""
     expected = SHARE + (1 - SHARE) * math.log(1 - SHARE)
     assert expected == pytest.approx(0.0215, abs=0.0001)
-    cache = simulator(get_policy("lru"), np.ones(PAGES), PLACES)
-    epochs = [np.mean([cache.read(int(page)) for page in epoch]) for epoch in shuffled(20)]
-    assert np.mean(epochs[1:]) == pytest.approx(expected, abs=0.003)
+    assert ratio(uniform(1000, 20), "lru") == pytest.approx(expected, abs=0.003)
 
 
-@pytest.mark.parametrize("sample", [None, 64])
-@pytest.mark.parametrize("pages", [500, 2000])
-def test_default_on_shuffled_epochs_without_knowledge_is_the_optimum(simulator, exact_min, pages, sample):
-    """A stock client: hit ratio = cached fraction from the second epoch on, staging and all."""
-    epochs = shuffled(4, pages=pages)
-    cache = simulator(
-        get_policy("default"), np.full(pages, 100), SHARE * pages * 100, dead=True, sample=sample
-    )
-    ratios = [np.mean([cache.read(int(page)) for page in epoch]) for epoch in epochs]
-    bound = exact_min(np.concatenate(epochs), int(SHARE * pages)).reshape(4, pages).mean(axis=1)
-    assert all(ratio >= 0.99 * SHARE for ratio in ratios[1:])
-    assert all(ratios <= bound + 1e-9)
-    assert cache.staging.share() * cache.capacity < 100  # room for no page
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8])
+@pytest.mark.parametrize("objects", [500, 2000])
+def test_shuffled_epochs_of_which_nothing_is_known_are_the_optimum(objects, share):
+    trace = uniform(objects, 5)
+    assert ratio(trace, places=int(share * objects)) >= 0.998 * share
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_nobody_beats_the_clairvoyant(simulator, exact_min, announced_run, policy):
-    draws, weights = importance_draws(3, pages=600)
-    for ahead in (None, 0, 0.5):
-        cache = simulator(get_policy(policy), np.ones(600), 120, dead=True)
-        hits = announced_run(cache, draws, weights, ahead)
-        assert hits.sum() <= exact_min(np.concatenate(draws), 120).sum()
+@pytest.mark.parametrize("announce", ["none", "epoch", "next-half"])
+def test_no_policy_beats_the_clairvoyant(policy, announce):
+    trace = importance(600, 3)
+    assert hits_of(trace, policy, announce=announce).sum() <= clairvoyant_hits(trace, 120).sum()
 
 
-def test_importance_draws_by_what_is_known(simulator, exact_min, announced_run):
+def test_importance_draws_by_what_is_known():
     """Design 6.5: LRU 21 %; this epoch announced >= 49 %; the next at half >= 54 %; bound 57 %."""
-    draws, weights = importance_draws(5)
-    places = int(SHARE * 1500)
-
-    def ratio(policy, ahead, sample=None):
-        cache = simulator(get_policy(policy), np.ones(1500), places, dead=True, sample=sample)
-        return announced_run(cache, draws, weights, ahead)[1:].mean()
-
-    bound = exact_min(np.concatenate(draws), places).reshape(5, -1)[1:].mean()
-    this_epoch, next_at_half = ratio("default", 0), ratio("default", 0.5)
-    assert ratio("lru", None) == pytest.approx(0.21, abs=0.02)
-    assert ratio("default", None) > ratio("lru", None)
-    assert this_epoch >= 0.48
-    assert next_at_half >= 0.54
-    assert next_at_half < bound < next_at_half + 0.03
-    assert ratio("default", 0.5, sample=200) == pytest.approx(next_at_half, abs=0.005)
+    trace = importance(1500, 6)
+    bound = clairvoyant_hits(trace, 300)[trace.counted()].mean()
+    assert ratio(trace, "lru") == pytest.approx(0.21, abs=0.02)
+    assert ratio(trace) > ratio(trace, "lru")
+    assert ratio(trace, announce="epoch") >= 0.48
+    assert 0.54 <= ratio(trace, announce="next-half") < bound < ratio(trace, announce="all") + 0.03
 
 
-def test_pages_read_four_times_in_a_row_cost_one_miss_once_staging_is_back(simulator):
-    cache = simulator(get_policy("default"), np.full(3000, 100), 20_000, dead=True)
-    for epoch in shuffled(2, pages=2000):
-        for page in epoch:
-            cache.read(int(page))
-    assert cache.staging.share() * cache.capacity < 100
-    hits = [[cache.read(page) for _ in range(4)] for page in range(2000, 3000)]
-    assert hits[0] == [False] * 4
-    assert hits[1] == [False, False, True, True]
-    assert cache.staging.share() == get_policy("default").staging_share
-    assert np.mean(hits[2:]) == pytest.approx(0.75)
+def test_popular_objects_stay():
+    trace = reads_of(zipf(3000, 60_000, 0.8))
+    ours, lru = (hits_of(trace, policy, 150)[20_000:].mean() for policy in ("default", "lru"))
+    assert ours >= lru + 0.08
 
 
-def test_a_finished_data_set_drains_away_for_the_next(simulator):
-    cache = simulator(get_policy("default"), np.ones(2000), PLACES, dead=True)
-    cache.group[1000:] = 1
-    for epoch in shuffled(3):
-        for page in epoch:
-            cache.read(int(page))
-    ratios = [np.mean([cache.read(int(page) + 1000) for page in epoch]) for epoch in shuffled(6, seed=2)]
-    assert ratios[0] == 0
-    assert ratios[-1] >= 0.99 * SHARE
+def test_a_scan_does_not_flush_what_is_popular():
+    popular = zipf(1000, 40_000, 1.0)
+    ids = np.concatenate([popular[:20_000], 1000 + np.arange(3000), popular[20_000:]])
+    after = slice(23_000, 25_000)
+    hits = hits_of(reads_of(ids), places=200)
+    assert hits[after].mean() >= hits[18_000:20_000].mean() - 0.05
 
 
-def test_variable_sizes_never_exceed_the_capacity(simulator):
+def test_a_loop_a_little_longer_than_the_cache_hits_nearly_as_often_as_can_be():
+    trace = reads_of(np.tile(np.arange(1100), 60))
+    assert not hits_of(trace, "lru", 1000).any()
+    assert hits_of(trace, places=1000).mean() >= clairvoyant_hits(trace, 1000).mean() - 0.05
+
+
+def test_a_finished_dataset_drains_away_for_the_next():
     random = np.random.default_rng(3)
-    sizes = random.integers(1, 100, 300)
-    for policy in POLICIES:
-        cache = simulator(get_policy(policy), sizes, 2000, dead=True)
-        for page in random.integers(0, 300, 1000):
-            cache.read(int(page))
-            assert cache.used + cache.staged_bytes <= 2000
-        assert cache.used == sizes[cache.residents[: cache.count]].sum()
+    ids = [random.permutation(1000) for _ in range(5)] + [1000 + random.permutation(1000) for _ in range(8)]
+    hits = hits_of(reads_of(np.concatenate(ids)), places=1000).reshape(13, 1000).mean(axis=1)
+    assert hits[4] == 1.0
+    assert hits[5] == 0.0
+    assert hits[7:].mean() >= 0.8
+    assert hits[-1] >= 0.98
+
+
+def test_jobs_that_follow_each_other_share_what_the_first_one_fetches():
+    assert ratio(lagged(1000, 5), places=50) >= 0.2
+
+
+def test_pages_read_several_times_in_a_row_cost_one_miss():
+    trace = shards(1000, 4, reads=3, readers=8)
+    assert ratio(trace, places=200) >= ratio(trace, "lru", places=200) - 0.005
+
+
+def test_a_client_that_says_nothing_keeps_its_hot_set_beside_a_job_that_announces_all():
+    random = np.random.default_rng(5)
+    job = 300 + np.concatenate([random.permutation(3000) for _ in range(4)])
+    ids = np.stack([random.integers(0, 300, len(job)), job], axis=1).ravel()
+    jobs = np.tile(np.array([0, 1], np.uint8), len(job))
+    trace = replace(
+        reads_of(ids), jobs=jobs, stock=(0,), epochs=np.repeat(np.arange(4), 6000).astype(np.uint16)
+    )
+    client = hits_of(trace, places=400, announce="all")[jobs == 0]
+    assert client[6000:].mean() >= hits_of(trace, "lru", 400)[jobs == 0][6000:].mean() + 0.3
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_variable_sizes_never_exceed_the_capacity(policy):
+    random = np.random.default_rng(3)
+    trace = replace(reads_of(random.integers(0, 300, 3000)), sizes=random.integers(1, 100, 300))
+    replay = Replay(trace, get_policy(policy), 2000, announce=parse_announce("none"))
+    replay.run()
+    held = trace.sizes[np.flatnonzero(replay.tier >= 0)].sum() if len(trace.sizes) == len(replay.tier) else 0
+    assert 1800 < held <= 2000

@@ -15,27 +15,32 @@ def test_names_find_their_policies():
         "fifo",
         "random",
     }
-    assert {name for name, policy in POLICIES.items() if policy.staging_share} == {"default"}
+    assert {name for name, policy in POLICIES.items() if policy.weighs} == {"importance", "shade"}
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_only_a_policy_that_says_so_looks_at_what_is_announced(name):
-    """Callers spare the others its computation."""
+def test_only_a_policy_that_says_so_looks_at_hints_and_history(name):
+    """Callers spare the others the computation of these columns."""
     columns = PageColumns(
-        next_use_s=np.array([np.inf, np.inf]),
-        weight=np.array([0.5, np.nan]),
+        next_use=np.array([np.inf, np.inf]),
+        rate=np.array([0.1, 0.1]),
+        weight=np.array([np.nan, np.nan]),
         last_use=np.array([7.0, 8.0]),
         admitted=np.array([1.0, 2.0]),
         uses=np.array([3.0, 1.0]),
         size_bytes=np.array([10.0, 20.0]),
-        idle_after=np.array([np.inf, np.inf]),
         draw=np.array([0.2, 0.3]),
         tick=9.0,
     )
     policy = get_policy(name)
-    told = columns._replace(next_use_s=np.array([3.0, 4.0]))
-    assert policy.looks_ahead == (name == "default")
-    assert np.array_equal(policy.key(told), policy.key(columns)) != policy.looks_ahead
+    told = {
+        "looks_ahead": columns._replace(next_use=np.array([3.0, 4.0])),
+        "learns": columns._replace(rate=np.array([0.2, 0.3])),
+        "weighs": columns._replace(weight=np.array([0.5, 2.0])),
+    }
+    for flag, other in told.items():
+        assert np.array_equal(policy.key(other), policy.key(columns)) != getattr(policy, flag)
+    assert policy.looks_ahead == policy.learns == (name == "default")
 
 
 def test_unknown_name_lists_the_names():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import Intent, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Rule
@@ -290,8 +291,8 @@ async def test_a_page_that_leaves_unread_was_wasted(make_fetching):
     assert fetching.counts()[:3] == (2, 1, 1)
 
 
-async def test_the_first_read_of_a_prefetched_page_is_no_reuse(make_fetching):
-    """Else pages would seem to be read again at once, and be called dead soon after."""
+async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching):
+    """Else pages would seem to be read again at once, and those like them, too."""
     fetching = await make_fetching()
     bench = fetching.bench
     fill(bench.origin, 50)
@@ -299,10 +300,12 @@ async def test_the_first_read_of_a_prefetched_page_is_no_reuse(make_fetching):
     await until(lambda: len(bench.cache.residents) == 50)
     for number in range(50):
         await bench.get(f"k{number}")
-    bench.cache.placement.features.learn()
-    group = bench.cache._groups.of(ObjectRef("b", "k0"))
-    # No reuse seen: the limit is twice the span of the reads, not a few ticks.
-    assert bench.cache.placement.features.idle_after([group])[0] >= 90
+    table, histories = bench.cache.residents, bench.cache.placement._histories
+    slots = table.ready()
+    assert table.uses[slots].tolist() == [1] * 50
+    assert histories._reads[slots].tolist() == [1] * 50
+    await bench.get("k7")
+    assert histories._reads[table.first_page(object_hash(ObjectRef("b", "k7")))] == 2
 
 
 @pytest.mark.parametrize("way", ["open", "hit", "handle"])

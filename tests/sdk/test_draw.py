@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from shadeproxy_sdk.draw import importance_order, probabilities, shade_order, smooth
+from shadeproxy_sdk.draw import RankShare, importance_order, probabilities, shade_order, smooth
 
 
 def test_smoothing_starts_at_a_hundredth_and_follows_the_loss():
@@ -95,27 +95,51 @@ def test_draw_depends_on_seed_and_epoch_alone():
     assert draw(1, 2) != draw(1, 3)
 
 
-def pads(resident, repeat, length=1000, samples=500):
-    order = shade_order(skewed(samples), resident, length, repeat=repeat, seed=5, epoch=1)
-    assert order.shape == (length,)
+def pads(resident, repeat, *, length=1000, samples=500, rank=0, ranks=1, frequent=True):
+    share = RankShare(rank, ranks, length)
+    order = shade_order(skewed(samples), resident, share, repeat=repeat, frequent=frequent, seed=5, epoch=1)
+    assert order.shape == (length // ranks,)
     assert order.dtype == np.uint32
     return order
 
 
-def test_pads_repeats_cached_draws_up_to_the_bound():
+def test_pads_repeats_the_share_of_cached_draws_and_leaves_out_misses():
     resident = np.zeros(500, np.bool_)
     resident[::4] = True
-    share = [resident[pads(resident, repeat)].mean() for repeat in (1, 2, 3)]
-    # A quarter of the draws hit; repeated r times they are r of r + 3 parts of the epoch.
-    assert share == pytest.approx([1 / 4, 2 / 5, 3 / 6], abs=0.03)
+    share = [resident[pads(resident, repeat)].mean() for repeat in (1, 2, 3, 4)]
+    assert share[0] == pytest.approx(1 / 4, abs=0.03)
+    assert share[1:3] == [2 * share[0], 3 * share[0]]
+    assert share[3] == min(4 * share[0], 1)
 
 
-def test_pads_interleaves_hits_and_misses_evenly():
+def test_shades_draws_hit_as_published_at_a_quarter_cached_and_three_times_repeated():
+    """The most important quarter of ranks in batches of 64 gets 28.7 % of the draws: 86 % three times."""
+    samples = 6400
+    weights = np.log(np.tile(np.arange(64), samples // 64) + 10.0)
+    resident = weights >= np.quantile(weights, 0.75)
+    chances = weights / weights.sum()
+    share = RankShare(0, 1, samples)
+    order = shade_order(chances, resident, share, repeat=3, frequent=True, seed=0, epoch=1)
+    assert resident[order].mean() == pytest.approx(0.86, abs=0.04)
+    assert np.unique(order).size < 0.35 * samples
+
+
+def test_pads_reads_what_is_cached_first():
     resident = np.zeros(500, np.bool_)
     resident[::4] = True
     hits = resident[pads(resident, 2)]
-    shares = hits.reshape(20, 50).mean(axis=1)
-    assert np.ptp(shares) <= 0.04
+    assert hits[: hits.sum()].all()
+
+
+def test_one_of_several_ranks_reads_what_it_draws_most_often_or_its_turns():
+    nothing = np.zeros(500, np.bool_)
+    first, second = (pads(nothing, 1, rank=rank, ranks=2) for rank in (0, 1))
+    turns = pads(nothing, 1, ranks=2, frequent=False)
+    assert np.bincount(first).max() > np.bincount(turns).max() >= 1
+    assert np.unique(first).size < np.unique(turns).size
+    assert sorted(first.tolist()) != sorted(second.tolist())
+    plain = pads(nothing, 1, frequent=False)
+    assert set(first.tolist()) <= set(plain.tolist())
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -123,3 +147,8 @@ def test_pads_with_nothing_or_everything_cached_is_the_plain_draw(cached):
     plain = pads(np.zeros(500, np.bool_), 1)
     order = pads(np.full(500, cached), 1)
     assert sorted(order.tolist()) == sorted(plain.tolist())
+
+
+def test_an_unseen_sample_may_weigh_one_instead_of_the_mean():
+    chances = probabilities(np.array([3.0, np.nan, 5.0], np.float32), 0.0, unknown=1.0)
+    assert chances == pytest.approx([3 / 9, 1 / 9, 5 / 9])

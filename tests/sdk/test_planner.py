@@ -3,7 +3,7 @@ import math
 import pytest
 
 import shadeproxy_sdk as shade
-from shadeproxy_sdk.planner import ImportanceControl
+from shadeproxy_sdk.planner import ImportanceControl, PublishedControl
 
 
 def run(name, values):
@@ -34,3 +34,24 @@ def test_a_loss_of_zero_is_a_result():
 def test_exactly_one_result_is_taken(both):
     with pytest.raises(shade.ConfigError, match=r"either accuracy=\.\.\. or loss=\.\.\."):
         ImportanceControl().validated(**both)
+
+
+def test_as_published_the_mean_of_the_latest_three_changes_decides():
+    control = PublishedControl()
+    assert control.aggressiveness == 1.0
+    results = [0.5, 0.6, 0.55, 0.5, 0.52, 0.6, math.nan, 0.61]
+    found = [control.validated(accuracy=value, loss=None) for value in results]
+    #  changes:       0  +.1 -.05 -.05 +.02 +.08    0  +.01
+    assert found == [0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]
+    assert [PublishedControl().validated(accuracy=None, loss=1.0)] == [0.0]
+
+
+def test_a_published_switch_goes_on_after_a_checkpoint():
+    control, again = PublishedControl(), PublishedControl()
+    for value in (0.5, 0.4):
+        control.validated(accuracy=value, loss=None)
+    again.restore(control.state())
+    results = [one.validated(accuracy=0.45, loss=None) for one in (control, again)]
+    assert results == [0.0, 0.0]
+    again.restore(ImportanceControl().state())
+    assert again.aggressiveness == 1.0

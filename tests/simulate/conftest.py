@@ -5,10 +5,13 @@ import pytest
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.placement import histories
 from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.hints.order.upcoming import NothingAnnounced
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.simulate.announced import NextUses, parse_announce
-from shadeproxy.simulate.replay import _normalised
+from shadeproxy.simulate.hints import parse_announce, score_updates
+from shadeproxy.simulate.jobs import TraceJobs
+from shadeproxy.simulate.replay import Replay, _normalised
 
 
 class CountingTier:
@@ -23,38 +26,54 @@ class CountingTier:
 
 
 class Weights:
-    """By object hash, which is the id + 1."""
+    """By object hash."""
 
-    column = None
+    def __init__(self, ids):
+        self.ids, self.column = ids, None
 
     def weights_of(self, hashes, _numbers):
         if self.column is None:
             return np.full(len(hashes), np.nan)
-        return self.column[hashes.astype(np.int64) - 1]
+        return self.column[self.ids.of(hashes)]
 
 
-class Upcoming:
-    """The simulator's next uses as the engine asks for them."""
+class Upcoming(NothingAnnounced):
+    """The simulator's jobs as the engine asks for them."""
 
-    abandoned = ()
+    def __init__(self, jobs, ids_by_hash):
+        self.jobs, self.ids, self.at = jobs, ids_by_hash, 0
 
-    def __init__(self, trace, announce):
-        self.next_uses = NextUses(trace, announce) if announce.epochs else None
-        self.at = 0
+    def expect(self, hashes, numbers, tick):
+        if self.jobs is None:
+            return super().expect(hashes, numbers, tick)
+        return self.jobs.until(self.ids.of(hashes), self.at)
 
-    def next_use_s(self, hashes, _numbers):
-        if self.next_uses is None:
-            return np.full(len(hashes), np.inf)
-        return self.next_uses.until(hashes.astype(np.int64) - 1, self.at)
+
+class Ids:
+    """Ids by object hash."""
+
+    def __init__(self, hashes):
+        self.order = np.argsort(hashes)
+        self.sorted = hashes[self.order]
+
+    def of(self, hashes):
+        return self.order[self.sorted.searchsorted(hashes)]
 
 
 @pytest.fixture
-def engine_hits():
+def engine_hits(monkeypatch):
     """What the engine's placement makes of a trace: which reads hit."""
 
     def run(trace, policy, capacity_bytes, announce="none", seed=0):
-        residents, tier, weights = Residents(1), CountingTier(capacity_bytes), Weights()
-        upcoming = Upcoming(trace, parse_announce(announce))
+        announced = parse_announce(announce)
+        sizes = np.ones(trace.objects, int) if trace.sizes is None else trace.sizes
+        hashes = Replay(trace, get_policy(policy), capacity_bytes, announce=announced, seed=seed).hashes
+        monkeypatch.setattr(histories, "_BYTES_PER_GHOST", max(sizes.mean(), 1) / 32)
+        monkeypatch.setattr(histories, "_LEAST_GHOSTS", 1)
+        hinted = announced.any or trace.weights is not None
+        jobs = TraceJobs(trace, announced) if hinted else None
+        residents, tier = Residents(1), CountingTier(capacity_bytes)
+        upcoming, weights = Upcoming(jobs, Ids(hashes)), Weights(Ids(hashes))
         placement = Placement(
             residents,
             [tier],
@@ -63,37 +82,37 @@ def engine_hits():
             next_uses=upcoming,
             rng=np.random.default_rng(seed),
         )
-        sizes = np.ones(trace.objects, int) if trace.sizes is None else trace.sizes
+        starts = {0, *range(0, len(trace.ids), 256), *score_updates(trace, announced)}
 
         def evict(slot, _reason):
             residents.displace(slot)
             tier.used_bytes -= int(residents.record_bytes[slot])
+            placement.leave(slot)
             residents.remove(slot)
 
         hits, epoch = np.zeros(len(trace.ids), bool), -1
         for number, page in enumerate(trace.ids.tolist()):
-            if upcoming.next_uses is not None and number % 256 == 0:
-                upcoming.next_uses.begin(number, min(number + 256, len(trace.ids)))
+            if number in starts:
+                start, stop = number, min([one for one in starts if one > number], default=len(trace.ids))
+                explained = np.zeros(stop - start, bool) if jobs is None else jobs.begin(start, stop)
             upcoming.at = number
             if trace.weights is not None and trace.epochs[number] > epoch:
                 epoch = int(trace.epochs[number])
                 weights.column = _normalised(trace.weights[epoch])
-            slot = residents.first_page(page + 1)
+            hashed = hashes.item(page)
+            slot = residents.first_page(hashed)
             if slot is not None:
                 hits[number] = True
-                placement.note_use(slot)
+                placement.note_use(slot, explained=bool(explained[number - start]))
                 continue
-            placement.note_miss(page + 1, 0, 0)
-            slot = residents.add(
-                page + 1, 0, etag=1, body_bytes=int(sizes[page]), group=0, tick=placement.tick
-            )
+            placement.note_miss(hashed, 0, 0, explained=bool(explained[number - start]))
+            slot = residents.add(hashed, 0, etag=1, body_bytes=int(sizes[page]), group=0, tick=placement.tick)
             residents.record_bytes[slot] = sizes[page]
+            placement.enter(slot)
             if placement.find_place(slot, 0, evict) is not None:
                 residents.place(slot, 0, 0, int(sizes[page]))
-            elif placement.find_staging_place(slot, evict) is not None:
-                residents.place(slot, 0, 0, int(sizes[page]), staged=True)
             else:
-                placement.note_bypass(slot)
+                placement.leave(slot)
                 residents.remove(slot)
         return hits
 

@@ -7,8 +7,8 @@ import pytest
 
 from shadeproxy.policy.registry import POLICIES, get_policy
 from shadeproxy.simulate import replay
-from shadeproxy.simulate.announced import Announce, parse_announce
 from shadeproxy.simulate.bound import clairvoyant_hits
+from shadeproxy.simulate.hints import Announce, parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.workloads import importance, shards, uniform
 

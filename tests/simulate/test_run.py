@@ -7,7 +7,7 @@ import pytest
 
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.simulate import plots
-from shadeproxy.simulate.announced import Announce
+from shadeproxy.simulate.hints import Announce
 from shadeproxy.simulate.run import NAMES, Question, parse_caches, parse_policies, simulate
 from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.workloads import importance, lagged, shards, uniform
@@ -30,7 +30,7 @@ def test_shuffled_epochs_are_the_formulas(share):
 
 
 def test_a_stock_client_gets_the_cached_fraction_of_a_big_data_set_too():
-    """An epoch begins with a few pages that the last has just read: no reason to stage (ADR 0010)."""
+    """An epoch begins with a few pages that the last has just read: no reason to keep what comes."""
     assert rows_of(uniform(100_000, 2, seed=3), "default", "20%").rows[0].hit_ratio >= 0.99 * 0.2
 
 
@@ -121,15 +121,21 @@ def test_bad_sizes_where_sizes_are_known():
 
 def test_policies_by_name():
     assert parse_policies("all") == list(NAMES) == [
-        "default", "lru", "lfu", "fifo", "random", "static", "importance", "shade", "min",
+        "default", "lru", "lfu", "fifo", "random", "static", "importance", "shade",
+        "s3-fifo", "w-tinylfu", "arc", "2q", "sieve", "min",
     ]  # fmt: skip
     assert parse_policies("lru, lru,min") == ["lru", "min"]
     with pytest.raises(
-        ConfigError, match="--policy: no policy is called 'arc'; write all, or some of default"
+        ConfigError, match="--policy: no policy is called 'clock'; write all, or some of default"
     ):
-        parse_policies("lru,arc")
+        parse_policies("lru,clock")
     with pytest.raises(ConfigError, match="--policy: none is named"):
         parse_policies(" ")
+
+
+def test_every_policy_has_a_line_in_plots_and_no_two_are_alike():
+    assert set(plots._STYLES) == set(NAMES)
+    assert len(set(plots._STYLES.values())) == len(NAMES)
 
 
 def test_the_plot(tmp_path, monkeypatch):

@@ -32,17 +32,26 @@ def announce(hints, ids, *, epoch=0, rank=0, offset=0, job="one", now_s=NOW_S):
     hints.orders.settle()
 
 
-def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES):
-    """One by one, as misses are noted."""
-    for number in ids:
-        hints.orders.note_read(int(hashes[number]), 0, JobContext(job, epoch), now_s)
+def tick_of(hints):
+    """The latest tick that the hints heard of."""
+    return hints.expectations._tick
 
 
-def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES):
+def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES, gap=1):
+    """One by one, as misses are noted; ``gap`` ticks from one to the next. Return which are explained."""
+    context = JobContext(job, epoch) if job else None
+    return [
+        hints.expectations.note_read(int(hashes[number]), 0, context, now_s, tick_of(hints) + gap)
+        for number in ids
+    ]
+
+
+def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES, gap=1):
     """As hits are noted."""
     ids = np.asarray(list(ids), dtype=np.int64)
     jobs = [JobContext(job) if job else None] * len(ids)
-    hints.orders.note_reads(hashes[ids], np.zeros(len(ids), dtype=np.int64), jobs, now_s)
+    places, tick = np.zeros(len(ids), dtype=np.int64), tick_of(hints) + gap * len(ids)
+    return hints.expectations.note_reads(hashes[ids], places, jobs, now_s, tick).tolist()
 
 
 def coming(hints, count=1 << 20, job="one", skip=0):
@@ -63,10 +72,10 @@ class Long:
         announce(self.hints, (self.order if order is None else order).tolist(), **kwargs)
 
     def read(self, ids, now_s=NOW_S, job="one", **kwargs):
-        read(self.hints, np.asarray(ids).tolist(), now_s, job, hashes=self.hashes, **kwargs)
+        return read(self.hints, np.asarray(ids).tolist(), now_s, job, hashes=self.hashes, **kwargs)
 
-    def read_together(self, ids, now_s=NOW_S, job="one"):
-        read_together(self.hints, ids, now_s, job, hashes=self.hashes)
+    def read_together(self, ids, now_s=NOW_S, job="one", **kwargs):
+        return read_together(self.hints, ids, now_s, job, hashes=self.hashes, **kwargs)
 
     def steadily(self, ids, per_s, start_s=NOW_S, job="one"):
         """Read at a rate; when it ends."""
@@ -74,9 +83,20 @@ class Long:
             self.read(ids[position : position + 10], start_s + position / per_s, job)
         return start_s + len(ids) / per_s
 
-    def seconds(self, ids):
+    def expect(self, ids, tick=None):
+        """Ticks to the announced read, and reads per tick by draws."""
+        ids, at = np.asarray(ids), tick_of(self.hints) if tick is None else tick
+        return self.hints.expectations.expect(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32), at)
+
+    def ticks(self, ids, tick=None):
+        return self.expect(ids, tick)[0]
+
+    def announces(self, ids):
         ids = np.asarray(ids)
-        return self.orders.next_use_s(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32))
+        return self.orders.announces(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32))
+
+    def trust(self, job="one"):
+        return self.hints.expectations.belief(job).order_trust
 
     @property
     def state(self):

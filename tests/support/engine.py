@@ -44,7 +44,9 @@ async def slowly(work: Callable[[], None]) -> None:
 
 
 class Weights:
-    """Importance by object hash, or by hash and page number, set by tests."""
+    """Importance by object hash, or by hash and page number, set by tests. As ``NextUses``: pages are drawn
+    by it.
+    """
 
     def __init__(self) -> None:
         self.by_hash: dict[int, float] = {}
@@ -54,6 +56,16 @@ class Weights:
         pages = zip(object_hashes.tolist(), numbers.tolist(), strict=True)
         found = [self.by_page.get(page, self.by_hash.get(page[0], np.nan)) for page in pages]
         return np.array(found, dtype=np.float64)
+
+    def expect(
+        self, object_hashes: np.ndarray, numbers: np.ndarray, _tick: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        drawn = max(len(self.by_hash) + len(self.by_page), 1)
+        weights = self.weights_of(object_hashes, numbers)
+        return np.full(len(weights), np.inf), np.nan_to_num(weights) / drawn
+
+    def announces(self, object_hashes: np.ndarray, _numbers: np.ndarray) -> np.ndarray:
+        return np.zeros(len(object_hashes), dtype=np.bool_)
 
 
 @dataclass
@@ -150,7 +162,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             media,
             policy=get_policy(policy),
             weights=hints or weights,
-            next_uses=next_uses if hints is None else hints.orders,
+            next_uses=(next_uses or weights) if hints is None else hints.expectations,
             pins=pins,
             stats=stats,
             ledger=ledger,
@@ -172,7 +184,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             clock=clock,
             page_size=page_size,
             verdicts=Verdicts(60.0) if verdicts else None,
-            orders=None if hints is None else hints.orders,
+            orders=None if hints is None else hints.expectations,
             recording=recording,
             upstreams=upstreams,
         )

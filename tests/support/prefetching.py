@@ -30,7 +30,6 @@ class FakeOrders:
 
     orders: dict[str, Order] = field(default_factory=dict)
     listeners: list[Callable[[], None]] = field(default_factory=list)
-    abandoned: tuple[()] = ()
 
     def outlooks(self) -> list[Outlook]:
         return [
@@ -48,13 +47,21 @@ class FakeOrders:
     def on_change(self, listener: Callable[[], None]) -> None:
         self.listeners.append(listener)
 
-    def next_use_s(self, object_hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    def expect(
+        self, object_hashes: np.ndarray, numbers: np.ndarray, tick: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         assert object_hashes.shape == numbers.shape
+        assert tick >= 0
         due: dict[int, float] = {}
         for order in self.orders.values():
             for place, sample in enumerate(order.coming[order.position :]):
                 due.setdefault(object_hash(order.samples[sample].ref), float(place))
-        return np.array([due.get(int(one), np.inf) for one in object_hashes])
+        soonest = np.array([due.get(int(one), np.inf) for one in object_hashes])
+        return soonest, np.zeros(len(soonest))
+
+    def announces(self, object_hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        soonest, _ = self.expect(object_hashes, numbers, 0.0)
+        return np.isfinite(soonest)
 
     def announce(self, job: str, order: Order) -> None:
         self.orders[job] = order

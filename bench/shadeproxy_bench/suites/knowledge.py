@@ -6,7 +6,6 @@ contains the worst call.
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.engine.index.residents import Residents
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.hints.hashing import object_hash
@@ -30,6 +29,7 @@ from shadeproxy_bench.rounds import measured
 
 _JOB = "bench"
 _PAGE_BYTES = 100_000
+_READS = 64
 _NOW_S = 1.0
 
 
@@ -119,20 +119,23 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     newcomer = slot
     table.record_bytes[newcomer] = _PAGE_BYTES
     tier = _Books(residents * _PAGE_BYTES)
-    # No staging share, for which such a tier would have to make room at once.
-    policy = replace(default_policy(), staging_share=0.0)
     placement = Placement(
         table,
         [cast(Tier, tier)],
-        policy=policy,
+        policy=default_policy(),
         weights=hints,
-        next_uses=hints.orders,
+        next_uses=hints.expectations,
         rng=np.random.default_rng(0),
     )
 
     def evict(_slot: int, _reason: str) -> None:
         tier.full = False
 
+    # A job counts once it reads.
+    for tick in range(1, _READS + 1):
+        hashed = object_hash(_ref(tick))
+        hints.expectations.note_read(hashed, 0, JobContext(_JOB), _NOW_S, residents + float(tick))
+    placement.tick = residents + float(_READS)
     spent = []
     for _ in range(choices):
         tier.full = True

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shadeproxy.policy.registry import get_policy
-from shadeproxy.simulate.announced import Announce, parse_announce
 from shadeproxy.simulate.bound import clairvoyant_hits
+from shadeproxy.simulate.hints import Announce, parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.workloads import importance, lagged, uniform

@@ -18,7 +18,7 @@ class OrderSummary(msgspec.Struct):
     ``believed``: reads follow the order; otherwise it is not used. ``found``: reads close to their announced
     position; ``surprises``: other reads; ``missed``: announced ids that were passed by unread. ``silent_s``:
     seconds since the job's last read. After ``lapses_after_s`` of silence, or when all its ranks have ended,
-    the order is ``lapsed``: nothing is kept or fetched for it until the job reads again.
+    the order is ``lapsed``: nothing is fetched for it until the job reads again.
     """
 
     epochs: dict[str, int]
@@ -36,6 +36,11 @@ class OrderSummary(msgspec.Struct):
 
 
 class JobSummary(msgspec.Struct):
+    """``order_trust`` and ``score_trust``: how far reads bear out its order and its scores, from 0 to 1.
+    ``gap_reads``: reads of all clients from one of its reads to the next. ``silent_reads``: those since its
+    last read, 0 as long as that is usual. ``trust_reason``: why, in words.
+    """
+
     job: str
     dataset: str | None
     digest: str | None
@@ -48,6 +53,11 @@ class JobSummary(msgspec.Struct):
     in_use: bool
     scores: ScoreSummary
     progress: dict[str, RankProgress]
+    order_trust: float
+    score_trust: float
+    gap_reads: float | None
+    silent_reads: int
+    trust_reason: str
     order: OrderSummary | None = None
 
 

@@ -51,6 +51,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
+    context.stats.before_showing()  # so that reads that were hits are counted, of this job and of others
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
@@ -73,6 +74,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
+    context.stats.before_showing()
     return answer_json(_summary(context, context.hints.jobs.get(request.match_info["job"])))
 
 
@@ -194,6 +196,7 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
     space = context.hints.space(job.name)
     column = context.hints.scoreboard.get(job.name)
     mean = column.mean if column is not None else math.nan
+    belief = context.hints.expectations.belief(job.name)
     return JobSummary(
         job=job.name,
         dataset=job.dataset,
@@ -208,4 +211,9 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         scores=ScoreSummary(column.known if column else 0, None if math.isnan(mean) else mean),
         order=order_summary(context, job.name),
         progress={str(rank): RankProgress(*at) for rank, at in sorted(job.progress.items())},
+        order_trust=belief.order_trust,
+        score_trust=belief.score_trust,
+        gap_reads=belief.gap_reads,
+        silent_reads=belief.silent_reads,
+        trust_reason=belief.reason,
     )

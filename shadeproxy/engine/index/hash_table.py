@@ -7,6 +7,9 @@ big one: they grow at different times, so a million entries never move at once (
 
 from array import array
 
+import numpy as np
+from numpy.typing import NDArray
+
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads page numbers over the hash space
 _SHARDS_LOG2 = 8
@@ -21,6 +24,11 @@ _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _
 def page_hash(object_hash: int, number: int) -> int:
     """Return the 64-bit hash of page ``number``; page 0 has the object's own."""
     return (object_hash + number * _ODD) & _MASK
+
+
+def page_hashes(object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Return ``page_hash`` of many pages; all columns of shape (n,)."""
+    return object_hashes + numbers.astype(np.uint64) * np.uint64(_ODD)
 
 
 class PageTable:

@@ -3,8 +3,6 @@
 Laws: no I/O; plain defs; a slot is in one place at a time, which the table of residents remembers.
 """
 
-from collections import OrderedDict
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,15 +12,13 @@ Slots = NDArray[np.int64]
 
 
 class Members:
-    """The slots of one tier in a dense array (for uniform sampling), and staged slots apart, by recency.
-    Pinned slots are never victims: only their number and record bytes are kept.
+    """The slots of one tier in a dense array, for uniform sampling. Pinned slots are never victims: only
+    their number and record bytes are kept.
     """
 
     def __init__(self) -> None:
         self._bind(np.zeros(COLUMN_CAPACITY, dtype=np.int64))
         self.count = 0
-        self.staged: OrderedDict[int, int] = OrderedDict()  # slot -> record bytes, oldest first
-        self.staged_bytes = 0
         self.pinned = 0
         self.pinned_bytes = 0
 
@@ -32,12 +28,12 @@ class Members:
 
     @property
     def pages(self) -> int:
-        """Number of pages: unstaged, staged and pinned."""
-        return self.count + len(self.staged) + self.pinned
+        """Number of pages, the pinned ones included."""
+        return self.count + self.pinned
 
     @property
     def slots(self) -> Slots:
-        """View of the unstaged members, in no order."""
+        """View of the members, in no order."""
         return self._slots[: self.count]
 
     def append(self, slot: int) -> int:

@@ -1,4 +1,4 @@
-"""Prefix groups: pages whose reuse is estimated together, and found together by a purge.
+"""Prefix groups: pages whose next reads are learnt together, and found together by a purge.
 
 A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "imagenet/"),
 which is how datasets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes share

@@ -30,11 +30,8 @@ from shadeproxy.tiers.rows import Rows
 
 __all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
-# In place of a position among the members.
-_STAGED = -1
-_PINNED = -2
-# In place of a location, until there is one.
-_NOWHERE = 0
+_PINNED = -1  # in place of a position among the members
+_NOWHERE = 0  # in place of a location, until there is one
 
 
 class Residents:
@@ -184,9 +181,9 @@ class Residents:
 
     def take_in(
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
-    ) -> Slots:
-        """Add unverified pages that are in ``tier`` already. Return the indices of rows left out, because
-        their page has a slot. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
+    ) -> tuple[Slots, Slots]:
+        """Add unverified pages that are in ``tier`` already. Return their slots, and the indices of rows left
+        out, because their page has a slot. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -212,11 +209,9 @@ class Residents:
         self.members[tier].pinned += int(held.sum())
         self.members[tier].pinned_bytes += int(self.record_bytes[slots[held]].sum())
         self.tier[slots] = tier
-        return np.flatnonzero(~entered)
+        return slots, np.flatnonzero(~entered)
 
-    def place(
-        self, slot: int, tier: int, location: Location, record_bytes: int, *, staged: bool = False
-    ) -> None:
+    def place(self, slot: int, tier: int, location: Location, record_bytes: int) -> None:
         """Make the page readable from ``location`` of ``tier``."""
         assert self.tiers[slot] == NO_TIER, "placed twice"
         # Set the location before the tier that makes it count (columns.py).
@@ -225,19 +220,15 @@ class Residents:
         self.stamps[slot] += 1
         self.tiers[slot] = tier
         self._show(slot)
-        self._enter(slot, staged=staged)
+        self._enter(slot)
 
-    def _enter(self, slot: int, *, staged: bool = False) -> None:
+    def _enter(self, slot: int) -> None:
         """Add a slot to the pages of its tier."""
         members = self.members[self.tiers[slot]]
         if self.holds[slot]:
             self._positions[slot] = _PINNED
             members.pinned += 1
             members.pinned_bytes += self.sizes[slot]
-        elif staged:
-            self._positions[slot] = _STAGED
-            members.staged[slot] = self.sizes[slot]
-            members.staged_bytes += self.sizes[slot]
         else:
             self._positions[slot] = members.append(slot)
 
@@ -246,8 +237,6 @@ class Residents:
         if position == _PINNED:
             members.pinned -= 1
             members.pinned_bytes -= self.sizes[slot]
-        elif position == _STAGED:
-            members.staged_bytes -= members.staged.pop(slot)
         else:
             moved = members.swap_remove(position)
             if moved >= 0:
@@ -292,37 +281,16 @@ class Residents:
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1
 
-    def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Note demand reads, oldest first, of slots that may repeat. Return their reuse distances in
-        ticks, nan for the first use of a prefetched page.
-        """
-        order = np.argsort(slots, kind="stable")
-        sorted_slots, sorted_ticks = slots[order], ticks[order]
-        before = self.last_use[sorted_slots]
-        again = np.flatnonzero(sorted_slots[1:] == sorted_slots[:-1]) + 1
-        before[self.uses[sorted_slots] == 0] = np.nan
-        before[again] = sorted_ticks[again - 1]
-        distances = np.empty(len(slots))
-        distances[order] = sorted_ticks - before
+    def use(self, slot: int, tick: float) -> None:
+        """Note one demand read."""
+        self.last_use[slot] = tick
+        self.uses[slot] += 1
+
+    def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> None:
+        """Note demand reads, oldest first, of slots that may repeat."""
         # With equal slots the last assignment stays, which is the latest tick.
-        self.last_use[sorted_slots] = sorted_ticks
+        self.last_use[slots] = ticks
         np.add.at(self.uses, slots, 1)
-        for slot in self.staged_in(slots).tolist():
-            self.members[self.tiers[slot]].staged.move_to_end(slot)
-        return distances
-
-    def staged_in(self, slots: Slots) -> Slots:
-        """Return those of ``slots`` that are staged."""
-        staged: Slots = slots[(self._position[slots] == _STAGED) & (self.tier[slots] != NO_TIER)]
-        return staged
-
-    def is_staged(self, slot: int) -> bool:
-        return self.tiers[slot] != NO_TIER and self._positions[slot] == _STAGED
-
-    def unstage(self, slot: int) -> None:
-        """Make a staged page an ordinary member of its tier."""
-        self._depart(slot)
-        self._enter(slot)
 
     def remove(self, slot: int) -> None:
         """Forget a page that is in no tier (``displace`` it first)."""
@@ -335,15 +303,6 @@ class Residents:
             if not others:
                 del self._other_pages[object_hash]
         self._free.append(slot)
-
-    def use(self, slot: int, tick: float) -> float:
-        """Note one demand read. Return the reuse distance in ticks, nan for a prefetched page's first."""
-        distance = tick - float(self.last_use[slot]) if self.uses[slot] else np.nan
-        self.last_use[slot] = tick
-        self.uses[slot] += 1
-        if self.is_staged(slot):
-            self.members[self.tiers[slot]].staged.move_to_end(slot)
-        return distance
 
     def _show(self, slot: int) -> None:
         if self._share is not None and not self.unverified[slot]:

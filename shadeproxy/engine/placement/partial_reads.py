@@ -1,12 +1,10 @@
 """Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
-Laws: plain defs; decided before a flight starts, by the facts of that moment: a page that would win a place,
-or be staged and read again, is fetched whole; a part of a short page, or of nearly all of it, saves little.
+Laws: plain defs; decided before a flight starts, by the facts of that moment: a page that would win a place
+is fetched whole; a part of a short page, or of nearly all of it, saves little.
 """
 
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.index.prefix_groups import PrefixGroups
-from shadeproxy.engine.index.residents import page_hash
 from shadeproxy.engine.placement.candidates import RECORD_BYTES
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
@@ -19,28 +17,14 @@ _LEAST_SAVED_BYTES = 64 * 1024
 class PartialReads:
     """Decides with ``placement`` on pages that are neither resident nor on their way."""
 
-    def __init__(self, placement: Placement, pins: Pins, groups: PrefixGroups) -> None:
+    def __init__(self, placement: Placement, pins: Pins) -> None:
         self._placement = placement
         self._pins = pins
-        self._groups = groups
 
-    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool) -> bool:
-        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``; the page then counts as
-        bypassed. ``staged``: the result of ``PageCache.miss`` for it just now.
-        """
+    def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
+        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``. Note the miss first."""
         if page_bytes - part_bytes < _LEAST_SAVED_BYTES:
             return False
         hashed, size = object_hash(ref), page_bytes + RECORD_BYTES
-        if self._placement.admits(hashed, number, size, pinned=self._pins.covers(ref)):
-            return False
-        page, parts = page_hash(hashed, number), self._placement.parts
-        if size <= self._placement.staging_bytes:
-            if staged:
-                return False
-            group = self._groups.of(ref)
-            pays = parts.whole_pays(group, part_bytes / page_bytes)
-            parts.on_first(page, group)
-            if pays:
-                return False
-        self._placement.pass_by(page, size)
-        return True
+        part, pinned = part_bytes / page_bytes, self._pins.covers(ref)
+        return not self._placement.admits(hashed, number, size, pinned=pinned, part=part)

@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
+from shadeproxy.core.off_loop import OffLoop, at_once
 from shadeproxy.engine.index.residents import Residents, Slots, page_hash
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
 from shadeproxy.engine.placement.free_runs import cheapest_run
+from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
 from shadeproxy.engine.placement.pins import PINNED_SHARE
 from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.keeping import keeping_ahead
-from shadeproxy.policy.parts import PartReads
 from shadeproxy.policy.select import admission_bar, choose_victims
-from shadeproxy.policy.staging import StagingShare
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
 from shadeproxy.tiers.tier import Tier
@@ -53,35 +53,56 @@ class Placement:
         weights: WeightSource,
         next_uses: NextUses,
         rng: np.random.Generator,
+        off_loop: OffLoop = at_once,
     ) -> None:
+        """``off_loop``: carries out what takes longer than a turn of the loop may."""
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
-        self.features = PageFeatures(residents, weights, next_uses, rng)
+        capacity_bytes = sum(tier.capacity_bytes for tier in tiers) if policy.learns else 0
+        self._histories = PageHistories(
+            residents, capacity_bytes, seed=int(rng.integers(1 << 62)), off_loop=off_loop
+        )
+        self.features = PageFeatures(
+            residents, self._policy, weights=weights, next_uses=next_uses, histories=self._histories, rng=rng
+        )
         self._rng = rng
-        self._staging = StagingShare(policy.staging_share)
-        self.parts = PartReads()
         self._drawn = [EvictionPool(residents, index) for index in range(len(tiers))]
-        self._beats_all = replace(policy, admits_always=True)  # for staged and pinned pages
+        self._beats_all = replace(self._policy, admits_always=True)  # for pinned pages
 
     # ------------------------------------------------------------------ reads
 
-    def note_use(self, slot: int) -> None:
-        """Note a demand read of a resident page."""
+    def note_use(self, slot: int, *, explained: bool = False) -> None:
+        """Note a demand read of a resident page. ``explained``: by an order or a score."""
         self.tick += 1
-        distance = self._residents.use(slot, self.tick)
-        self.features.observe(int(self._residents.group[slot]), self.tick, distance)
-        if self._residents.is_staged(slot):
-            self._note_staged_uses([slot])
+        self._residents.use(slot, self.tick)
+        if self._policy.learns and not explained:
+            self._histories.read(slot, self.tick)
 
-    def note_uses(self, slots: Slots) -> None:
+    def note_uses(self, slots: Slots, explained: NDArray[np.bool_] | None = None) -> None:
         """Note demand reads of resident pages, oldest first; a page may have been read several times."""
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
-        distances = self._residents.use_many(slots, ticks)
-        self.features.observe_many(self._residents.group[slots], ticks, distances)
-        self._note_staged_uses(self._residents.staged_in(slots).tolist())
+        self._residents.use_many(slots, ticks)
+        if self._policy.learns:
+            own = slice(None) if explained is None else ~explained
+            self._histories.read_many(slots[own], ticks[own])
+
+    def enter(self, slot: int) -> None:
+        """Note that a page got a slot."""
+        if self._policy.learns:
+            self._histories.enter(slot, self.tick)
+
+    def enter_many(self, slots: Slots) -> None:
+        """Note that pages of an earlier process got slots."""
+        if self._policy.learns:
+            self._histories.enter_many(slots, self.tick)
+
+    def leave(self, slot: int) -> None:
+        """Note that a page is about to lose its slot."""
+        if self._policy.learns:
+            self._histories.leave(slot)
 
     def deserving(self, slots: Slots) -> Slots:
         """Return the pages of a lower tier that may win a place in the first one, the most wanted first.
@@ -93,26 +114,29 @@ class Placement:
             return slots
         members = self._sample(0, 1)
         bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
-        keys = self._policy.key(self._columns(slots))
+        keys = self._policy.key(self.features.of(slots, self.tick, displacing=len(slots))) * (
+            1 + self._policy.margin
+        )
         keys = np.where(self._residents.pinned[slots], -np.inf, keys)
         order = np.argsort(keys, kind="stable")
         deserving: Slots = slots[order][keys[order] < bar]
         return deserving
 
-    def note_miss(self, object_hash: int, number: int, group: int) -> bool:
-        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
+    def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
+        """Note a demand read of a missing page. ``explained``: by an order or a score."""
         self.tick += 1
-        self.features.observe(group, self.tick, np.nan)
-        page = page_hash(object_hash, number)
-        staged = self._staging.on_miss(page, self._tiers[0].capacity_bytes, self.tick)
-        if staged:
-            self.parts.on_again(page)
-        return staged
+        if self._policy.learns and not explained:
+            self._histories.missed(page_hash(object_hash, number), group, self.tick)
 
     # ------------------------------------------------------------------ decisions
 
-    def admits(self, object_hash: int, number: int, size_bytes: int, *, pinned: bool) -> bool:
-        """Return whether a record would win a place now. A guess: ``find_place`` decides."""
+    def admits(
+        self, object_hash: int, number: int, size_bytes: int, *, pinned: bool, part: float = 1.0
+    ) -> bool:
+        """Return whether a record would win a place now. A guess: ``find_place`` decides.
+
+        ``part``: the share of the page that a hit would save, where its readers want less than all of it.
+        """
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return True
         newcomer = AdmissionCandidates(
@@ -121,7 +145,9 @@ class Placement:
             np.array([size_bytes], dtype=np.int64),
             np.array([pinned], dtype=np.bool_),
         )
-        bar = float(self._policy.key(self.features.of_candidates(newcomer, self.tick))[0])
+        bar = admission_bar(self._policy, self.features.of_candidates(newcomer, self.tick))
+        if self._policy.learns:
+            bar /= part
         return any(
             self._room_bytes(index) >= size_bytes or self._worst_key(index) > bar
             for index in range(len(self._tiers))
@@ -152,22 +178,19 @@ class Placement:
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
-        keys = self._policy.key(self.features.of_candidates(candidates, self.tick))
+        keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * (
+            1 + self._policy.margin
+        )
         wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the free room, without staging, of tiers that have ``least_bytes`` or more of it."""
+        """Return the free room of tiers that have ``least_bytes`` or more of it."""
         free = 0
         for index in range(len(self._tiers)):
             room = self._room_bytes(index)
             free += room if room >= least_bytes else 0
         return free
-
-    @property
-    def staging_bytes(self) -> int:
-        """The staging share: room run by recency, for pages that win no place."""
-        return self._staging_bytes(0)
 
     @property
     def pinnable_bytes(self) -> int:
@@ -194,20 +217,11 @@ class Placement:
         size = self._residents.sizes[slot]
         if self._residents.holds[slot] and size > self.pin_room_bytes(index):
             return None
-        room, used_bytes = self._staging_bytes(index), tier.used_bytes
-        if index == 0 and room < size and members.staged:
-            self._release_staged()
-        # A share that cannot hold even this page reserves nothing: it would lie idle for ever.
-        held_back = max(room if size <= room else 0, members.staged_bytes)
-        free = tier.capacity_bytes - held_back - (used_bytes - members.staged_bytes)
+        free = tier.capacity_bytes - tier.used_bytes
         # Holes of victims drawn at random are of no use to a page much longer than they are.
-        long = size * (members.count + members.pinned or 1) > _LONG * used_bytes
-        if free < size:
-            if index == 0:
-                self._staging.on_crowded(size, tier.capacity_bytes)
-            # A share that has just grown takes its places when pages need them, not at once.
-            if not long and not self._displace(slot, index, size - max(free, 0), evict):
-                return None
+        long = size * (members.count + members.pinned or 1) > _LONG * tier.used_bytes
+        if free < size and not long and not self._displace(slot, index, size - max(free, 0), evict):
+            return None
         for attempt in range(_RESERVE_TRIES):
             try:
                 return tier.reserve(size)
@@ -219,40 +233,10 @@ class Placement:
                     return None
         return None
 
-    def find_staging_place(self, slot: int, evict: Evict) -> Location | None:
-        """Reserve a location in the first tier's staging share. It evicts the least recent staged pages,
-        or ordinary residents in the share's room (as the share may have been zero before).
-        """
-        room, members = self._staging_bytes(0), self._residents.members[0]
-        size = self._residents.sizes[slot]
-        if size > room:
-            return None
-        while members.staged and members.staged_bytes + size > room:
-            self._drop_oldest_staged(evict)
-        for _ in range(_RESERVE_TRIES):
-            try:
-                location = self._tiers[0].reserve(size)
-            except TierFull:
-                if not self._displace(slot, 0, size, evict, policy=self._beats_all):
-                    return None
-            else:
-                return location
-        return None
-
-    def note_bypass(self, slot: int) -> None:
-        """Note that a page was served without being stored."""
-        self.pass_by(self._hash_of(slot), self._residents.sizes[slot])
-
-    def pass_by(self, page: int, size_bytes: int) -> None:
-        """Note a bypass as ``note_bypass`` does, for a page without a slot, by its hash."""
-        self._staging.on_bypass(page, size_bytes)
-
     # ------------------------------------------------------------------ inside
 
-    def _displace(
-        self, slot: int, index: int, need_bytes: int, evict: Evict, *, policy: Policy | None = None
-    ) -> bool:
-        policy = policy or self._policy_for(slot)
+    def _displace(self, slot: int, index: int, need_bytes: int, evict: Evict) -> bool:
+        policy = self._policy_for(slot)
         if self._residents.members[index].count > SAMPLE:
             worst = self._worst(index)
             if not self._outranks(policy, slot, worst):
@@ -261,28 +245,20 @@ class Placement:
                 evict(worst, "policy")
                 return True
         members = self._sample(index, need_bytes)
-        newcomer = np.array([slot], dtype=np.int64)
-        chosen = choose_victims(policy, self._columns(members), self._columns(newcomer), need_bytes)
+        chosen = choose_victims(policy, self._columns(members), self._displacing(slot), need_bytes)
         if chosen is None:
-            # A share that has grown may exceed what pinned pages leave: then staged pages are evicted.
-            return policy is self._beats_all and self._drop_staged(index, need_bytes, evict)
+            return False
         _evict_all(members[chosen], evict)
         return True
-
-    def _drop_staged(self, index: int, need_bytes: int, evict: Evict) -> bool:
-        """Evict staged pages, least recent first. Return False if none is staged."""
-        members, before_bytes = self._residents.members[index], self._residents.members[index].staged_bytes
-        while members.staged and before_bytes - members.staged_bytes < need_bytes:
-            self._drop_oldest_staged(evict)
-        return members.staged_bytes < before_bytes
 
     def _policy_for(self, slot: int) -> Policy:
         return self._beats_all if self._residents.holds[slot] else self._policy
 
-    def _outranks(self, policy: Policy, newcomer: int, victim: int) -> bool:
+    def _outranks(self, policy: Policy, slot: int, victim: int) -> bool:
         # Compare both as of now: time has brought the victim nearer to its next use.
-        keys = policy.key(self._columns(np.array([newcomer, victim], dtype=np.int64)))
-        return bool(keys[1] > -np.inf if policy.admits_always else keys[0] < keys[1])
+        pair = np.array([slot, victim], dtype=np.int64)
+        key, victims_key = policy.key(self.features.of(pair, self.tick, displacing=1)).tolist()
+        return bool(victims_key > (-np.inf if policy.admits_always else key * (1 + policy.margin)))
 
     def _worst(self, index: int) -> int:
         """Return the worst page of the ranked sample of a tier of more than ``SAMPLE`` members."""
@@ -302,9 +278,7 @@ class Placement:
         starts, stops = byte_spans(table.location[members])
         order = np.argsort(starts)
         members, starts, stops = members[order], starts[order], stops[order]
-        # Staged and pinned pages have no key here, and stay.
-        kept = np.isin(members, list(table.members[index].staged), invert=True) & ~table.pinned[members]
-        beaten = kept & self._beaten(slot, members)
+        beaten = ~table.pinned[members] & self._beaten(slot, members)
         run = cheapest_run(starts, stops, beaten, size + _ROUNDING, SEGMENT_SPAN_BYTES)
         if run is None:
             return False
@@ -312,15 +286,13 @@ class Placement:
         return True
 
     def _beaten(self, slot: int, members: Slots) -> NDArray[np.bool_]:
-        bar = admission_bar(self._policy_for(slot), self._columns(np.array([slot], dtype=np.int64)))
+        bar = admission_bar(self._policy_for(slot), self._displacing(slot))
         beaten: NDArray[np.bool_] = self._policy.key(self._columns(members)) > bar
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
         """Return all pages of a tier; of a big one, those of a few segments drawn at random."""
-        members = self._residents.members[index]
-        staged = np.fromiter(members.staged, np.int64, len(members.staged))
-        slots = np.concatenate([members.slots, staged, self._residents.pinned_in(index)])
+        slots = np.concatenate([self._residents.members[index].slots, self._residents.pinned_in(index)])
         if len(slots) <= _MOST_SAMPLED:
             return slots
         segments = byte_spans(self._residents.location[slots])[0] // SEGMENT_SPAN_BYTES
@@ -341,6 +313,10 @@ class Placement:
     def _columns(self, slots: Slots) -> PageColumns:
         return self.features.of(slots, self.tick)
 
+    def _displacing(self, slot: int) -> PageColumns:
+        """Return the features of a page that is to displace others."""
+        return self.features.of(np.array([slot], dtype=np.int64), self.tick, displacing=1)
+
     def _worst_first(self) -> tuple[Column, Column]:
         """Return keys of residents, falling, and for each the bytes of all residents up to it."""
         keys: list[Column] = []
@@ -355,9 +331,7 @@ class Placement:
         return all_keys[order], np.cumsum(np.concatenate(sizes)[order])
 
     def _room_bytes(self, index: int) -> int:
-        tier, staged_bytes = self._tiers[index], self._residents.members[index].staged_bytes
-        held_back = max(self._staging_bytes(index), staged_bytes)
-        return max(tier.capacity_bytes - held_back - (tier.used_bytes - staged_bytes), 0)
+        return max(self._tiers[index].capacity_bytes - self._tiers[index].used_bytes, 0)
 
     def _worst_key(self, index: int) -> float:
         """Return the worst key of a tier, or of a sample of it if it is big."""
@@ -365,33 +339,10 @@ class Placement:
         slots = np.array([self._worst(index)], dtype=np.int64) if members.count > SAMPLE else members.slots
         return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
 
-    def _note_staged_uses(self, slots: list[int]) -> None:
-        self._staging.on_staged_hit(len(slots))
-        for slot in slots if self.parts.awaits else ():
-            self.parts.on_again(self._hash_of(slot))
-
     def _unread_room_bytes(self) -> int:
         """Return the room for prefetched pages, beside those that wait for their first read."""
         capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
-
-    def _staging_bytes(self, index: int) -> int:
-        return int(self._staging.share() * self._tiers[0].capacity_bytes) if index == 0 else 0
-
-    def _release_staged(self) -> None:
-        """Turn staged pages into ordinary residents: the share is too small to stage any."""
-        for slot in list(self._residents.members[0].staged):
-            self._residents.unstage(slot)
-
-    def _drop_oldest_staged(self, evict: Evict) -> None:
-        oldest = next(iter(self._residents.members[0].staged))
-        size = int(self._residents.record_bytes[oldest])
-        held_bytes = self._residents.members[0].staged_bytes
-        self._staging.on_bypass(self._hash_of(oldest), size, held_bytes=held_bytes)
-        evict(oldest, "staging")
-
-    def _hash_of(self, slot: int) -> int:
-        return page_hash(int(self._residents.object_hash[slot]), int(self._residents.number[slot]))
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:

@@ -18,9 +18,9 @@ from shadeproxy.core.types import Intent, JobContext, Source, Span
 from shadeproxy.engine.access_records import USE, AccessRecord, Kind, Uses, pack_use
 from shadeproxy.engine.base import PageHandle, ReadRequest
 from shadeproxy.engine.index.residents import Slots
+from shadeproxy.engine.read.read_recorder import ReadRecorder
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.order.upcoming import ReadObserver
-from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
@@ -35,7 +35,8 @@ _FLUSH_UNREAD_AFTER_S = 0.01
 # Jobs come and go, and each epoch of a job is one more kind.
 _MOST_KINDS = 1024
 
-CountUses = Callable[[Uses, Sequence[Kind]], None]
+CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
+"""Counts reads, up to that tick. Returns which an order or a score explains."""
 
 JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
 """The jobs whose datasets hold the objects, by object hash, for reads that name no job."""
@@ -48,13 +49,14 @@ class AccessLog:
     """
 
     __slots__ = (
-        "_count", "_delay_s", "_kept", "_note_uses", "kinds", "most_waiting_bytes", "residents", "rows",
-        "timer", "unread",
+        "_count", "_delay_s", "_kept", "_note_uses", "_tick", "kinds", "most_waiting_bytes", "residents",
+        "rows", "timer", "unread",
     )  # fmt: skip
 
     def __init__(self, cache: PageCache, *, count: CountUses) -> None:
         self.residents = cache.residents
         self._note_uses = cache.note_uses
+        self._tick = cache.tick
         self._count = count
         self.unread = cache.residents.unread
         self.most_waiting_bytes = _MOST_WAITING_BYTES
@@ -63,9 +65,9 @@ class AccessLog:
         self._delay_s = 0.0
         """The delay that the timer was set with."""
         self.kinds: dict[Kind, int] = {}
-        self._kept: list[tuple[Slots, NDArray[np.int64]]] = []
-        """Slots counted in the statistics but not yet in recency, with their pages' generations: a slot
-        may get another page before ``flush``."""
+        self._kept: list[tuple[Slots, NDArray[np.int64], NDArray[np.bool_]]] = []
+        """Slots counted in the statistics but not yet in recency, with their pages' generations, as a slot
+        may get another page before ``flush``; and which reads are explained."""
 
     # ------------------------------------------------------------------ recording
 
@@ -92,11 +94,11 @@ class AccessLog:
         record = handle.access_record = AccessRecord(job, self.kinds, kind, row)
         return record
 
-    def record_pages(self, slots: Sequence[int]) -> None:
+    def record_pages(self, slots: Sequence[int], *, explained: bool = False) -> None:
         """Record reads, or parts of reads, that were counted already."""
         stamps = self.residents.stamps
         for slot in slots:
-            self.rows += pack_use(slot, stamps[slot], 0, 0, 0, 0, 0)
+            self.rows += pack_use(slot, stamps[slot], 0, 0, 0, explained, 0)
         self.schedule_flush(slots)
 
     def record_many(self, uses: Uses) -> None:
@@ -106,8 +108,7 @@ class AccessLog:
 
     def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Record reads of a worker. Statistics count them at once, after some that came later."""
-        self.schedule_flush(self._keep(uses["slot"], uses["stamp"]))
-        self._count(uses, kinds)
+        self.schedule_flush(self._pass_on(uses, kinds))
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
         """Return the number of this kind of reads; valid until the next ``flush_to_statistics``."""
@@ -144,8 +145,9 @@ class AccessLog:
         self.flush_to_statistics()
         kept, self._kept = self._kept, []
         if kept:
-            slots, generations = (np.concatenate(column) for column in zip(*kept, strict=True))
-            self._note_uses(slots[self.residents.generation[slots] == generations])
+            slots, generations, explained = (np.concatenate(column) for column in zip(*kept, strict=True))
+            same = self.residents.generation[slots] == generations
+            self._note_uses(slots[same], explained[same])
 
     def flush_to_statistics(self) -> None:
         """Pass every read so far to the statistics. It decides nothing, so call it at any time."""
@@ -157,25 +159,29 @@ class AccessLog:
             # Empty the old dict as well: page handles that are not read again hold it.
             self.kinds.clear()
             self.kinds = {}
-        self._keep(uses["slot"], uses["stamp"])
-        self._count(uses, kinds)
+        self._pass_on(uses, kinds)
 
-    def _keep(self, slots: Slots, stamps: NDArray[np.int64]) -> list[int]:
-        """Keep the slots whose pages did not change since. Return them if some page is unread."""
-        same = slots[self.residents.stamp[slots] == stamps]
+    def _pass_on(self, uses: Uses, kinds: Sequence[Kind]) -> list[int]:
+        """Count reads, and keep the slots whose pages did not change since. Return these if some page is
+        unread.
+        """
+        kept = sum(len(slots) for slots, _, _ in self._kept)
+        explained = self._count(uses, kinds, self._tick() + kept + len(uses))
+        slots = uses["slot"]
+        same = np.flatnonzero(self.residents.stamp[slots] == uses["stamp"])
         if len(same):
-            self._kept.append((same, self.residents.generation[same]))
-        read: list[int] = same.tolist() if self.unread else []
+            self._kept.append((slots[same], self.residents.generation[slots[same]], explained[same]))
+        read: list[int] = slots[same].tolist() if self.unread else []
         return read
 
     @property
     def _waiting(self) -> int:
         """Number of reads that recency has not counted."""
-        return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _ in self._kept)
+        return len(self.rows) // USE.itemsize + sum(len(slots) for slots, _, _ in self._kept)
 
 
 class Counting:
-    """Counts demand reads in ``stats``; passes them to ``orders``, and to ``recording`` if there is one.
+    """Counts demand reads in ``stats``; passes them to ``orders``, and to ``recorder`` if there is one.
 
     A read is counted once, whichever process answered it. Orders get it before its page is ranked.
     """
@@ -187,21 +193,29 @@ class Counting:
         *,
         jobs_of: JobsOf,
         orders: ReadObserver,
-        recording: Recording | None,
+        recorder: ReadRecorder | None,
         before_recording: Callable[[], None],
+        tick: Callable[[], float],
     ) -> None:
-        """``before_recording``: called before a read is recorded, to count earlier reads first."""
+        """``before_recording``: called before a read is recorded, to count earlier reads first. ``tick``: of
+        the latest read.
+        """
         self._stats = stats
         self._clock = clock
         self._jobs_of = jobs_of
         self._orders = orders
-        self._recording = recording
+        self._recorder = recorder
         self._before_recording = before_recording
+        self._tick = tick
 
-    def note_read(self, request: ReadRequest, first: int) -> None:
-        """Pass on to the orders that bytes from ``first`` on are about to be read."""
-        if self._orders.active and request.intent is Intent.DEMAND:
-            self._orders.note_read(object_hash(request.ref), first, request.job, self._clock.now_s())
+    def note_read(self, request: ReadRequest, first: int) -> bool:
+        """Pass on to the orders that bytes from ``first`` on are about to be read. Return whether an order
+        or a score explains the read.
+        """
+        if not self._orders.active or request.intent is not Intent.DEMAND:
+            return False
+        hashed, now_s = object_hash(request.ref), self._clock.now_s()
+        return self._orders.note_read(hashed, first, request.job, now_s, self._tick() + 1)
 
     def count(self, request: ReadRequest, source: Source, size_bytes: int) -> None:
         """Count one read, after ``note_read``."""
@@ -209,30 +223,29 @@ class Counting:
         if job is None:
             (name,) = self._jobs_of([object_hash(request.ref)])
             job = None if name is None else JobContext(name)
-        if self._recording is not None:
+        if self._recorder is not None:
             self._before_recording()
-            self._recording.note(object_hash(request.ref), size_bytes, job)
+            self._recorder.note(request.ref, size_bytes, source, job)
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
-    def count_uses(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Count reads in columns, oldest first."""
-        reads = uses[uses["reads"] > 0]
+    def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
+        """Count reads in columns, oldest first, the latest at ``tick``. Return which are explained."""
+        explained = uses["kind"] > 0
+        counted = uses["reads"] > 0
+        explained[counted] = False
+        reads = uses[counted]
         if not len(reads):
-            return
+            return explained
         if self._orders.active:
             jobs = [kinds[number].job for number in reads["kind"].tolist()]
-            self._orders.note_reads(reads["object_hash"], reads["first"], jobs, self._clock.now_s())
+            explained[counted] = self._orders.note_reads(
+                reads["object_hash"], reads["first"], jobs, self._clock.now_s(), tick
+            )
         names = self._jobs_of(reads["object_hash"])
-        if self._recording is not None:
-            self._recording.note_many(
-                (hashed, size_bytes, _whose(kinds[number].job, name))
-                for hashed, size_bytes, number, name in zip(
-                    reads["object_hash"].tolist(),
-                    reads["size_bytes"].tolist(),
-                    reads["kind"].tolist(),
-                    names,
-                    strict=True,
-                )
+        if self._recorder is not None:
+            named = zip(reads["kind"].tolist(), names, strict=True)
+            self._recorder.note_uses(
+                reads, kinds, [_whose(kinds[number].job, name) for number, name in named]
             )
         whose = sorted(set(filter(None, names)))
         places = {name: place for place, name in enumerate((None, *whose))}
@@ -244,6 +257,7 @@ class Counting:
             number, place = divmod(code, len(places))
             bucket, source, job = kinds[number]
             self._stats.record_reads(bucket, source, count, size_bytes, _whose(job, (None, *whose)[place]))
+        return explained
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:

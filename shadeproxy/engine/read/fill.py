@@ -103,11 +103,14 @@ class PageFiller:
         intent: Intent,
         meta: ObjectMeta | None,
         part: Span | None = None,
+        explained: bool = False,
     ) -> tuple[Flight, bool]:
         """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start the
         fill when there is none. Return the flight, and whether it was running.
+
+        ``explained``: an order or scores explain the read.
         """
-        part_only = intent is Intent.DEMAND and self._missed(ref, number, meta, part)
+        part_only = intent is Intent.DEMAND and self._missed(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
             ref,
             number,
@@ -127,7 +130,14 @@ class PageFiller:
         return flight, coalesced
 
     def join_readahead(
-        self, ref: ObjectRef, number: int, upstream: Upstream, meta: ObjectMeta, part: Span | None
+        self,
+        ref: ObjectRef,
+        number: int,
+        *,
+        upstream: Upstream,
+        meta: ObjectMeta,
+        part: Span | None,
+        explained: bool,
     ) -> Flight | None:
         """Join or start the flight of a page that will be wanted soon; None when memory is short.
 
@@ -142,7 +152,7 @@ class PageFiller:
             # Take memory before noting the miss: that flushes the access log, and demotions need memory too.
             taken = self._ledger.try_take(length)
             assert taken, "nobody waits and there is room"
-        part_only = self._missed(ref, number, meta, part)
+        part_only = self._missed(ref, number, meta, part, explained=explained)
         flight, _ = self.flights.join(
             ref, number, upstream, partial(self._fill, meta), wanted=meta.etag, part=part, part_only=part_only
         )
@@ -152,18 +162,18 @@ class PageFiller:
         self._demand(flight)
         return flight
 
-    def _missed(self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None) -> bool:
+    def _missed(
+        self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None, *, explained: bool
+    ) -> bool:
         """Note a demand read of a missing page. Return whether to fetch only ``part`` of it."""
-        staged = self._cache.miss(ref, number)
+        self._cache.miss(ref, number, explained=explained)
         self.on_wanted(ref, number)
         # Another part of a page on its way is wanted: several readers want the page.
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
         self._before_deciding()
-        return self._cache.fetches_part_only(
-            ref, number, page_bytes=page_bytes, part_bytes=part.length, staged=staged
-        )
+        return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
         """See ``SingleFlight.leave``."""

@@ -29,6 +29,9 @@ MOST_LOCATED_PAGES = 256
 # A page handle and its key take about 700 bytes.
 _MOST_HANDLES = 32_768
 
+Told = Callable[[], bool]
+"""Called once when an answer is complete, to note its read; returns whether an order or scores explain it."""
+
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
 """Metadata that may answer every client, and the time until it may (Unix time)."""
 
@@ -77,7 +80,7 @@ class Hits:
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
 
-    def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> Hit | None:
+    def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
         """Return the bytes of ``span``, recorded as read; None when a page is missing, cold or unverified."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
@@ -88,10 +91,10 @@ class Hits:
             if view is None:
                 return None
             views.append(view[within.start : within.stop])
-        self.access_log.record_pages([piece.slot for piece in pieces])
+        self.access_log.record_pages([piece.slot for piece in pieces], explained=told())
         return Hit(self._source(pieces), tuple(views))
 
-    def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
+    def locate(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> tuple[Located, ...] | None:
         """Return the places of the bytes of ``span``, recorded as read; None as ``read``."""
         pieces = self._pieces(ref, meta, span, most=MOST_LOCATED_PAGES)
         if pieces is None:
@@ -106,7 +109,7 @@ class Hits:
             located.append(
                 Located(source, place.path, place.header_offset, place.header, start, within.length)
             )
-        self.access_log.record_pages([piece.slot for piece in pieces])
+        self.access_log.record_pages([piece.slot for piece in pieces], explained=told())
         return tuple(located)
 
     # ------------------------------------------------------------------ page handles

@@ -171,11 +171,6 @@ class PrefetchPort:
         return self._cache.placement.free_bytes()
 
     @property
-    def staging_bytes(self) -> int:
-        """Room for pages that are read soon but win no place."""
-        return self._cache.placement.staging_bytes
-
-    @property
     def flying(self) -> int:
         """Number of pages on their way, for readers or for prefetch."""
         return len(self._filling.flights)

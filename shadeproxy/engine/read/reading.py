@@ -55,6 +55,8 @@ class EngineReading:
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
+        self.explained = False
+        """True if an order, scores or an earlier try explain the read: it teaches nothing of other reads."""
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Deadline of the next byte."""
         self._passed: OriginRead | None = None
@@ -146,8 +148,9 @@ class EngineReading:
         return self._fills.under_pressure
 
     def reset(self) -> None:
-        """Forget everything: the version that was opened is gone."""
+        """Forget everything but that the read was noted: the version that was opened is gone."""
         self.close()
+        self.explained = True
         self._meta = self._span = None
         self._loaded = None
 
@@ -167,11 +170,11 @@ class EngineReading:
         its body proved damaged before any of it was passed on.
         """
         flight = self._joined.get(number)
-        if flight is not None and flight.part is not None and not flight.covers(self._part(number)):
+        again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
+        if again:
             self.done(number)
-            flight = None
-        if flight is None:
-            flight, coalesced = self._join(number)
+        if flight is None or again:
+            flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
         # A damaged whole body is sent without its end. But a damaged part would look complete, and so would
@@ -184,7 +187,7 @@ class EngineReading:
             if not damaged and not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
-            flight, _ = self._join(number)
+            flight, _ = self._join(number, again=True)
             meta = await flight.opened(self.deadline, proven=part_only)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
@@ -213,7 +216,7 @@ class EngineReading:
         if view is None:
             view = await self._load(number)
         if view is not None and self.request.intent is Intent.DEMAND:
-            self._cache.use(Page(self.request.ref, self.meta.etag, number), view)
+            self._cache.use(Page(self.request.ref, self.meta.etag, number), view, explained=self.explained)
         return view
 
     async def _load(self, number: int) -> memoryview | None:
@@ -231,14 +234,20 @@ class EngineReading:
             if coming in self._joined or self._cache.find(page) is not None:
                 continue
             flight = self._fills.join_readahead(
-                self.request.ref, coming, self.request.upstream, self.meta, self._part(coming)
+                self.request.ref,
+                coming,
+                upstream=self.request.upstream,
+                meta=self.meta,
+                part=self._part(coming),
+                explained=self.explained,
             )
             if flight is None:
                 return
             self._joined[coming] = flight
             self._readahead.add(coming)
 
-    def _join(self, number: int) -> tuple[Flight, bool]:
+    def _join(self, number: int, *, again: bool = False) -> tuple[Flight, bool]:
+        """Join the flight of a page. ``again``: its read was noted before, so it is no second one."""
         request = self.request
         flight, coalesced = self._fills.join(
             request.ref,
@@ -247,6 +256,7 @@ class EngineReading:
             intent=request.intent,
             meta=self._meta,
             part=self._part(number),
+            explained=self.explained or again,
         )
         self._joined[number] = flight
         return flight, coalesced

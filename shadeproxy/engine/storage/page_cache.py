@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.off_loop import OffLoop, at_once
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
@@ -54,14 +55,16 @@ class PageCache:
         ledger: Ledger,
         rng: np.random.Generator | None = None,
         share: Share | None = None,
+        off_loop: OffLoop = at_once,
     ) -> None:
+        """``off_loop``: runs calculations that would hold the event loop."""
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
         # Every read asks for these.
         self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
-        self._groups = PrefixGroups()
+        self.groups = PrefixGroups()
         self.placement = Placement(
             self.residents,
             [medium.tier for medium in media],
@@ -69,6 +72,7 @@ class PageCache:
             weights=weights,
             next_uses=next_uses or NothingAnnounced(),
             rng=rng or np.random.default_rng(),
+            off_loop=off_loop,
         )
         self.transfers = Transfers(
             self.residents, media, placement=self.placement, pins=self.pins, stats=stats, ledger=ledger
@@ -76,20 +80,25 @@ class PageCache:
         self.erasing = Erasing(media, self.transfers)
         self._places = RecordReader(self.residents, media, failed=self.transfers.note_failure)
         self._pinning = Pinning(
-            self.pins, self.residents, self._groups, placement=self.placement, places=self._places
+            self.pins, self.residents, self.groups, placement=self.placement, places=self._places
         )
         self._recovery = Recovery(
             media,
             self.residents,
-            self._groups,
-            tick=lambda: self.placement.tick,
+            self.groups,
+            tick=self.tick,
             pinned=self._pinning.of_rows,
+            entered=self.placement.enter_many,
             erasing=self.erasing.note,
         )
-        self.listing = Listing(self.residents, self._groups, self._places, self._recovery)
-        self._partial = PartialReads(self.placement, self.pins, self._groups)
+        self.listing = Listing(self.residents, self.groups, self._places, self._recovery)
+        self._partial = PartialReads(self.placement, self.pins)
 
     # ------------------------------------------------------------------ reading
+
+    def tick(self) -> float:
+        """Return the number of demand reads that placement knows of."""
+        return self.placement.tick
 
     async def view(self, slot: int) -> memoryview:
         """Return the body of a page, pinned while a view of it lives; never faults in the loop.
@@ -111,10 +120,12 @@ class PageCache:
                 self.drop(slot, "damaged")
             raise
 
-    def note_uses(self, slots: Slots) -> None:
-        """Note demand reads of resident pages, oldest first; may promote pages of a lower tier."""
-        slots = slots[self.residents.tier[slots] != NO_TIER]
-        self.placement.note_uses(slots)
+    def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
+        """Note demand reads of resident pages, oldest first; may promote pages of a lower tier.
+        ``explained``: bool[n], which of them an order or scores explain.
+        """
+        placed = self.residents.tier[slots] != NO_TIER
+        self.placement.note_uses(slots := slots[placed], explained[placed])
         self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
         lower = np.unique(slots[self.residents.tier[slots] > 0])
         for slot in self.placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
@@ -122,25 +133,22 @@ class PageCache:
             if view is not None:
                 self.transfers.promote(slot, view)
 
-    def use(self, page: Page, view: memoryview) -> None:
-        """Note a demand read of a resident page: recency, reuse, and promotion if the page earned it."""
-        slot = self.find(page)
-        if slot is None:
+    def use(self, page: Page, view: memoryview, *, explained: bool) -> None:
+        """Note a demand read of a resident page, and promote the page if it earned that."""
+        if (slot := self.find(page)) is None:
             return
-        self.placement.note_use(slot)
+        self.placement.note_use(slot, explained=explained)
         self.transfers.note_first_uses((slot,))
         if self.residents.tier[slot] > 0:
             self.transfers.promote(slot, view)
 
-    def miss(self, ref: ObjectRef, number: int) -> bool:
-        """Note a demand read of a missing page. Return whether it would be resident, had it been staged."""
-        return self.placement.note_miss(object_hash(ref), number, self._groups.of(ref))
+    def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
+        """Note a demand read of a missing page."""
+        self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
 
-    def fetches_part_only(
-        self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int, staged: bool
-    ) -> bool:
+    def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
         """See ``PartialReads.alone``. Flush the access log first."""
-        return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes, staged=staged)
+        return self._partial.alone(ref, number, page_bytes=page_bytes, part_bytes=part_bytes)
 
     async def recall(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return metadata and time of validation of a resident object, from its first page's record."""
@@ -184,8 +192,7 @@ class PageCache:
 
     def view_now(self, page: Page) -> memoryview | None:
         """Return the body of a page that was just stored, without waiting; None when it is gone already."""
-        slot = self.find(page)
-        if slot is None:
+        if (slot := self.find(page)) is None:
             return None
         try:
             return self.media[self.residents.tiers[slot]].tier.pin(Location(self.residents.locations[slot]))
@@ -218,7 +225,7 @@ class PageCache:
         """
         try:
             record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
-        except TierError as error:  # a header that no record can hold
+        except TierError as error:  # no record can hold that header
             self.transfers.note_failure(self.media[0].tier, "encode", error)
             return False
         ref, hashed = page.ref, object_hash(page.ref)
@@ -233,11 +240,12 @@ class PageCache:
             etag=etag_hash(page.etag),
             body_bytes=len(body),
             record_bytes=record_bytes,
-            group=self._groups.of(ref),
-            tick=self.placement.tick,
+            group=self.groups.of(ref),
+            tick=self.tick(),
             validated_s=validated_s,
             pinned=self.pins.covers(ref),
         )
+        self.placement.enter(slot)
         header = RecordHeader(page, meta, len(body), validated_s)
         return await self.transfers.store(slot, header, body, wanted)
 
@@ -374,7 +382,6 @@ class PageCache:
             assert len(pinned) == members.pinned
             assert int(table.record_bytes[pinned].sum()) == members.pinned_bytes
             assert int(table.record_bytes[held].sum()) <= medium.tier.used_bytes <= medium.tier.capacity_bytes
-            assert sum(members.staged.values()) == members.staged_bytes
 
     # ------------------------------------------------------------------ inside
 
@@ -386,4 +393,4 @@ class PageCache:
 
     def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
         """Return slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
-        return self.residents.in_groups(self._groups.candidates(bucket, prefix, namespace))
+        return self.residents.in_groups(self.groups.candidates(bucket, prefix, namespace))

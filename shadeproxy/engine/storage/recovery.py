@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.identity import GroupName
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
-from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW, Contents, Rows
@@ -25,8 +25,9 @@ _log = structlog.get_logger(__name__)
 
 class Recovery:
     """Recovers pages of ``media`` into ``residents``. ``tick`` returns the number of demand reads so far,
-    ``pinned`` the rows of a tier to pin, as bool[n]. ``erasing`` is called whenever the writers of the
-    tiers got work that must be on the media before the origin changes.
+    ``pinned`` the rows of a tier to pin, as bool[n]. ``entered`` is called with the slots of recovered pages.
+    ``erasing`` is called whenever the writers of the tiers got work that must be on the media before the
+    origin changes.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Recovery:
         *,
         tick: Callable[[], float],
         pinned: Callable[[int, Rows, list[GroupName]], NDArray[np.bool_]],
+        entered: Callable[[Slots], None],
         erasing: Callable[[], None],
     ) -> None:
         self._media = media
@@ -44,6 +46,7 @@ class Recovery:
         self._groups = groups
         self._tick = tick
         self._pinned = pinned
+        self._entered = entered
         self._erasing = erasing
         self.coming = False
         """True while this process recovers more pages. A miss looks at it without a call."""
@@ -154,7 +157,8 @@ class Recovery:
             ]
             rows["validated_s"][np.isin(rows["group"], stale)] = 0.0
         pinned = self._pinned(index, rows, contents.names)
-        left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
+        slots, left_out = self._residents.take_in(rows, groups, index, self._tick(), pinned)
+        self._entered(slots)
         for row in rows[left_out][["object_hash", "number", "etag", "location"]].tolist():
             self._resolve(*row[:3])
             release(Location(row[3]))

@@ -51,7 +51,6 @@ class Write:
     record_bytes: int
     header: RecordHeader
     body: memoryview
-    staged: bool = False
 
 
 class Transfers:
@@ -105,10 +104,6 @@ class Transfers:
             index, location = self._first_place(slot)
         if location is not None:
             return await self._write(self._plan(slot, index, location, header, body), wanted)
-        location = self._placement.find_staging_place(slot, self._evict)
-        if location is not None:
-            return await self._write(self._plan(slot, 0, location, header, body, staged=True), wanted)
-        self._placement.note_bypass(slot)
         self._forget(slot)
         self._stats.record_bypass()
         return False
@@ -158,17 +153,10 @@ class Transfers:
             return None
 
     def _plan(
-        self,
-        slot: int,
-        index: int,
-        location: Location,
-        header: RecordHeader,
-        body: memoryview,
-        *,
-        staged: bool = False,
+        self, slot: int, index: int, location: Location, header: RecordHeader, body: memoryview
     ) -> Write:
         record_bytes = self._residents.sizes[slot]
-        return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body, staged=staged)
+        return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body)
 
     async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
         medium, stored = self._media[plan.index], False
@@ -189,16 +177,14 @@ class Transfers:
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        self.place(plan.slot, plan.index, plan.location, plan.record_bytes, staged=plan.staged)
+        self.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(tier.name)
         return True
 
-    def place(
-        self, slot: int, index: int, location: Location, record_bytes: int, *, staged: bool = False
-    ) -> None:
+    def place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
         """Make the page readable from there."""
         del self._unplaced[slot]
-        self._residents.place(slot, index, location, record_bytes, staged=staged)
+        self._residents.place(slot, index, location, record_bytes)
 
     def _release(self, index: int, location: Location) -> None:
         self._media[index].tier.release(location)
@@ -212,6 +198,7 @@ class Transfers:
         if slot in self._residents.unread:
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
+        self._placement.leave(slot)
         self._residents.remove(slot)
 
     def _evict(self, slot: int, reason: str) -> None:

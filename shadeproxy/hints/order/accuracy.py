@@ -45,7 +45,7 @@ class OrderAccuracy:
 
     @property
     def proven(self) -> bool:
-        """True if reads have confirmed the order. Until then it may not displace any page."""
+        """True if reads have confirmed the order, so that the place at which a job left an epoch is known."""
         return self.believed and self.found - self._found_before >= _PROVEN
 
     def heard(self, found: int, surprises: int) -> None:

@@ -1,4 +1,4 @@
-"""Liveness of a job: its announced order lapses when it is silent for long, compared with its own pace.
+"""Liveness of a job: its order lapses for prefetching when it is silent for long, compared with its own pace.
 
 Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
 for tens of seconds (a checkpoint), at most for minutes. Cheap signs of life count a bounded number of times:
@@ -13,7 +13,6 @@ from shadeproxy.hints.jobs import Progress
 _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
-_GONE_S = 20.0
 _START_S = 300.0  # time until the first read: indexing a dataset, compiling a model
 _SHORT_GAP_S = 1.0  # far below gaps that matter, so that a busy job costs almost nothing
 _HALF_LIFE_S = 60.0  # half-life of a gap: soon after a pause the limit is as short as before
@@ -28,11 +27,6 @@ class Silence(NamedTuple):
     @property
     def has_lapsed(self) -> bool:
         return self.silent_s >= self.limit_s
-
-    @property
-    def is_gone(self) -> bool:
-        """True if the job was silent for longer than a slow checkpoint explains."""
-        return self.silent_s >= self.limit_s + _GONE_S
 
 
 class Liveness:

@@ -1,12 +1,13 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements upcoming.py for eviction and prefetching. Laws: no clock: the time is that of the latest call that
+Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is that of the latest call that
 brought one; an order of one job never changes the order of another; after a changed announcement the caller
 builds the new order (``begin``, any thread, ``finish``), and until then the old one counts.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -14,16 +15,14 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
-from shadeproxy.hints.datasets import Dataset, Hashes, Ids, Sample
+from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids, Sample
 from shadeproxy.hints.jobs import Job, Jobs, Progress
-from shadeproxy.hints.order.abandoned import Abandoned, abandoned_by
 from shadeproxy.hints.order.announcements import Announcement, Announcements, unknown_order
 from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.liveness import Silence
-from shadeproxy.hints.order.sequence import position_of
-from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.hints.order.sequence import NEVER, position_of
+from shadeproxy.hints.order.tracker import Match, OrderTracker
 from shadeproxy.hints.order.upcoming import Outlook
-from shadeproxy.policy.base import Column
 
 Dirty = Callable[[str, str], None]
 
@@ -44,6 +43,16 @@ class OrderState(NamedTuple):
     missed: int
     silence: Silence
     lapsed: bool
+
+
+class JobMatch(NamedTuple):
+    """Reads of one job as its order has them. ``certain``: they are surely of that job. ``heard.found``
+    has a bit for every read.
+    """
+
+    job: str
+    certain: bool
+    heard: Match
 
 
 class Prepared(NamedTuple):
@@ -81,7 +90,6 @@ class Orders:
         self._listeners: list[Callable[[], None]] = []
         self._on_lost = on_lost
         self.now_s = -math.inf
-        self.abandoned: Sequence[Abandoned] = ()
         self._lapsed: set[str] = set()
 
     # ------------------------------------------------------------------ announcements
@@ -205,31 +213,39 @@ class Orders:
         """True if reads must be noted."""
         return bool(self._trackers)
 
-    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
-        """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked."""
+    def note_read(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float
+    ) -> list[JobMatch]:
+        """Note a demand read that begins at byte ``offset`` of an object. Return the orders that have it."""
         self._hear(now_s)
+        matches = []
         for tracker, certain in self._readers(job, now_s):
             sample = tracker.lookup.find_one(object_hash, offset)
             if sample >= 0:
                 epoch = None if job is None else job.epoch
-                if tracker.read_one(sample, epoch, now_s, certain=certain):
+                heard, moved = tracker.read_one(sample, epoch, now_s, certain=certain)
+                if moved:
                     self._read_on(tracker)
+                matches.append(JobMatch(tracker.job.name, certain, heard))
+        return matches
 
     def note_reads(
-        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
-    ) -> None:
-        """Note many demand reads, oldest first; all three of shape (k,)."""
+        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float
+    ) -> list[JobMatch]:
+        """Note many demand reads of one job, oldest first; columns of shape (k,)."""
         self._hear(now_s)
-        codes: dict[JobContext | None, int] = {}
-        of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
-        for job, code in codes.items():
-            mine = slice(None) if len(codes) == 1 else of == code
-            for tracker, certain in self._readers(job, now_s):
-                samples = tracker.lookup.find(object_hashes[mine], offsets[mine])
-                samples = samples[samples >= 0]
-                if len(samples):
-                    tracker.read_many(samples, None if job is None else job.epoch, now_s, certain=certain)
-                    self._read_on(tracker)
+        matches = []
+        for tracker, certain in self._readers(job, now_s):
+            samples = tracker.lookup.find(object_hashes, offsets)
+            at = np.flatnonzero(samples >= 0)
+            if len(at):
+                epoch = None if job is None else job.epoch
+                heard = tracker.read_many(samples[at], epoch, now_s, certain=certain)
+                self._read_on(tracker)
+                found = np.zeros(len(samples), dtype=np.bool_)
+                found[at] = heard.found
+                matches.append(JobMatch(tracker.job.name, certain, heard._replace(found=found)))
+        return matches
 
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[OrderTracker, bool]]:
         """Yield each order whose job may have made the read, and whether the read is surely that job's."""
@@ -239,11 +255,10 @@ class Orders:
                 tracker.liveness.hear(now_s)
                 yield tracker, True
             return
-        for tracker in self._trackers.values():
-            yield tracker, self._jobs_on(tracker.job.dataset) == 1
-
-    def _jobs_on(self, dataset: str | None) -> int:
-        return sum(job.in_use and job.dataset == dataset for job in self._jobs)
+        if self._trackers:
+            users = Counter(other.dataset for other in self._jobs if other.in_use)
+            for tracker in self._trackers.values():
+                yield tracker, users[tracker.job.dataset] == 1
 
     def _read_on(self, tracker: OrderTracker) -> None:
         name = tracker.job.name
@@ -257,23 +272,30 @@ class Orders:
             self._on_lost(self, name)
         self._changed()
 
-    # ------------------------------------------------------------------ see upcoming.NextUses
+    # ------------------------------------------------------------------ next uses
 
-    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
-        soonest = np.full(len(object_hashes), np.inf)
+    def tracker(self, job: str) -> OrderTracker | None:
+        """Return the order tracker of a job; None if it announced nothing."""
+        return self._trackers.get(job)
+
+    def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
+        """Return which pages a believed order of a live job announces, see NextUses."""
+        found = np.zeros(len(object_hashes), dtype=np.bool_)
+        for tracker in self._believed():
+            found |= tracker.next_places(object_hashes, numbers) != NEVER
+        return found
+
+    def _believed(self) -> Iterator[OrderTracker]:
         for tracker in self._trackers.values():
-            if tracker.left and tracker.accuracy.proven and not tracker.has_lapsed(self.now_s):
-                np.minimum(soonest, tracker.next_use_s(object_hashes, numbers), out=soonest)
-        return soonest
+            if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s):
+                yield tracker
 
     # ------------------------------------------------------------------ see upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
         return [
-            Outlook(name, tracker.pace.rate_per_s, tracker.left)
-            for name, tracker in self._trackers.items()
-            if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s)
-        ]  # fmt: skip
+            Outlook(tracker.job.name, tracker.pace.rate_per_s, tracker.left) for tracker in self._believed()
+        ]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
         tracker = self._trackers.get(job)
@@ -310,14 +332,6 @@ class Orders:
             lapsed=tracker.has_lapsed(self.now_s),
         )
 
-    def silences(self) -> list[tuple[Job, Silence, Dataset]]:
-        """Return the silence of every job that has announced samples still to be read."""
-        return [
-            (tracker.job, tracker.liveness.silence(self.now_s), tracker.lookup.dataset)
-            for tracker in self._trackers.values()
-            if tracker.left
-        ]
-
     def states(self) -> dict[str, OrderState]:
         """Return the state of every job that announced something."""
         return {name: state for name in self._trackers if (state := self.state(name)) is not None}
@@ -351,7 +365,6 @@ class Orders:
         self._look_for_silence()
 
     def _look_for_silence(self) -> None:
-        self.abandoned = abandoned_by(self._trackers.values(), self._jobs, self.now_s)
         lapsed = {name for name, tracker in self._trackers.items() if tracker.has_lapsed(self.now_s)}
         if lapsed != self._lapsed:
             self._lapsed = lapsed

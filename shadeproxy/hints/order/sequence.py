@@ -127,6 +127,12 @@ def position_of(epoch: Epoch, place: int) -> int:
     return position
 
 
+def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
+    """Return whether reads so far also judge ``after``: a common epoch, or no epoch before."""
+    numbers = {epoch.number for epoch in before.epochs}
+    return not numbers or any(epoch.number in numbers for epoch in after.epochs)
+
+
 def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int) -> NDArray[np.int64]:
     """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; none if it
     holds too few. ``count``: ids are below it.

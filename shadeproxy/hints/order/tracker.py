@@ -5,19 +5,20 @@ unread, stores the next place of the same id. A read matches only a place near t
 read spoils nothing, and a false order is found out. Event loop only.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.datasets import Ids
+from shadeproxy.hints.datasets import Bits, Hashes, Ids
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.accuracy import OrderAccuracy
 from shadeproxy.hints.order.build import Built, OrderColumns
 from shadeproxy.hints.order.liveness import Liveness
 from shadeproxy.hints.order.pace import JobPace
-from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places
+from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places, goes_on
 from shadeproxy.hints.order.tail import Tail
 from shadeproxy.hints.order.unannounced import UnannouncedReads
-from shadeproxy.policy.base import Column
 
 _MOST_NEAR = 16_384  # places around the cursor, for each rank
 _LEAST_NEAR = 64
@@ -32,7 +33,19 @@ _LATE_MARGIN = 64
 _MOST_PASSED = 65_536  # at a time; more would block the event loop
 _MOST_REPEATS = 8
 _RESTARTED_S = 2.0  # no process restarts faster
-_USUAL_RATE_PER_S = 1000.0  # until it is measured; it does not matter for the order of pages within one job
+_MOST_BY_CHANCE = 0.5
+
+
+class Match(NamedTuple):
+    """Reads as an order has them. ``found``: announced near the cursor, one bit each; ``others``: how many
+    were surely not, while something was left; ``again``: how many were of samples just read, and say nothing.
+    ``chance``: share that would be found in any order.
+    """
+
+    found: Bits | bool
+    others: int
+    again: int
+    chance: float = 0.0
 
 
 class OrderTracker:
@@ -61,6 +74,7 @@ class OrderTracker:
         self._left_until = 0  # places before it are over, because the job has left their epoch
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
+        self._chance = 0.0  # share of an epoch's reads, in any order, that would be found near the cursor
         self._set(built)
 
     # ------------------------------------------------------------------ announcements
@@ -96,7 +110,7 @@ class OrderTracker:
             self._follow()
         if built.is_elsewhere:
             self._unannounced.found(self.accuracy)
-        if built.is_elsewhere or not _goes_on(before, self.sequence):
+        if built.is_elsewhere or not goes_on(before, self.sequence):
             self.accuracy.forget()
 
     def give_up(self) -> None:
@@ -123,10 +137,6 @@ class OrderTracker:
         """Return whether the announced order has lapsed: the job is silent, expired, or has ended."""
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
-    def is_gone(self, now_s: float) -> bool:
-        """Return whether the job has ended, or was silent for some time after its order lapsed."""
-        return not self.job.in_use or self.liveness.silence(now_s).is_gone
-
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
         """Return whether this announcement shows that the job was restarted: it names an earlier epoch or,
         after a pause, the start of the present one, although the job is well into it.
@@ -148,6 +158,7 @@ class OrderTracker:
         self._links, self._done = columns.sequence.next.data, done.data
         self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
         self._near_now = self._near()
+        self._chance = self._share_near()
         self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
         self._left_until = 0 if at is None or self.tail.stops_at is None else at.start
@@ -159,17 +170,26 @@ class OrderTracker:
         # Count distinct ids, not places: with ids that are named ten times, any read would be near.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
+    def _share_near(self) -> float:
+        """Return the share of an epoch's reads, in any order, that would be found near the cursor."""
+        epoch = self.sequence.epoch_at(self.cursor)
+        near = self.columns.done[self.floor : self.cursor + self._near_now + 1]
+        waiting = len(near) - int(np.count_nonzero(near))
+        return 0.0 if epoch is None else min(waiting / epoch.distinct, _MOST_BY_CHANCE)
+
     # ------------------------------------------------------------------ reads
 
-    def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> bool:
-        """Note one demand read, cheaper than ``read_many``. Return whether the cursor moved."""
+    def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> tuple[Match, bool]:
+        """Note one demand read, cheaper than ``read_many``. Return also whether the cursor moved."""
         if not self._is_of_order(epoch):
             self.pace.note(1, now_s)
-            return False
-        place, near = self._next[sample], self._near_now
+            return Match(False, 0, 0), False
+        place, near, left, others, chance = self._next[sample], self._near_now, self.left, 0, self._chance
+        found = place <= self.cursor + near
+        again = not found and self._last[sample] >= self.cursor - near
         if self._log is not None:
             self._log.append(np.array([sample]))
-        if place <= self.cursor + near:
+        if found:
             if not self._done[place]:
                 self._done[place] = True
                 self.left -= 1
@@ -179,8 +199,9 @@ class OrderTracker:
             if len(self._stale):
                 self._stale[self.lookup.pages_of(np.array([sample]))] = True
             self._read.append(place)
-        elif certain and self._last[sample] < self.cursor - near:
+        elif certain and not again:
             self._surprises += 1
+            others = 1 if left else 0
             self._unannounced.note((sample,))
         waiting = len(self._read) + self._surprises
         due = waiting >= min(_SETTLED_TOGETHER, near // _SETTLED_SHARE)
@@ -189,26 +210,34 @@ class OrderTracker:
             self._keep_pace(now_s)
         if due:
             self.settle(now_s)
-        return due
+        return Match(found, others, int(again), chance), due
 
-    def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> None:
+    def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
         """Note demand reads, oldest first. ``epoch``: as they say. ``certain``: of this job alone."""
+        found, others, again, by_chance = np.zeros(len(samples), dtype=np.bool_), 0, 0, 0.0
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
-            return
+            return Match(found, 0, 0)
         if self._log is not None:
             self._log.append(samples)
-        while len(samples):
-            together = self._near_now // _SETTLED_SHARE
-            far = self._consume(samples[:together])
+        start = 0
+        while start < len(samples):
+            stop, left = start + self._near_now // _SETTLED_SHARE, self.left
+            mine = samples[start:stop]
+            by_chance += self._chance * len(mine)
+            found[start:stop] = seen = self._consume(mine)
             if self._read:
                 self._hear(now_s)
+            far = mine[~seen]
+            unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
+            again += len(far) - len(unannounced)
             if certain:
-                unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
                 self._surprises += len(unannounced)
+                others += len(unannounced) if left else 0
                 self._unannounced.note(unannounced.tolist())
             self.settle(now_s)
-            samples = samples[together:]
+            start = stop
+        return Match(found, others, again, by_chance / max(len(samples), 1))
 
     def _hear(self, now_s: float) -> None:
         """Take a read that was announced as a sign of life, if the order is believed. A read that names no
@@ -238,32 +267,26 @@ class OrderTracker:
         self._left_until = epoch.start
         self._follow()
 
-    def _consume(self, samples: Ids) -> Ids:
-        """Mark the matching places near the cursor as over. Return the reads without such a place."""
+    def _consume(self, samples: Ids) -> Bits:
+        """Mark the matching places near the cursor as over. Return which reads have such a place."""
         columns, limit = self.columns, self.cursor + self._near_now
-        far: list[Ids] = []
-        rest = samples
+        found, at = np.zeros(len(samples), dtype=np.bool_), np.arange(len(samples))
         for _ in range(_MOST_REPEATS):
-            places = columns.next_at[rest]
-            near = places <= limit
-            far.append(rest[~near])
-            rest, places = rest[near], places[near]
-            if not len(rest):
+            at = at[columns.next_at[samples[at]] <= limit]
+            if not len(at):
                 break
-            _, firsts = np.unique(rest, return_index=True)
-            if len(firsts) < len(rest):
-                firsts.sort()
-            else:
-                firsts = np.arange(len(rest))
-            ids, places = rest[firsts], places[firsts]
+            firsts = np.sort(np.unique(samples[at], return_index=True)[1])
+            ids = samples[at[firsts]]
+            places = columns.next_at[ids]
             self.left -= len(places) - int(np.count_nonzero(columns.done[places]))
             columns.done[places] = True
             columns.next_at[ids] = columns.sequence.next[places]
             columns.last_read[ids] = places
             self._touch(ids)
             self._read += places.tolist()
-            rest = np.delete(rest, firsts)
-        return np.concatenate(far)
+            found[at[firsts]] = True
+            at = np.delete(at, firsts)
+        return found
 
     def _touch(self, ids: NDArray[np.integer]) -> None:
         if len(self._stale):
@@ -321,6 +344,7 @@ class OrderTracker:
         # At most ``_near_now`` behind: else a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
+        self._chance = self._share_near()
 
     def skip_to(self, place: int) -> None:
         """Move the cursor to ``place``, as the job says. Places far behind do not count as missed."""
@@ -359,16 +383,8 @@ class OrderTracker:
         found: NDArray[np.uint32] = self.sequence.ids[self.floor + left[skip:wanted]]
         return found
 
-    def next_use_s(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column:
-        """Return the seconds until each page's next read, divided by the job's weight: f64[k], or inf."""
-        places = self._next_places(object_hashes, numbers)
-        rate = self.pace.rate_per_s
-        rate = _USUAL_RATE_PER_S if not rate > 0 else rate
-        distance = np.maximum(places - self.cursor, 0.0) / (rate * self.job.weight)
-        distance[places == NEVER] = np.inf
-        return distance
-
-    def _next_places(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Places:
+    def next_places(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Places:
+        """Return the place of each page's next announced read, or NEVER: i32[k]."""
         columns, places = self.columns, np.full(len(object_hashes), NEVER, dtype=np.int32)
         objects = self.lookup.find_objects(object_hashes)
         if objects is not None:
@@ -382,9 +398,3 @@ class OrderTracker:
             of_pages = np.where(found < 0, np.int32(NEVER), columns.page_next[found])
             places = np.minimum(places, of_pages)
         return places
-
-
-def _goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Return whether reads so far also judge ``after``: a common epoch, or no epoch before."""
-    numbers = {epoch.number for epoch in before.epochs}
-    return not numbers or any(epoch.number in numbers for epoch in after.epochs)

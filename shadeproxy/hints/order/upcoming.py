@@ -12,27 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
-from shadeproxy.hints.datasets import Hashes, Ids, Sample
-from shadeproxy.hints.order.abandoned import Abandoned
+from shadeproxy.hints.datasets import Bits, Hashes, Ids, Sample
 from shadeproxy.policy.base import Column
 
 
 class NextUses(Protocol):
-    """Next uses, for eviction.
+    """Next uses of pages as jobs tell them, for eviction. Time is ticks: demand reads of the proxy."""
 
-    ``abandoned``: datasets of jobs that are gone; nearly always empty.
-    """
+    def expect(
+        self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
+    ) -> tuple[Column, Column]:
+        """Return ticks from ``tick`` until the earliest announced read of each page, as far as its job is
+        believed, inf where none is announced; and reads per tick of jobs that may draw the page before it:
+        two columns of shape (k,).
 
-    @property
-    def abandoned(self) -> Sequence[Abandoned]: ...
-
-    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:
-        """Return the seconds until the earliest announced read of each page, over all live jobs: f64[k].
-
-        ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. inf where none is announced; 0
-        where it is due. A job's seconds are divided by its weight. Orders that no read has confirmed yet are
-        left out.
+        ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. A job's times are divided by
+        its weight.
         """
+        ...
+
+    def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
+        """Return which pages the order of a live job announces: bool[k]."""
         ...
 
 
@@ -44,17 +44,28 @@ class ReadObserver(Protocol):
         """True if reads must be reported."""
         ...
 
-    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None:
+    def note_read(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
+    ) -> bool:
         """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked.
 
-        ``job``: the job that the reader named.
+        ``job``: the job that the reader named. ``tick``: that of the read. Return whether an order or scores
+        explain the read, so that it teaches nothing about other reads of the page.
         """
         ...
 
     def note_reads(
-        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
-    ) -> None:
-        """Note many demand reads, oldest first; all three of shape (k,)."""
+        self,
+        object_hashes: Hashes,
+        offsets: Ids,
+        jobs: Sequence[JobContext | None],
+        now_s: float,
+        tick: float,
+    ) -> Bits:
+        """Note many demand reads, oldest first; all three of shape (k,). ``tick``: that of the latest.
+
+        Return which reads are explained, as ``note_read`` does: bool[k].
+        """
         ...
 
 
@@ -96,13 +107,34 @@ class NothingAnnounced:
     """Implements ``NextUses`` and ``ReadObserver`` without any order."""
 
     active = False
-    abandoned: Sequence[Abandoned] = ()
 
-    def next_use_s(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Column:  # noqa: ARG002 - as NextUses
-        return np.full(len(object_hashes), np.inf)
+    def expect(
+        self,
+        object_hashes: Hashes,
+        numbers: NDArray[np.uint32],  # noqa: ARG002 - as the protocol
+        tick: float,  # noqa: ARG002 - as the protocol
+    ) -> tuple[Column, Column]:
+        return np.full(len(object_hashes), np.inf), np.zeros(len(object_hashes))
 
-    def note_read(self, object_hash: int, offset: int, job: JobContext | None, now_s: float) -> None: ...
+    def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:  # noqa: ARG002 - as above
+        return np.zeros(len(object_hashes), dtype=np.bool_)
+
+    def note_read(
+        self,
+        object_hash: int,  # noqa: ARG002 - as the protocol
+        offset: int,  # noqa: ARG002 - as the protocol
+        job: JobContext | None,  # noqa: ARG002 - as the protocol
+        now_s: float,  # noqa: ARG002 - as the protocol
+        tick: float,  # noqa: ARG002 - as the protocol
+    ) -> bool:
+        return False
 
     def note_reads(
-        self, object_hashes: Hashes, offsets: Ids, jobs: Sequence[JobContext | None], now_s: float
-    ) -> None: ...
+        self,
+        object_hashes: Hashes,
+        offsets: Ids,  # noqa: ARG002 - as the protocol
+        jobs: Sequence[JobContext | None],  # noqa: ARG002 - as the protocol
+        now_s: float,  # noqa: ARG002 - as the protocol
+        tick: float,  # noqa: ARG002 - as the protocol
+    ) -> Bits:
+        return np.zeros(len(object_hashes), dtype=np.bool_)

@@ -51,6 +51,11 @@ async def test_a_job_shows_what_it_is(client, job, clock):
         "scores": {"known": 0, "mean": None},
         "progress": {},
         "order": None,
+        "order_trust": 0.5,
+        "score_trust": 0.5,
+        "gap_reads": None,
+        "silent_reads": 0,
+        "trust_reason": "it announces nothing and posts no scores",
     }
     listed = await (await client.get("/v1/jobs")).json()
     assert [item["job"] for item in listed["jobs"]] == ["resnet"]

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.run import NAMES, Question, Result, Row, parse_caches, simulate
 from shadeproxy_bench.studies.hit_ratios.__main__ import earlier_findings
 from shadeproxy_bench.studies.hit_ratios.report import Finding, markdown

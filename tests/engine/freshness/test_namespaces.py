@@ -238,10 +238,10 @@ async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_an
 
 async def test_namespaces_of_many_prefixes_stay_apart_when_groups_run_out(make_bench):
     bench = await make(make_bench)
-    bench.cache._groups._of_name(("b", "", "alice"))
+    bench.cache.groups._of_name(("b", "", "alice"))
     names = [group_name(ObjectRef("b", f"{n}/k", "mallory")) for n in range(5000)]
-    bench.cache._groups.of_names(names)
-    groups = bench.cache._groups
+    bench.cache.groups.of_names(names)
+    groups = bench.cache.groups
     assert not {groups._names[group][2] for group in groups.candidates("b", "", "alice")} - {"alice"}
 
 

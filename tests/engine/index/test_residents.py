@@ -42,7 +42,7 @@ def rows_of(hashes, first_unit=0) -> np.ndarray:
     return rows
 
 
-def take_in(table, hashes, tier, tick) -> np.ndarray:
+def take_in(table, hashes, tier, tick) -> tuple[np.ndarray, np.ndarray]:
     count = len(hashes)
     return table.take_in(rows_of(hashes), np.zeros(count, np.int32), tier, tick, np.zeros(count, np.bool_))
 
@@ -54,7 +54,9 @@ def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
     hashes = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
     for start in range(0, 5000, 700):
         part = hashes[start : start + 700]
-        assert not len(take_in(table, part, 1, 100.0))
+        slots, left_out = take_in(table, part, 1, 100.0)
+        assert table.object_hash[slots].tolist() == part.tolist()
+        assert not len(left_out)
     assert len(table) == table.members[1].count == 5000
     for hashed in hashes.tolist():
         slot = table.find(hashed, 0, 5)
@@ -80,7 +82,7 @@ def test_pages_that_come_one_by_one_grow_the_table(monkeypatch):
     table = Residents(1)
     for n in range(1000):
         slot = table.add(n, 0, etag=n, body_bytes=n, record_bytes=64 * n, group=n, tick=n, pinned=n % 3 == 0)
-        table.place(slot, 0, Location(n), 64 * n, staged=n % 7 == 1)
+        table.place(slot, 0, Location(n), 64 * n)
     for n in range(1000):
         slot = table.find(n, 0, n)
         facts = (table.body_bytes[slot], table.record_bytes[slot], table.location[slot], table.pinned[slot])
@@ -91,13 +93,14 @@ def test_pages_that_come_one_by_one_grow_the_table(monkeypatch):
         assert table.displace(table.occupant(n, 0)) == (0, n)
         table.remove(table.occupant(n, 0))
     left = table.members[0]
-    assert (len(table), left.pages, left.staged_bytes, left.pinned_bytes) == (0, 0, 0, 0)
+    assert (len(table), left.pages, left.pinned_bytes) == (0, 0, 0)
 
 
 def test_a_page_that_is_there_stays():
     table = Residents(1)
     there = table.add(20, 0, etag=9, body_bytes=1, group=0, tick=0.0)
-    left_out = take_in(table, [10, 20, 30, 10], 0, 0.0)
+    slots, left_out = take_in(table, [10, 20, 30, 10], 0, 0.0)
+    assert table.object_hash[slots].tolist() == [10, 30]
     assert left_out.tolist() == [1, 3]
     assert table.occupant(20, 0) == there
     assert table.etag[there] == 9
@@ -123,6 +126,21 @@ def test_a_slot_says_what_was_added_and_nothing_of_the_page_before():
     # A stamp tells that readable bytes changed, and nothing can be read yet.
     assert (table.stamp[slot], table.tier[slot]) == (stamp, NO_TIER)
     assert (table.validated_s[slot], table.unverified[slot], table.pinned[slot]) == (0, False, False)
+
+
+def test_reads_noted_together_are_those_noted_one_by_one():
+    one_by_one, together = Residents(1), Residents(1)
+    for table in (one_by_one, together):
+        for n in range(5):
+            table.add(n, 0, etag=1, body_bytes=1, group=0, tick=0.0)
+    slots = np.array([3, 1, 3, 3, 0, 1])
+    ticks = np.arange(1.0, 7.0)
+    for slot, tick in zip(slots.tolist(), ticks.tolist(), strict=True):
+        one_by_one.use(slot, tick)
+    together.use_many(slots, ticks)
+    for table in (one_by_one, together):
+        assert table.last_use[:5].tolist() == [5, 6, 0, 4, 0]
+        assert table.uses[:5].tolist() == [2, 3, 1, 4, 1]
 
 
 def test_another_version_is_seen_on_whatever_page_it_is():

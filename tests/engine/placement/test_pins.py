@@ -178,21 +178,22 @@ async def test_nothing_is_evicted_in_vain_for_a_page_that_fits_nowhere_between_p
     assert bench.cached(others) == before == len(others)
 
 
-async def test_they_take_their_places_from_a_staging_share_that_has_grown(make):
+async def test_they_take_their_places_from_pages_that_are_soon_read_again(make):
     bench = await make()
     await read(bench, OTHERS[:20])
-    await read(bench, OTHERS[20:32], times=4)
-    members = bench.cache.residents.members[0]
-    assert len(members.staged) > members.count, "soon repeated reads made the share grow"
+    await read(bench, OTHERS[20:32], times=40)
+    assert bench.cached(OTHERS[20:32]) == 12
     await bench.pin("keep/")
     await read(bench, KEPT)
     assert hits(await read(bench, KEPT)) == len(KEPT)
 
 
-async def test_what_is_staged_gives_way_to_its_like_where_pins_take_the_rest(make):
+async def test_pages_that_are_soon_read_again_share_what_pins_leave(make):
     bench = await make()
     await read(bench, OTHERS[:20])
-    await read(bench, OTHERS[20:32], times=4)
+    for _ in range(5):
+        for key in OTHERS[20:40]:
+            await read(bench, [key] * 4)
     await bench.pin("keep/")
     await read(bench, KEPT)
     assert await read(bench, OTHERS[40:41] * 2) == [Source.ORIGIN, Source.RAM]

@@ -4,9 +4,11 @@ import pytest
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.core.types import JobContext, ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.hints.order.upcoming import NothingAnnounced
+from tests.support.engine import PAGE
 
 
 class Told(NothingAnnounced):
@@ -14,11 +16,15 @@ class Told(NothingAnnounced):
 
     active = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, explains: bool = False) -> None:
         self.reads: list[int] = []
+        self.explains = explains
 
-    def note_read(self, _object_hash: int, offset: int, _job: JobContext | None, _now_s: float) -> None:
+    def note_read(
+        self, _object_hash: int, offset: int, _job: JobContext | None, _now_s: float, _tick: float
+    ) -> bool:
         self.reads.append(offset)
+        return self.explains
 
 
 @pytest.mark.parametrize(
@@ -57,3 +63,67 @@ async def test_a_suffix_is_told_from_where_it_begins(make_bench, known):
         pass
     await bench.settle()
     assert orders.reads == [900]
+
+
+@pytest.fixture
+def placement_notes(monkeypatch):
+    """What placement notes of reads: their kind, and if they are explained."""
+
+    def watch(bench):
+        placement, noted = bench.cache.placement, []
+        note_miss, note_use, note_uses = placement.note_miss, placement.note_use, placement.note_uses
+
+        def miss(*page, explained):
+            noted.append(("note_miss", explained))
+            note_miss(*page, explained=explained)
+
+        def use(slot, *, explained):
+            noted.append(("note_use", explained))
+            note_use(slot, explained=explained)
+
+        def uses(slots, explained):
+            noted.extend(("note_uses", one) for one in explained.tolist())
+            note_uses(slots, explained)
+
+        for name, note in (("note_miss", miss), ("note_use", use), ("note_uses", uses)):
+            monkeypatch.setattr(placement, name, note)
+        return noted
+
+    return watch
+
+
+@pytest.mark.parametrize("explains", [False, True])
+async def test_placement_gets_what_an_order_explains(make_bench, placement_notes, explains):
+    """A miss, the pages read ahead, pages of a tier and hits that need no waiting."""
+    bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
+    bench.origin.put("b", "k", bytes(3 * PAGE))
+    bench.engine._counting._orders = Told(explains=explains)
+    noted = placement_notes(bench)
+    request = ReadRequest(ObjectRef("b", "k"))
+    await bench.get("k")
+    assert noted == [("note_miss", explains)] * 3
+    await bench.settle()
+    noted.clear()
+    await bench.get("k")
+    assert noted == [("note_use", explains)] * 3
+    noted.clear()
+    meta = bench.engine.usable_now(request)
+    assert bench.engine.hit(request, meta, Span(PAGE, 2 * PAGE)) is not None
+    assert bench.engine.locate(request, meta, Span(0, PAGE)) is not None
+    assert bench.engine.hit(request, meta, Span(0, 3 * PAGE)) is None
+    bench.engine.access_log.flush()
+    assert noted == [("note_uses", explains)] * 2
+
+
+@pytest.mark.parametrize("explains", [False, True])
+async def test_a_read_that_begins_again_is_one_read_of_its_page(make_bench, placement_notes, explains):
+    """Two reads in a row would say that the page is soon read again."""
+    bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
+    bench.engine._versions.learn(ObjectRef("b", "k"), bench.origin.put("b", "k", b"old"))
+    bench.origin.put("b", "k", b"newer")
+    orders = bench.engine._counting._orders = Told(explains=explains)
+    noted = placement_notes(bench)
+    assert (await bench.get("k"))[0] == b"newer"
+    assert orders.reads == [0, 0]
+    assert noted[0] == ("note_miss", explains)
+    assert set(noted[1:]) == {("note_miss", True)}

@@ -119,6 +119,20 @@ async def test_what_was_there_comes_in_and_hits(restarted):
     ]
 
 
+async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(restarted):
+    bench = await restarted()
+    await bench.get("dir1/7")  # there before its old page
+    entered = []
+    bench.cache._recovery._entered = lambda slots: entered.extend(slots.tolist())
+    bench.cache.start_recovery()
+    await bench.cache.recovered()
+    table = bench.cache.residents
+    fresh = table.first_page(object_hash(ObjectRef("b", "dir1/7")))
+    assert sorted([*entered, fresh]) == table.ready().tolist()
+    assert fresh not in entered
+    assert table.unverified[entered].all()
+
+
 async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_path):
     bench = await restarted()
     async with bench.engine.writing([ObjectRef("b", "dir0/4")]):

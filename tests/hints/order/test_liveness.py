@@ -1,4 +1,4 @@
-"""Announced uses lapse when their job falls silent or has ended, and count again when it goes on."""
+"""Announced uses lapse for prefetching when their job is silent or has ended; they count when it goes on."""
 
 import numpy as np
 import pytest
@@ -16,9 +16,9 @@ def reading(count=1000, per_s=100, **job):
 
 
 def counts(job, now_s, place=1100):
-    """Whether the announced use of a coming sample keeps its page, and whether it is fetched ahead."""
+    """Whether prefetching counts on the announced use of a coming sample."""
     job.orders.tick(now_s)
-    kept = bool(np.isfinite(job.seconds(job.order[[place]]))[0])
+    kept = bool(job.announces(job.order[[place]])[0])
     fetched = [outlook.job for outlook in job.orders.outlooks()] == ["one"]
     assert kept == fetched
     return kept
@@ -54,7 +54,7 @@ def test_a_job_that_comes_back_goes_on_exactly_where_it_was():
     job.read(job.order[[1000]], end_s + 1800)
     assert counts(job, end_s + 1801)
     assert job.orders.coming("one", 5000).tolist() == before[1:]
-    assert job.seconds(job.order[[1100]])[0] == pytest.approx(1, abs=0.5)
+    assert job.ticks(job.order[[1100]])[0] == pytest.approx(100, abs=40)
 
 
 @pytest.mark.parametrize("gap_s", [20.0, 60.0])
@@ -148,7 +148,7 @@ def test_one_silent_rank_of_several_silences_nobody_and_is_passed():
     end_s = job.steadily(half[300:1000], per_s=100, start_s=end_s)
     job.orders.tick(end_s)
     assert len(job.orders.outlooks()) == 1
-    assert np.isinf(job.seconds(job.order[601:1000:2])).all(), "its announced uses are over"
+    assert not job.announces(job.order[601:1000:2]).any(), "its announced uses are over"
 
 
 def test_when_all_ranks_have_ended_the_order_counts_no_more_at_once():
@@ -159,7 +159,7 @@ def test_when_all_ranks_have_ended_the_order_counts_no_more_at_once():
     job.hints.end_rank("one", 0)
     job.orders.settle()
     assert counts(job, end_s, place=1101), "the other rank goes on"
-    assert np.isinf(job.seconds(job.order[1100:2000:2])).all(), "of an ended rank nothing is coming"
+    assert not job.announces(job.order[1100:2000:2]).any(), "of an ended rank nothing is coming"
     job.hints.end_rank("one", 1)
     assert not counts(job, end_s, place=1101), "even before its orders are settled"
     job.orders.settle()

@@ -38,7 +38,7 @@ def test_every_read_of_a_short_epoch_in_its_order_is_found(count, together):
             else:
                 column = np.array(hashes, dtype=np.uint64)
                 firsts = np.zeros(len(hashes), dtype=np.int64)
-                hints.orders.note_reads(column, firsts, [job] * len(hashes), read / 1000)
+                hints.orders.note_reads(column, firsts, job, read / 1000)
             state = hints.orders.state("one")
             assert state.left == 3 * count - read
             assert state.surprises == 0

@@ -143,7 +143,7 @@ def _watch_books(board: Board) -> None:
 
     def count() -> None:
         for table in tables[-1:]:
-            placed = sum(members.count + len(members.staged) for members in table.members)
+            placed = sum(members.count for members in table.members)
             names = np.fromiter(set().union(*named.values()), np.uint64)
             dropped = int(np.isin(table.object_hash[table.ready()], names).sum())
             board.cells[PLACED], board.cells[KEPT] = placed, placed - dropped

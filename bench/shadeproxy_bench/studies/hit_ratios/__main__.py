@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from shadeproxy.simulate.announced import parse_announce
+from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.plots import require_matplotlib, write_plot
 from shadeproxy.simulate.run import NAMES, Question, parse_caches, simulate
 from shadeproxy_bench import machine

@@ -63,7 +63,9 @@ def _table(result: Result) -> str:
     shares = sorted({row.cache for row in result.rows})
     ratio = {(row.policy, row.cache): row.hit_ratio for row in result.rows}
     head = ["policy", *(f"{share:.0%}" for share in shares)]
-    lines = table(head, ([name, *(f"{ratio[name, share]:.1%}" for share in shares)] for name in NAMES))
+    # Results that were kept may be older than a policy.
+    names = [name for name in NAMES if any(row.policy == name for row in result.rows)]
+    lines = table(head, ([name, *(f"{ratio[name, share]:.1%}" for share in shares)] for name in names))
     distinct = result.rows[0].distinct
     return "\n".join([*lines, "", f"{result.reads:,} reads, {distinct:,.0f} distinct objects an epoch."])
 

@@ -1,0 +1,86 @@
+"""Bounds of the rows: what a policy must reach on a workload, as a number of points above or below it."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+OURS, LRU, MIN = "ours", "lru", "min"
+RIVALS = ("lru", "s3-fifo", "w-tinylfu")
+"""The policies whose best result is "best" in a bound."""
+
+
+class Ratios(NamedTuple):
+    """Results of one policy in per cent of the reads that count: hits, hit bytes, and the client's hits.
+
+    ``client`` is nan where there is no stock client.
+    """
+
+    hits: float
+    bytes: float
+    client: float
+
+
+Results = Mapping[str, Ratios]
+"""Ratios by policy; the one that is asked about is ``OURS``."""
+
+
+class Bound(NamedTuple):
+    """A bound. ``margin``: points by which the results are above it; below 0 it is missed."""
+
+    words: str
+    margin: Callable[[Results], float]
+
+
+def at_least(per_cent: float) -> Bound:
+    return Bound(f">= {per_cent:.2f}", lambda results: results[OURS].hits - per_cent)
+
+
+def near_best(points: float) -> Bound:
+    """Return the bound of the best rival's hits less some points."""
+    return Bound(f">= best - {points:g}", lambda results: results[OURS].hits - _best(results) + points)
+
+
+def near_best_bytes(points: float) -> Bound:
+    """Return the bound of the best rival's hit bytes less some points."""
+    return Bound(
+        f"bytes >= best - {points:g}",
+        lambda results: results[OURS].bytes - max(results[name].bytes for name in RIVALS) + points,
+    )
+
+
+def times_best(hits: float, hit_bytes: float) -> tuple[Bound, Bound]:
+    """Return bounds of so many times the best rival's hits, and its hit bytes."""
+    return (
+        Bound(f">= {hits:g} x best", lambda results: results[OURS].hits - hits * _best(results)),
+        Bound(
+            f"bytes >= {hit_bytes:g} x best",
+            lambda results: results[OURS].bytes - hit_bytes * max(results[name].bytes for name in RIVALS),
+        ),
+    )
+
+
+def near_min(points: float) -> Bound:
+    """Return the bound of the clairvoyant's hits less some points."""
+    return Bound(f">= min - {points:g}", lambda results: results[OURS].hits - results[MIN].hits + points)
+
+
+CLIENT = Bound(
+    "client >= lru - 2, or all >= lru + 10",
+    lambda results: max(
+        results[OURS].client - results[LRU].client + 2, results[OURS].hits - results[LRU].hits - 10
+    ),
+)
+ALL = Bound("all >= lru", lambda results: results[OURS].hits - results[LRU].hits)
+
+
+def share_of_gain(share: float) -> Bound:
+    """Return the bound of this share of what the clairvoyant hits more than LRU."""
+    return Bound(
+        f">= {share:g} of min's gain",
+        lambda results: (
+            results[OURS].hits - results[LRU].hits - share * (results[MIN].hits - results[LRU].hits)
+        ),
+    )
+
+
+def _best(results: Results) -> float:
+    return max(results[name].hits for name in RIVALS)

@@ -1,0 +1,51 @@
+"""One row of the comparison: a workload, a cache, what is announced, which reads count, and the bounds."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.default import Objective
+from shadeproxy.simulate.trace import NOBODY, Trace
+from shadeproxy_bench.studies.hit_ratios.bounds import Bound
+
+Counted = Callable[[Trace], NDArray[np.bool_]]
+
+
+def every_read(trace: Trace) -> NDArray[np.bool_]:
+    return np.ones(len(trace.ids), np.bool_)
+
+
+def later_epochs(trace: Trace) -> NDArray[np.bool_]:
+    return trace.counted()
+
+
+def later_quarters(trace: Trace) -> NDArray[np.bool_]:
+    return np.arange(len(trace.ids)) >= len(trace.ids) // 4
+
+
+def of_the_client(trace: Trace) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = trace.job_of_reads() == NOBODY
+    return found
+
+
+class Row(NamedTuple):
+    """One row. ``group``: rows that are run together. ``trace``: takes ``seed``. ``cache``: places, or
+    a share of the data's bytes if below 1. ``beside``: True for a client beside a job.
+    """
+
+    group: str
+    words: str
+    trace: Callable[..., Trace]
+    cache: float
+    bounds: tuple[Bound, ...]
+    announce: str = "none"
+    counted: Counted = every_read
+    objective: Objective = "bytes"
+    beside: bool = False
+
+    @property
+    def name(self) -> str:
+        cache = f"{self.cache:.0%}" if self.cache < 1 else f"{self.cache:g}"
+        return f"{self.words}, cache {cache}"

@@ -1,0 +1,185 @@
+"""Stock traffic as traces: reads that nobody announces, of popular, new, looping and finished objects.
+
+Pure: the same arguments give the same trace. Every client is a stock client, also one that trains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.simulate.trace import Trace
+from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, shuffled
+
+Reads = NDArray[np.int64]
+
+_NEWEST = 5000  # objects that are read by age
+_NEW_SHARE = 0.1
+
+
+def zipf_reads(
+    random: np.random.Generator, objects: int, reads: int, exponent: float, *, every: int = 0
+) -> Reads:
+    """Return ids below ``objects``, the k-th most popular read in proportion to ``k ** -exponent``.
+
+    ``every``: number of reads after which popularity is dealt out again; 0: never.
+    """
+    odds = np.arange(1.0, objects + 1) ** -exponent
+    ranks = random.choice(objects, reads, p=odds / odds.sum())
+    starts = range(0, reads, every or max(reads, 1))
+    return np.concatenate([
+        random.permutation(objects)[ranks[start : start + (every or reads)]] for start in starts
+    ])  # fmt: skip
+
+
+def stock(ids: Reads, objects: int | None = None) -> Trace:
+    """Return the reads of one stock client."""
+    return Trace(ids.astype(np.uint32), int(ids.max()) + 1 if objects is None else objects, stock=(0,))
+
+
+def zipf(objects: int, reads: int, exponent: float, *, every: int = 0, seed: int = 0) -> Trace:
+    """Return Zipf traffic; ``every`` as in ``zipf_reads``."""
+    return stock(zipf_reads(np.random.default_rng(seed), objects, reads, exponent, every=every), objects)
+
+
+def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed: int = 0) -> Trace:
+    """Return one pass over ``scan`` other objects, then Zipf traffic; ``reads`` in all."""
+    later = zipf_reads(np.random.default_rng(seed), objects, reads - scan, exponent)
+    return stock(np.concatenate([objects + np.arange(scan), later]), objects + scan)
+
+
+def zipf_with_scans(
+    objects: int, reads: int, exponent: float, *, scan: int, every: int, seed: int = 0
+) -> Trace:
+    """Return Zipf traffic that a scan of ``scan`` objects, each read once and never again, interrupts after
+    every ``every`` reads; ``reads`` in all.
+    """
+    ids, first = zipf_reads(np.random.default_rng(seed), objects, reads, exponent), objects
+    parts = []
+    for start in range(0, reads * every // (scan + every), every):
+        parts += [ids[start : start + every], np.arange(first, first + scan)]
+        first += scan
+    return stock(np.concatenate(parts)[:reads])
+
+
+def newest_first(reads: int, *, seed: int = 0) -> Trace:
+    """Return reads of which a tenth is of a new object, and the others of a recent one: ages are Zipf 1."""
+    random = np.random.default_rng(seed)
+    ages = zipf_ranks(random, _NEWEST, reads)
+    new = random.random(reads) < _NEW_SHARE
+    new[0] = True
+    newest = np.cumsum(new) - 1
+    return stock(np.where(new, newest, np.maximum(newest - ages, 0)))
+
+
+def zipf_ranks(random: np.random.Generator, objects: int, reads: int) -> Reads:
+    """Return ranks from 0, in proportion to 1 / (rank + 1)."""
+    odds = 1 / np.arange(1.0, objects + 1)
+    return random.choice(objects, reads, p=odds / odds.sum())
+
+
+def moving_hot_set(hot: int, phases: int, reads_each: int, *, seed: int = 0) -> Trace:
+    """Return phases in which ``hot`` objects of their own are read at random, ``reads_each`` times each."""
+    random = np.random.default_rng(seed)
+    return stock(
+        np.concatenate([
+            phase * hot + random.permutation(np.repeat(np.arange(hot), reads_each))
+            for phase in range(phases)
+        ])
+    )  # fmt: skip
+
+
+def loop(objects: int, rounds: int, *, seed: int = 0) -> Trace:
+    """Return objects in one order, again and again."""
+    return stock(np.tile(np.random.default_rng(seed).permutation(objects), rounds))
+
+
+def one_after_another(objects: int, epochs: int, *, sets: int = 2, seed: int = 0) -> Trace:
+    """Return shuffled epochs of a data set, then of the next one."""
+    random = np.random.default_rng(seed)
+    return stock(
+        np.concatenate([
+            part * objects + random.permutation(objects) for part in range(sets) for _ in range(epochs)
+        ])
+    )  # fmt: skip
+
+
+def training_beside_zipf(
+    objects: int, epochs: int, *, share: float, exponent: float = 1.0, seed: int = 0
+) -> Trace:
+    """Return shuffled epochs of ``objects``, and Zipf traffic on as many others; ``share``: of training."""
+    random = np.random.default_rng(seed)
+    training = np.concatenate([random.permutation(objects) for _ in range(epochs)])
+    reads = round(len(training) / share)
+    other = objects + zipf_reads(random, objects, reads - len(training), exponent)
+    return stock(interleaved_at_random(random, [training, other]), 2 * objects)
+
+
+def interleaved_at_random(random: np.random.Generator, parts: Sequence[Reads]) -> Reads:
+    """Return the parts' reads in a random order that keeps the order within each part."""
+    whose = random.permutation(np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
+    ids = np.empty(len(whose), np.int64)
+    for number, part in enumerate(parts):
+        ids[whose == number] = part
+    return ids
+
+
+def trained(objects: int, epochs: int, *, jobs: int = 1, ranks: int = 1, seed: int = 0) -> Trace:
+    """Return jobs without an SDK, each with shuffled epochs of its own over one data set."""
+    orders: list[Orders] = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
+    return unannounced(interleaved(orders, objects))
+
+
+def lagged_stock(objects: int, epochs: int, *, seed: int = 0) -> Trace:
+    """Return four jobs without an SDK on one order, one behind the other."""
+    return unannounced(lagged(objects, epochs, seed=seed))
+
+
+def stock_shards(objects: int, epochs: int, *, reads: int, readers: int, seed: int = 0) -> Trace:
+    """Return shards that are read without an SDK: each page ``reads`` times running."""
+    return unannounced(shards(objects, epochs, reads=reads, readers=readers, seed=seed))
+
+
+def unannounced(trace: Trace) -> Trace:
+    """Return the trace as that of stock clients."""
+    numbers = [0] if trace.jobs is None else np.unique(trace.jobs).tolist()
+    return replace(trace, stock=tuple(numbers))
+
+
+def sized_zipf(objects: int, reads: int, exponent: float, *, seed: int = 0) -> Trace:
+    """Return Zipf traffic on objects of lognormal sizes."""
+    return sized(zipf(objects, reads, exponent, seed=seed), seed=seed)
+
+
+def sized(trace: Trace, *, mean_bytes: float = 100_000, deviation: float = 1.0, seed: int = 0) -> Trace:
+    """Return the trace with lognormal sizes, independent of popularity."""
+    return replace(trace, sizes=lognormal(np.random.default_rng(seed), trace.objects, mean_bytes, deviation))
+
+
+def lognormal(random: np.random.Generator, count: int, mean_bytes: float, deviation: float) -> Reads:
+    """Return sizes with this mean, whose logarithm has this deviation; at least 1 KB."""
+    sizes = random.lognormal(np.log(mean_bytes) - deviation**2 / 2, deviation, count)
+    return np.maximum(sizes, 1000).astype(np.int64)
+
+
+def mixed_kinds(reads: int, *, by_prefix: bool, seed: int = 0) -> Trace:
+    """Return three kinds of traffic with lognormal sizes: half of the reads are four shuffled epochs, a
+    quarter is Zipf 0.9 of smaller objects, a quarter of objects that are read once.
+
+    ``by_prefix``: each kind has a prefix of its own.
+    """
+    random = np.random.default_rng(seed)
+    epochs, often, once = reads // 2, reads // 4, reads - reads // 2 - reads // 4
+    samples = max(epochs // 4, 1)
+    training = np.concatenate([random.permutation(samples) for _ in range(epochs // samples + 1)])[:epochs]
+    popular = samples + zipf_reads(random, samples, often, 0.9)
+    logs = 2 * samples + np.arange(once)
+    ids = interleaved_at_random(random, [training, popular, logs])
+    sizes = [
+        lognormal(random, count, mean_bytes, 1.0)
+        for count, mean_bytes in ((samples, 100_000), (samples, 30_000), (once, 100_000))
+    ]
+    prefixes = np.repeat(np.arange(3, dtype=np.uint16), [samples, samples, once])
+    trace = stock(ids, 2 * samples + once)
+    return replace(trace, sizes=np.concatenate(sizes), prefixes=prefixes if by_prefix else None)

@@ -1,0 +1,182 @@
+"""Read histories of pages: of residents by slot, of all others as ghosts; and what they teach.
+
+Laws: plain defs. A page takes its history along when it enters or leaves its slot. Reads that an order or a
+score explains are not in it: they say nothing about who else reads the page.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.off_loop import OffLoop
+from shadeproxy.engine.index.hash_table import page_hash, page_hashes
+from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.hints.reuse.ghosts import Ghosts
+from shadeproxy.hints.reuse.learner import ReuseLearner
+from shadeproxy.hints.reuse.sample import Hashes
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.history import History, first_read, read_again, read_again_many
+
+_OBSERVATIONS_PER_BATCH = 256
+_BYTES_PER_GHOST = 2048
+"""Bytes of capacity for each ghost of 12 bytes: 0.6 % of it, and 32 ghosts for a page of 64 KiB."""
+
+_LEAST_GHOSTS = 4096
+_MOST_GHOSTS = 1 << 26
+_LEAST_SLOTS = 1024
+_NEVER = History(0.0, 0.0, 0, 0)
+
+
+def ghosts_for(capacity_bytes: int) -> int:
+    """Return the number of ghosts that a cache of this capacity keeps, of ``ghosts.BYTES`` each."""
+    return int(min(max(capacity_bytes // _BYTES_PER_GHOST, _LEAST_GHOSTS), _MOST_GHOSTS))
+
+
+class PageHistories:
+    """Read histories of the pages of ``residents``, and of pages that would fit in ``capacity_bytes``."""
+
+    def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
+        self._residents = residents
+        self._off_loop = off_loop
+        self._ghosts = Ghosts(ghosts_for(capacity_bytes))
+        self._learner = ReuseLearner(seed)
+        self._last, self._gap = np.zeros((2, 0))
+        self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
+        self._observed: list[tuple[int, int, float]] = []  # page, group, tick
+
+    # ------------------------------------------------------------------ reads
+
+    def read(self, slot: int, tick: float) -> None:
+        """Note a read of a resident page that nothing explains."""
+        before = self._of(slot)
+        after = read_again(before, tick) if before.reads else first_read(tick)
+        self._set(slot, after)
+        self._observe(self._page(slot), int(self._residents.group[slot]), tick)
+
+    def read_many(self, slots: Slots, ticks: Column) -> None:
+        """Note reads as ``read`` does, oldest first, of slots that may repeat."""
+        if not len(slots):
+            return
+        self._fit()
+        _, firsts = np.unique(slots, return_index=True)
+        once, at = slots[firsts], ticks[firsts]
+        known = self._reads[once] > 0
+        again, new = once[known], once[~known]
+        self._reads[again], self._gap[again], self._state[again] = read_again_many(
+            self._reads[again], self._gap[again], at[known] - self._last[again]
+        )
+        self._reads[new], self._gap[new], self._state[new] = 1, 0.0, 0
+        self._last[once] = at
+        repeated = np.ones(len(slots), dtype=np.bool_)
+        repeated[firsts] = False
+        for slot, tick in zip(slots[repeated].tolist(), ticks[repeated].tolist(), strict=True):
+            self._set(slot, read_again(self._of(slot), tick))
+        self._flush()
+        table = self._residents
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        self._learner.observe(pages, table.group[slots], ticks)
+        self._refresh(float(ticks[-1]))
+
+    def missed(self, page: int, group: int, tick: float) -> None:
+        """Note a read, that nothing explains, of a page without a slot."""
+        ghost = self._ghosts.find(page, tick)
+        history = first_read(tick) if ghost is None else read_again(ghost.history, tick)
+        self._ghosts.put(page, history, self._learner.prefix(group))
+        self._observe(page, group, tick)
+
+    # ------------------------------------------------------------------ slots
+
+    def enter(self, slot: int, tick: float) -> None:
+        """Give a page that got a slot the history that it had without one."""
+        self._fit()
+        ghost = self._ghosts.find(self._page(slot), tick)
+        self._set(slot, _NEVER if ghost is None else ghost.history)
+
+    def enter_many(self, slots: Slots, tick: float) -> None:
+        """Give pages of an earlier process a history, as far as their uses tell one."""
+        self._fit()
+        table = self._residents
+        uses, idle = table.uses[slots], tick - table.last_use[slots]
+        reads = np.where(uses >= 1, np.minimum(uses, 2), 0).astype(np.intp)
+        span = np.maximum(table.last_use[slots] - table.admitted[slots], 1.0)
+        gap = np.where(uses >= 2, span / np.maximum(uses - 1, 1), 0.0)
+        self._last[slots], self._reads[slots], self._gap[slots] = tick - idle, reads, gap
+        self._state[slots] = 0
+        again = slots[reads >= 2]
+        self._reads[again], self._gap[again], self._state[again] = read_again_many(
+            np.ones(len(again), dtype=np.intp), np.zeros(len(again)), self._gap[again]
+        )
+
+    def leave(self, slot: int) -> None:
+        """Keep the history of a page that loses its slot as a ghost."""
+        if slot < len(self._reads) and (history := self._of(slot)).reads:
+            self._ghosts.put(
+                self._page(slot), history, self._learner.prefix(int(self._residents.group[slot]))
+            )
+            self._reads[slot] = 0
+
+    # ------------------------------------------------------------------ expectations
+
+    def rates(self, slots: Slots, tick: float) -> Column:
+        """Return learnt reads per tick of resident pages, 0 where none was seen: f64[n]."""
+        self._fit()
+        prefixes = self._learner.prefixes(self._residents.group[slots])
+        rates = self._learner.rates(prefixes, self._state[slots], tick - self._last[slots])
+        return np.where(self._reads[slots] > 0, rates, 0.0)
+
+    def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
+        """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
+        pages = page_hashes(object_hashes, numbers).tolist()
+        return np.fromiter((self._rate_of(page, tick) for page in pages), np.float64, len(pages))
+
+    def learn(self, tick: float) -> None:
+        """Take in what was observed, and make a new table if one is due."""
+        self._flush()
+        self._refresh(tick)
+
+    # ------------------------------------------------------------------ inside
+
+    def _rate_of(self, page: int, tick: float) -> float:
+        ghost = self._ghosts.find(page, tick)
+        if ghost is None:
+            return 0.0
+        return self._learner.rate(ghost.prefix, ghost.history.state, tick - ghost.history.last)
+
+    def _observe(self, page: int, group: int, tick: float) -> None:
+        self._observed.append((page, group, tick))
+        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
+            self.learn(tick)
+
+    def _flush(self) -> None:
+        if self._observed:
+            pages, groups, ticks = zip(*self._observed, strict=True)
+            self._observed.clear()
+            self._learner.observe(
+                np.array(pages, dtype=np.uint64), np.array(groups, dtype=np.intp), np.array(ticks)
+            )
+
+    def _refresh(self, tick: float) -> None:
+        if self._learner.is_due(tick):
+            refresh = self._learner.begin(tick, len(self._residents))
+            self._off_loop(refresh.run, self._learner.finish)
+
+    def _page(self, slot: int) -> int:
+        table = self._residents
+        return page_hash(int(table.object_hash[slot]), int(table.number[slot]))
+
+    def _of(self, slot: int) -> History:
+        if slot >= len(self._reads):
+            self._fit()
+        return History(
+            float(self._last[slot]), float(self._gap[slot]), int(self._reads[slot]), int(self._state[slot])
+        )
+
+    def _set(self, slot: int, history: History) -> None:
+        self._last[slot], self._gap[slot], self._reads[slot], self._state[slot] = history
+
+    def _fit(self) -> None:
+        slots = self._residents.slots
+        if slots > len(self._reads):
+            more = max(slots, _LEAST_SLOTS, 2 * len(self._reads)) - len(self._reads)
+            times, counts = np.zeros(more), np.zeros(more, dtype=np.intp)
+            self._last, self._gap = np.append(self._last, times), np.append(self._gap, times)
+            self._reads, self._state = np.append(self._reads, counts), np.append(self._state, counts)

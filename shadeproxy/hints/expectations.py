@@ -1,0 +1,313 @@
+"""Expectations: when pages will be read next, by what jobs announce and score, and how far reads bear it out.
+
+Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: only
+jobs in use that have read something count; a job that names no read is heard where it is the only one on its
+dataset; what reads bear out is believed, and nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.types import JobContext
+from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
+from shadeproxy.hints.growing import Space
+from shadeproxy.hints.jobs import Job, Jobs
+from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
+from shadeproxy.hints.order.orders import JobMatch, Orders
+from shadeproxy.hints.order.sequence import NEVER
+from shadeproxy.hints.scoreboard import ScoreColumn
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import JobColumns, expect
+
+_LEAST_WEIGHT = 1e-9
+_MOST_JOB_WEIGHT = 32.0
+_NEW_READS = 128
+_DOUBT = 0.5
+
+
+class Belief(NamedTuple):
+    """How far a job is believed, for display. Trust is from 0 to 1. ``gap_reads``: reads of all clients from
+    one of its reads to the next, None before the first; ``silent_reads``: those since its last read, 0 while
+    that is usual.
+    """
+
+    order_trust: float
+    score_trust: float
+    gap_reads: float | None
+    silent_reads: int
+    reason: str
+
+
+class _Pages(NamedTuple):
+    """Pages that are asked for, of one space; all of shape (k,). ``units``: -1 outside, see ``pages.py``.
+
+    ``outside``: places of the pages of other spaces. ``samples``: of each page, any outside, where samples
+    are objects of their own; else None.
+    """
+
+    object_hashes: Hashes
+    numbers: NDArray[np.uint32]
+    units: Ids
+    outside: Ids
+    samples: Ids | None
+
+    @classmethod
+    def of(cls, space: Space, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Self:
+        units = space.units_of(object_hashes, numbers)
+        outside, samples = np.flatnonzero(units < 0), None
+        if isinstance(space, Dataset) and space.pages is None and space.count:
+            samples = space.groups.members.take(units, mode="wrap").astype(np.int64)
+        return cls(object_hashes, numbers, units, outside, samples)
+
+
+class Expectations:
+    """Expected next uses by all jobs. ``space``: the samples of a job by name; ``page_size``: in bytes."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        orders: Orders,
+        scoreboard: Mapping[str, ScoreColumn],
+        space: Callable[[str], Space],
+        *,
+        page_size: int,
+    ) -> None:
+        self._jobs = jobs
+        self._orders = orders
+        self._scoreboard = scoreboard
+        self._space = space
+        self._page_size = page_size
+        self._activities: dict[str, JobActivity] = {}
+        self._tick = 0.0
+
+    def forget(self, job: str) -> None:
+        """Forget how a deleted job has read."""
+        self._activities.pop(job, None)
+
+    def _activity(self, job: str) -> JobActivity:
+        """Return the activity of a registered job, a new one at its first read."""
+        return self._activities.setdefault(job, JobActivity())
+
+    # ------------------------------------------------------------------ see upcoming.NextUses
+
+    def expect(
+        self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
+    ) -> tuple[Column, Column]:
+        self._tick = max(tick, self._tick)
+        by_space: dict[int, tuple[Space, list[Job]]] = {}
+        for job in self._jobs:
+            # Most jobs of a long list do not read here: they must cost nothing.
+            activity = self._activities.get(job.name)
+            if activity is not None and activity.reads and job.in_use and self._says_anything(job):
+                space = self._space(job.name)
+                by_space.setdefault(id(space), (space, []))[1].append(job)
+        columns: list[JobColumns] = []
+        for space, jobs in by_space.values():
+            pages = _Pages.of(space, object_hashes, numbers)
+            if len(pages.outside) < len(object_hashes):
+                columns += [self._columns(job, space, pages, tick) for job in jobs]
+        return expect(columns, len(object_hashes))
+
+    def _columns(self, job: Job, space: Space, pages: _Pages, tick: float) -> JobColumns:
+        activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
+        gap, silent = max(activity.gap, 1.0), activity.silence(tick)
+        weight = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT)
+        horizon, trust = silent, 1.0
+        if tracker is not None and tracker.left:
+            believed = weight * max(activity.order_trust, LEAST_TRUST)
+            if pages.samples is None:
+                places = tracker.next_places(pages.object_hashes, pages.numbers)
+            else:
+                places = tracker.columns.next_at.take(pages.samples)
+                places[pages.outside] = NEVER
+            distance = places.astype(np.float64)
+            distance *= gap / believed
+            distance += (silent - (tracker.cursor - 1) * gap) / believed
+            # The cursor is the median of the latest reads: a place behind it may still be read at any time.
+            np.maximum(distance, (gap + silent) / believed, out=distance)
+            distance[places == NEVER] = np.inf
+            trust = min(max(activity.order_trust, 0.0), 1.0)
+            horizon += tracker.left * gap * trust
+        else:
+            distance = np.full(len(pages.units), np.inf)
+        draws = self._draws(job.name, space, pages, weight / (space.count * gap))
+        draws[pages.outside] = 0.0
+        return JobColumns(distance, draws, horizon, 1 - trust)
+
+    def _draws(self, job: str, space: Space, pages: _Pages, rate: float) -> Column:
+        """Return how often each page of the job's samples is drawn, a mean sample at ``rate``."""
+        scores = self._scores(job)
+        if scores is not None:
+            units, samples = pages.units, pages.samples
+            draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
+            np.maximum(draws, _LEAST_WEIGHT, out=draws)
+            np.minimum(draws, space.count, out=draws)
+            draws *= min(self._activities[job].score_trust, 1.0) * rate
+            return draws
+        if isinstance(space, Dataset) and space.pages is not None:
+            counted: Column = space.pages.counts(pages.units).astype(np.float64)
+            return counted * rate
+        return np.full(len(pages.units), rate)
+
+    def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
+        return self._orders.announces(object_hashes, numbers)
+
+    # ------------------------------------------------------------------ display
+
+    def belief(self, job: str) -> Belief:
+        """Return how far a registered job is believed, and why."""
+        activity, one = self._activities.get(job) or JobActivity(), self._jobs.get(job)
+        silent, usual = activity.silence(self._tick), activity.usual_silence
+        order_trust, score_trust = (
+            round(min(max(trust, 0.0), 1.0), 3) for trust in (activity.order_trust, activity.score_trust)
+        )
+        reasons = []
+        if self._orders.tracker(job) is not None:
+            reasons.append(f"{order_trust:.0%} of its reads were announced".replace("%", " %"))
+        if self._scores(job) is not None:
+            reasons.append(f"its reads follow its scores by {score_trust:.0%}".replace("%", " %"))
+        if not one.in_use:
+            reasons = ["it has ended or expired, and counts for nothing"]
+        elif not reasons:
+            reasons = ["it announces nothing and posts no scores"]
+        elif not activity.reads:
+            reasons = ["it has read nothing yet, and counts for nothing until it does"]
+        elif activity.reads < _NEW_READS:
+            reasons.append(f"new: {activity.reads} reads, and a new name is believed by a half")
+        if silent and one.in_use:
+            reasons.insert(0, f"silent for {silent:,.0f} reads of others, {usual:,.0f} are usual")
+        gap = round(activity.gap, 1) if activity.reads else None
+        return Belief(order_trust, score_trust, gap, int(silent), "; ".join(reasons))
+
+    def doubtful(self) -> Iterator[tuple[Job, Belief]]:
+        """Yield the jobs in use that are silent, or of whose order or scores less than a half is believed."""
+        for job in self._jobs:
+            activity = self._activities.get(job.name)
+            if activity is None or not activity.reads or not job.in_use or not self._says_anything(job):
+                continue
+            belief, trusts = self.belief(job.name), []
+            if self._orders.tracker(job.name) is not None:
+                trusts.append(belief.order_trust)
+            if self._scores(job.name) is not None:
+                trusts.append(belief.score_trust)
+            if belief.silent_reads or (min(trusts) < _DOUBT and activity.reads >= _NEW_READS):
+                yield job, belief
+
+    # ------------------------------------------------------------------ see upcoming.ReadObserver
+
+    @property
+    def active(self) -> bool:
+        return self._orders.active or bool(self._scoreboard)
+
+    def note_read(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
+    ) -> bool:
+        self._tick = max(tick, self._tick)
+        explained, again = False, set()
+        for match in self._orders.note_read(object_hash, offset, job, now_s):
+            found = bool(match.heard.found)
+            explained |= self._judge(match, int(found)) and found
+            if match.heard.again:
+                again.add(match.job)
+        for reader in self._readers(job):
+            is_of_job, weight = self._weight_of(reader.name, object_hash, offset)
+            if weight is not None:
+                explained |= self._judge_scores(reader, [weight])
+            if (is_of_job or job is not None) and reader.name not in again:
+                self._activity(reader.name).read(1, tick)
+        return explained
+
+    def note_reads(
+        self,
+        object_hashes: Hashes,
+        offsets: Ids,
+        jobs: Sequence[JobContext | None],
+        now_s: float,
+        tick: float,
+    ) -> Bits:
+        self._tick = max(tick, self._tick)
+        codes: dict[JobContext | None, int] = {}
+        of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
+        if len(codes) == 1:
+            return self._note_together(object_hashes, offsets, jobs[0], now_s, tick)
+        explained = np.zeros(len(jobs), dtype=np.bool_)
+        for job, code in codes.items():
+            mine = of == code
+            explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, tick)
+        return explained
+
+    def _note_together(
+        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, tick: float
+    ) -> Bits:
+        explained = np.zeros(len(object_hashes), dtype=np.bool_)
+        again: Counter[str] = Counter()
+        for match in self._orders.note_reads(object_hashes, offsets, job, now_s):
+            again[match.job] = match.heard.again
+            if self._judge(match, int(np.count_nonzero(match.heard.found))):
+                explained |= match.heard.found
+        numbers = (offsets // self._page_size).astype(np.uint32)
+        for reader in self._readers(job):
+            reads, scores = len(explained), self._scores(reader.name)
+            if job is None or scores is not None:
+                units = self._space(reader.name).units_of(object_hashes, numbers)
+                inside = units >= 0
+                reads = len(inside) if job is not None else int(np.count_nonzero(inside))
+                if scores is not None and inside.any():
+                    weights: list[float] = scores.draw_weights(units[inside]).tolist()
+                    if self._judge_scores(reader, weights):
+                        explained |= inside
+            if reads := reads - again[reader.name]:
+                self._activity(reader.name).read(reads, tick)
+        return explained
+
+    def _readers(self, job: JobContext | None) -> Iterator[Job]:
+        """Yield the jobs that surely made a read, if it is of their samples: named, or alone on a dataset."""
+        if job is not None:
+            if job.job in self._jobs:
+                yield self._jobs.get(job.job)
+            return
+        users = Counter(one.dataset for one in self._jobs if one.in_use)
+        for one in self._jobs:
+            if one.in_use and (one.dataset is None or users[one.dataset] == 1) and self._says_anything(one):
+                yield one
+
+    def _judge(self, match: JobMatch, found: int) -> bool:
+        """Take reads into the trust in an order. Return whether the order explains those that were found."""
+        activity = self._activity(match.job)
+        explains = self._jobs.get(match.job).in_use and activity.order_explains
+        if match.certain:
+            activity.ordered(found, match.heard.others, match.heard.chance)
+        return explains
+
+    def _judge_scores(self, job: Job, weights: list[float]) -> bool:
+        """Take reads of such weights into the trust in scores. Return whether the scores explain them."""
+        activity = self._activity(job.name)
+        explains = job.in_use and activity.scores_explain
+        expected = self._scoreboard[job.name].drawn_weight(self._space(job.name).count)
+        if expected > 0:
+            activity.drawn(weights, expected)
+        return explains
+
+    def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
+        """Return whether a read is of a job's samples, and the weight of what was read; None: no scores."""
+        scores, space = self._scores(job), self._space(job)
+        if isinstance(space, Dataset) and space.pages is None:
+            sample = space.groups.find_one(object_hash)
+            return sample >= 0, None if sample < 0 or scores is None else scores.draw_weight(sample)
+        number = np.array([offset // self._page_size], dtype=np.uint32)
+        units = space.units_of(np.array([object_hash], dtype=np.uint64), number)
+        if units[0] < 0:
+            return False, None
+        return True, None if scores is None else float(scores.draw_weights(units)[0])
+
+    def _scores(self, job: str) -> ScoreColumn | None:
+        """Return the scores of a job, if it has any."""
+        scores = self._scoreboard.get(job)
+        return scores if scores is not None and scores.known else None
+
+    def _says_anything(self, job: Job) -> bool:
+        return self._orders.tracker(job.name) is not None or self._scores(job.name) is not None

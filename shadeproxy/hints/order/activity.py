@@ -1,0 +1,87 @@
+"""Activity of a job in ticks: its pace, its silence, and how far its hints are believed.
+
+Laws: no clock: ticks (demand reads of the proxy) come in. A new name is believed by half; belief follows
+what the job's reads confirm, within about a hundred reads. Silence is measured against the job's own pace, so
+that a slow job is not silent, and nothing fades while nothing is read.
+"""
+
+_PACE_READS = 256.0
+_CLIPPED = 16.0  # mean gaps: a pause counts as this long, and silence begins here
+_TRUST_READS = 128.0
+_SCORE_READS = 512.0
+_MOST_DRAWN = 4.0  # times the mean: one heavy sample proves little
+_FIRST_TRUST = 0.5
+_TRUSTED_SCORES = 0.5
+_TRUSTED_ORDER = 0.25
+LEAST_TRUST = 1e-3
+
+
+class JobActivity:
+    """Pace, silence and trust of one job.
+
+    reads: number of its reads. gap: mean ticks between two of them, 0 before the first. order_trust: share of
+    its reads that its order announced, less those that any order would have; 1 at most, about 0 for a lie.
+    score_trust: mean weight of its reads, 1 where they are drawn by its scores.
+    """
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.gap = 0.0
+        self.order_trust = self.score_trust = _FIRST_TRUST
+        self._last: float | None = None
+        self._measured = 0
+
+    def read(self, reads: int, tick: float) -> None:
+        """Note reads of the job, the latest at ``tick``."""
+        self.reads += reads
+        if self._last is None:
+            self._last, self.gap = tick, 1.0
+            return
+        gap = max(tick - self._last, 0.0) / reads
+        self._last = max(tick, self._last)
+        if self._measured:
+            gap = min(gap, self.usual_silence)
+        self._measured += reads
+        # Of few reads take the mean: a slow job must not seem fast until hundreds of reads have shown it.
+        self.gap += (gap - self.gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
+
+    def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
+        """Note reads that the job's order announced near its place, and others. ``chance``: share that would
+        be found there in any order; below 1.
+        """
+        if reads := found + others:
+            share = (found / reads - chance) / (1 - chance)
+            self.order_trust += (share - self.order_trust) * _moved(reads, _TRUST_READS)
+
+    def drawn(self, weights: list[float], expected: float) -> None:
+        """Note weights of samples that were read. ``expected``: their mean, were they drawn by weight."""
+        for weight in weights:
+            drawn = min(weight / expected, _MOST_DRAWN) if expected > 0 else 0.0
+            self.score_trust += (drawn - self.score_trust) / _SCORE_READS
+
+    @property
+    def order_explains(self) -> bool:
+        """True if the job reads by its order, so that announced reads teach nothing else."""
+        return self.order_trust > _TRUSTED_ORDER
+
+    @property
+    def scores_explain(self) -> bool:
+        """True if the job reads by its scores, so that its reads teach nothing else."""
+        return self.score_trust > _TRUSTED_SCORES
+
+    def silence(self, tick: float) -> float:
+        """Return the ticks since the job's last read; 0 as long as they are usual at its pace."""
+        if self._last is None:
+            return 0.0
+        silent = tick - self._last
+        return silent if silent > self.usual_silence else 0.0
+
+    @property
+    def usual_silence(self) -> float:
+        """Ticks without a read of the job that are usual at its pace."""
+        return _CLIPPED * self.gap + _CLIPPED
+
+
+def _moved(reads: int, memory: float) -> float:
+    """Return by how much an average over ``memory`` reads moves with so many."""
+    return 1 - (1 - 1 / memory) ** reads

@@ -1,0 +1,82 @@
+"""Ghosts: read histories of pages that are in no tier, 12 bytes each.
+
+A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the one of the
+set that was read longest ago. Laws: plain defs; memory is fixed at the start; a page is taken for another one
+with a chance of eight in 2^32, which costs one wrong guess.
+"""
+
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.history import History
+
+_WAYS = 8
+_STEPS = 12.0  # steps of the stored mean gap in an octave: each within 3 % of the gap
+_WRAP = 1 << 32
+BYTES = 12
+"""Bytes of one ghost: tag, last tick (modulo 2^32), gap, reads, state and prefix."""
+
+
+class Ghost(NamedTuple):
+    """A page's history, and the prefix that it counts to."""
+
+    history: History
+    prefix: int
+
+
+class Ghosts:
+    """Read histories by page hash, ``count`` or a little more of them."""
+
+    def __init__(self, count: int) -> None:
+        self._sets = max(-(-count // _WAYS), 1)
+        size = self._sets * _WAYS
+        self.tag: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)  # 0: no page
+        self.last: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)
+        self.gap: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
+        self.reads: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
+        self.state: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
+        self.prefix: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
+        # A memoryview gives one element in a third of the time of an ndarray.
+        self._tags, self._lasts = self.tag.data, self.last.data
+        self._gaps, self._reads = self.gap.data, self.reads.data
+        self._states, self._prefixes = self.state.data, self.prefix.data
+
+    def __len__(self) -> int:
+        return self._sets * _WAYS
+
+    def find(self, page: int, tick: float) -> Ghost | None:
+        """Return what is known of the page with this 64-bit hash; None where it is not known, or so long ago
+        that the table would not hold all pages read since: what was popular then says little now.
+        """
+        tag, start = self._place(page)
+        try:
+            at = start + self._tags[start : start + _WAYS].tolist().index(tag)
+        except ValueError:
+            return None
+        idle = (int(tick) - self._lasts[at]) % _WRAP
+        if idle > len(self):
+            return None
+        gap = 2.0 ** (self._gaps[at] / _STEPS) if self._reads[at] > 1 else 0.0
+        return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
+
+    def put(self, page: int, history: History, prefix: int) -> None:
+        """Store the history of a page. ``prefix``: of the learner's."""
+        tag, start = self._place(page)
+        tags = self._tags[start : start + _WAYS].tolist()
+        if tag in tags:
+            at = start + tags.index(tag)
+        elif 0 in tags:
+            at = start + tags.index(0)
+        else:
+            now = int(history.last)
+            ages = [(now - last) % _WRAP for last in self._lasts[start : start + _WAYS].tolist()]
+            at = start + ages.index(max(ages))
+        self._tags[at], self._lasts[at] = tag, int(history.last) % _WRAP
+        self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
+        self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
+
+    def _place(self, page: int) -> tuple[int, int]:
+        return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS

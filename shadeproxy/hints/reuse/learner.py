@@ -1,0 +1,123 @@
+"""Learns from reads how soon pages are read again, for pages of which nothing is announced.
+
+Laws: plain defs and no clock; time is ticks. Reads of a sample become evidence at once; the table that ranks
+pages is made anew now and then, by ``Refresh.run`` in any thread, from evidence that the loop has let go.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
+from shadeproxy.policy.history import AGE_BINS, STATES, age_bin, age_bins
+
+_MOST_PREFIXES = 64
+_LEAST_READS = 1024  # sampled reads of a group, and of all others, before it is told apart
+_LEAST_REFRESH = 256.0
+_REFRESH_SHARE = 64  # a change of phase costs some of these shares of the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """A new table to be made: call ``run`` in any thread, and pass its result to ``finish``."""
+
+    evidence: Evidence
+    fresh: Evidence
+    waits: Waits
+    hazards: Hazards
+
+    def run(self) -> Hazards:
+        """Return the table. It owns its evidence until ``finish``."""
+        self.evidence.add(self.fresh)
+        self.evidence.expose(self.waits, self.hazards)
+        return learn(self.evidence)
+
+
+class ReuseLearner:
+    """Learnt reuse. ``seed``: of the sample, secret."""
+
+    def __init__(self, seed: int) -> None:
+        self._sample = ReuseSample(seed)
+        self._evidence, self._fresh = Evidence.empty(1), Evidence.empty(1)
+        self._refreshing = False
+        self._due_tick = _LEAST_REFRESH
+        self.hazards = Hazards.unknown(1)
+        self._prefixes = 1
+        self._prefix_of: Index = np.zeros(16, dtype=np.intp)
+        self._group_reads: Column = np.zeros(16)
+
+    def observe(self, pages: Hashes, groups: NDArray[np.integer], ticks: Column) -> None:
+        """Take in reads that no hint explains, oldest first; all columns of shape (n,)."""
+        of = groups.astype(np.intp)
+        self._make_room(int(of.max(initial=0)))
+        np.add.at(self._group_reads, of, 1.0)
+        self._sample.observe(Reads(pages, of, ticks), self._fresh, self.hazards, self._prefix_of)
+
+    def prefixes(self, groups: NDArray[np.integer]) -> Index:
+        """Return the prefix that pages of each group count to: 0 for all but those read often."""
+        self._make_room(int(groups.max(initial=0)))
+        return self._prefix_of.take(groups)
+
+    def prefix(self, group: int) -> int:
+        """Return the prefix of one group."""
+        return self._prefix_of.item(group) if group < len(self._prefix_of) else 0
+
+    def rates(self, prefixes: NDArray[np.integer], states: NDArray[np.integer], ages: Column) -> Column:
+        """Return reads per tick of pages by their prefix, state and ticks since their last read."""
+        return self.hazards.rates.take((prefixes * STATES + states) * AGE_BINS + age_bins(ages))
+
+    def rate(self, prefix: int, state: int, age: float) -> float:
+        """Return reads per tick of one page, as ``rates`` does, at a tenth of the cost."""
+        return self.hazards.rates.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
+
+    def is_due(self, tick: float) -> bool:
+        """Return whether the table is to be made anew."""
+        return tick >= self._due_tick and not self._refreshing
+
+    def begin(self, tick: float, pages: int) -> Refresh:
+        """Return the table to be made; one at a time. ``pages``: resident ones."""
+        self._due_tick = tick + max(_LEAST_REFRESH, pages / _REFRESH_SHARE)
+        self._refreshing = True
+        self._split()
+        evidence, fresh = (one.grown(self._prefixes) for one in (self._evidence, self._fresh))
+        self._fresh = Evidence.empty(self._prefixes)
+        self._evidence = evidence
+        return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self._wide())
+
+    def finish(self, hazards: Hazards) -> None:
+        """Put a table to use."""
+        self.hazards = hazards
+        self._refreshing = False
+
+    def _split(self) -> None:
+        """Tell groups apart that are read often enough: each becomes a prefix of its own."""
+        total = self._group_reads.sum()
+        often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
+        for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
+            if self._prefixes >= _MOST_PREFIXES:
+                return
+            self._prefix_of[group] = self._prefixes
+            self._prefixes += 1
+        if self._prefixes > 1:
+            self.hazards = self._wide()
+
+    def _wide(self) -> Hazards:
+        """Return the present table with a row set for each prefix; a new one has those of prefix 0."""
+        cells = STATES * AGE_BINS
+        missing = self._prefixes - len(self.hazards.rates) // cells
+        if not missing:
+            return self.hazards
+        rates, hazards = (
+            np.concatenate([column, np.tile(column[:cells], missing)])
+            for column in (self.hazards.rates, self.hazards.hazards)
+        )
+        return Hazards(rates, hazards)
+
+    def _make_room(self, group: int) -> None:
+        if group >= len(self._prefix_of):
+            more = max(group + 1, 2 * len(self._prefix_of)) - len(self._prefix_of)
+            self._prefix_of = np.append(self._prefix_of, np.zeros(more, dtype=np.intp))
+            self._group_reads = np.append(self._group_reads, np.zeros(more))

@@ -1,0 +1,111 @@
+"""The sample: pages whose reads teach the hazards, each with a history of its own.
+
+Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. The
+histories are kept apart from those of the ghosts: only pages that came back would be found there, and hazards
+would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages; when they become more, half of
+them leave, by their hash.
+"""
+
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits
+from shadeproxy.policy.history import AGE_BINS, History, first_read, read_again
+
+MOST = 16_384
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_ALL = (1 << 64) - 1
+_LONGEST_IDLE = 2.0 ** (AGE_BINS / 2 - 1)
+
+Hashes = NDArray[np.uint64]
+
+
+class Reads(NamedTuple):
+    """Reads that nothing explains, oldest first; columns of shape (n,)."""
+
+    pages: Hashes
+    groups: Index
+    ticks: Column
+
+
+class ReuseSample:
+    """The sampled pages. ``seed``: secret, 64 bits. ``most``: of them at once."""
+
+    def __init__(self, seed: int, *, most: int = MOST) -> None:
+        self._seed = np.uint64(seed & _ALL)
+        self._most = most
+        self._below = 1 << 64
+        self._at: dict[int, int] = {}  # place by mixed hash
+        self._groups: Index = np.zeros(most, dtype=np.intp)
+        self._states: Index = np.zeros(most, dtype=np.intp)
+        self._reads: Index = np.zeros(most, dtype=np.intp)
+        self._last, self._gap, self._seen = np.zeros((3, most))
+        """``_seen``: the age up to which a page's wait was counted already."""
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
+        """Add the evidence of reads. ``prefix_of``: by group."""
+        found: list[tuple[int, int, float, float]] = []  # group, state, and ages since when and until when
+        at, group_of, state = self._at, self._groups.data, self._states.data
+        last, gap, seen = (cast("memoryview[float]", one.data) for one in (self._last, self._gap, self._seen))
+        counts = self._reads.data
+        for page, group, tick in zip(
+            self._mix(reads.pages).tolist(), reads.groups.tolist(), reads.ticks.tolist(), strict=True
+        ):
+            if page >= self._below:
+                continue
+            place = at.get(page)
+            if place is None:
+                self._enter(page, group, tick)
+                continue
+            before = History(last[place], gap[place], counts[place], state[place])
+            found.append((group_of[place], before.state, seen[place], tick - before.last))
+            last[place], gap[place], counts[place], state[place] = read_again(before, tick)
+            seen[place] = 0.0
+        if found:
+            of, states, since, until = (np.array(column) for column in zip(*found, strict=True))
+            waits = Waits(prefix_of[of], states, since, until)
+            evidence.expose(waits, hazards)
+            evidence.meet(waits.prefixes, states, until)
+
+    def waiting(self, tick: float, prefix_of: Index) -> Waits:
+        """Return the ticks that sampled pages have waited since evidence of them was last taken.
+
+        So silence teaches while it lasts. Pages that have waited for longer than the table reaches leave.
+        """
+        count = len(self._at)
+        waited = tick - self._last[:count]
+        waits = Waits(
+            prefix_of[self._groups[:count]], self._states[:count].copy(), self._seen[:count].copy(), waited
+        )
+        self._seen[:count] = waited
+        if count and waited.max() > _LONGEST_IDLE:
+            self._keep(waited <= _LONGEST_IDLE)
+        return waits
+
+    def _enter(self, page: int, group: int, tick: float) -> None:
+        while len(self._at) >= self._most:
+            self._below //= 2
+            self._keep(np.fromiter(self._at, np.uint64, len(self._at)) < self._below)
+        if page < self._below:
+            place = self._at[page] = len(self._at)
+            self._groups[place], self._seen[place] = group, 0.0
+            self._last[place], self._gap[place], self._reads[place], self._states[place] = first_read(tick)
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        stay = np.flatnonzero(kept)
+        pages = list(self._at)
+        for column in (self._groups, self._states, self._reads, self._last, self._gap, self._seen):
+            column[: len(stay)] = column[stay]
+        self._at = {pages[old]: place for place, old in enumerate(stay.tolist())}
+
+    def _mix(self, pages: Hashes) -> Hashes:
+        mixed = (pages ^ self._seed) * _STEP
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX
+        return np.asarray(mixed ^ (mixed >> np.uint64(27)))

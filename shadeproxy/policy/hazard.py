@@ -1,0 +1,211 @@
+"""Learnt hazards: how likely a page of some state and age is read in the next tick.
+
+Pure. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A hazard is
+events over exposure, drawn towards that of coarser classes where evidence is thin. The table that ranks
+pages holds, for each state and age, the Gittins index: the best ratio, over all times to wait, of the
+probability of a read to the ticks a place is held (docs/adr/0027).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.history import (
+    AGE_BINS,
+    EDGES,
+    GAP_GROUPS,
+    POOLED_STATES,
+    STATES,
+    age_bins,
+    gap_group,
+    pooled_state,
+)
+
+Table = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+_MEMORY = 100.0  # events after which a cell forgets: memory in evidence, not in time
+_PRIOR = 5.0  # events that count as much as a coarser class
+_WIDTHS: Column = np.diff(EDGES)
+_SURPRISE_EVENTS = 64.0
+_LEAST_EXPECTED = 8.0
+_SURPRISED = 0.5
+_FLOOR = 0.15  # a pause looks like an end: no surprise takes more than this
+_ALL_STATES: Index = np.arange(STATES)
+_POOLED: Index = pooled_state(_ALL_STATES)
+_GROUPS: Index = gap_group(_ALL_STATES)
+LEAST_RATE = 1e-18
+"""Reads per tick of a page that no reader is known of, so that keys stay finite."""
+
+_UNLEARNT_RATE = 1e-12
+"""Reads per tick of a page that was read, before anything is learnt: more than of one that was not."""
+
+
+class Waits(NamedTuple):
+    """Pages that waited from age ``since`` to age ``until``, in ticks; columns of shape (n,)."""
+
+    prefixes: Index
+    states: Index
+    since: Column
+    until: Column
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Evidence of P prefixes. events, exposure: f64[P * STATES, AGE_BINS], reads and ticks waited.
+
+    met, expected: f64[P * GAP_GROUPS], reads that came and that the table promised, for surprise; fresh:
+    reads since they began.
+    """
+
+    events: Table
+    exposure: Table
+    met: Column
+    expected: Column
+    fresh: Column
+
+    @classmethod
+    def empty(cls, prefixes: int) -> Self:
+        """Return no evidence at all."""
+        rows, groups = prefixes * STATES, prefixes * GAP_GROUPS
+        return cls(
+            np.zeros((rows, AGE_BINS)), np.zeros((rows, AGE_BINS)), np.zeros(groups), np.zeros(groups),
+            np.zeros(groups),
+        )  # fmt: skip
+
+    @property
+    def prefixes(self) -> int:
+        """Number of prefixes with evidence of their own."""
+        return len(self.events) // STATES
+
+    def grown(self, prefixes: int) -> "Evidence":
+        """Return this evidence with room for more prefixes."""
+        more = Evidence.empty(prefixes - self.prefixes)
+        return Evidence(
+            *(
+                np.concatenate([getattr(self, name), getattr(more, name)])
+                for name in ("events", "exposure", "met", "expected", "fresh")
+            )
+        )
+
+    def add(self, other: "Evidence") -> None:
+        """Add other evidence, of as many prefixes."""
+        for name in ("events", "exposure", "met", "expected", "fresh"):
+            mine: Table = getattr(self, name)
+            mine += getattr(other, name)
+
+    def meet(self, prefixes: Index, states: Index, ages: Column) -> None:
+        """Add one read for each page, of those ages; all of shape (n,)."""
+        np.add.at(self.events, (prefixes * STATES + states, age_bins(ages)), 1.0)
+        groups = prefixes * GAP_GROUPS + gap_group(states)
+        np.add.at(self.met, groups, 1.0)
+        np.add.at(self.fresh, groups, 1.0)
+
+    def expose(self, waits: Waits, hazards: "Hazards") -> None:
+        """Add the ticks that pages waited, and the reads that ``hazards`` promised for them."""
+        prefixes, states, since, until = waits
+        rows = prefixes * STATES + states
+        bins, last, cells = age_bins(since), age_bins(until), rows * AGE_BINS
+        flat, start = self.exposure.ravel(), since
+        # Most pages wait within one bin: go on with the few that reach the next one.
+        while len(bins):
+            stop = np.where(bins < last, EDGES[bins + 1], until)
+            np.add.at(flat, cells + bins, stop - start)
+            on = np.flatnonzero(bins < last)
+            bins, last, cells, start, until = bins[on] + 1, last[on], cells[on], stop[on], until[on]
+        promised = hazards.hazards.take(rows * AGE_BINS + age_bins(since)) * (waits.until - since)
+        np.add.at(self.expected, prefixes * GAP_GROUPS + gap_group(states), promised)
+
+
+@dataclass(frozen=True, slots=True)
+class Hazards:
+    """The learnt table. rates: f64[P * STATES * AGE_BINS], reads per tick by which pages are ranked;
+    hazards: the same shape, reads per tick as seen.
+    """
+
+    rates: Column
+    hazards: Column
+
+    @classmethod
+    def unknown(cls, prefixes: int) -> Self:
+        """Return the table before anything is learnt: all pages alike."""
+        rates = np.full(prefixes * STATES * AGE_BINS, _UNLEARNT_RATE)
+        return cls(rates, rates)
+
+
+def learn(evidence: Evidence) -> Hazards:
+    """Return the table that follows from ``evidence``, whose full cells forget (in place)."""
+    surprise = _surprise(evidence)
+    hazards = _hazards(evidence.events, evidence.exposure)
+    full = evidence.events + evidence.exposure * hazards / 2
+    kept = np.minimum(_MEMORY / np.maximum(full, _MEMORY), 1.0)
+    evidence.events *= kept
+    evidence.exposure *= kept
+    factors = surprise.reshape(evidence.prefixes, GAP_GROUPS)[:, _GROUPS].reshape(-1, 1)
+    # Rows without evidence take the hazards of a coarser class, and many are alike.
+    _, firsts, inverse = np.unique(_fingerprint(hazards), return_index=True, return_inverse=True)
+    return Hazards((gittins(hazards[firsts])[inverse] * factors).ravel(), hazards.ravel())
+
+
+def _fingerprint(hazards: Table) -> NDArray[np.void]:
+    """Return each row as one value, to find rows that are alike."""
+    return np.ascontiguousarray(hazards).view(np.dtype((np.void, hazards.itemsize * AGE_BINS))).ravel()
+
+
+def _surprise(evidence: Evidence) -> Column:
+    """Return the factor on the rates of each gap group: below 1 where far fewer reads came than expected."""
+    few = evidence.fresh < _SURPRISE_EVENTS
+    evidence.met[few] = evidence.expected[few] = _SURPRISE_EVENTS / 2
+    met, expected = evidence.met, evidence.expected
+    surprised = (expected > _LEAST_EXPECTED) & (met < _SURPRISED * expected)
+    factor = np.where(surprised, np.maximum((met + 1) / (expected + 1), _FLOOR), 1.0)
+    scale = np.minimum(_SURPRISE_EVENTS / np.maximum(met + expected, _SURPRISE_EVENTS), 1.0)
+    evidence.met *= scale
+    evidence.expected *= scale
+    return factor
+
+
+def _hazards(events: Table, exposure: Table) -> Table:
+    """Return reads per tick: f64[P * STATES, AGE_BINS]. Priors: all pages at that age, then the state
+    without its count of reads, then the state over all prefixes.
+    """
+    prefixes = len(events) // STATES
+    by_state, waited = (column.reshape(prefixes, STATES, AGE_BINS).sum(0) for column in (events, exposure))
+    total, total_waited = by_state.sum(0), waited.sum(0)
+    known, rate = np.empty(AGE_BINS), np.array((1 + total.sum()) / (1 + total_waited.sum()))
+    for age in range(AGE_BINS):  # an age that was never seen takes the rate of the last one seen
+        rate = known[age] = _estimate(total[age], total_waited[age], rate)
+    pooled, pooled_waited = np.zeros((2, POOLED_STATES, AGE_BINS))
+    np.add.at(pooled, _POOLED, by_state)
+    np.add.at(pooled_waited, _POOLED, waited)
+    coarse = _estimate(pooled, pooled_waited, known)[_POOLED]
+    coarse[0] = known
+    if prefixes > 1:
+        coarse = _estimate(by_state, waited, coarse)
+    return _estimate(events, exposure, np.tile(coarse, (prefixes, 1)))
+
+
+def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
+    """Return events over exposure; towards ``prior`` where events are few, and below it where none came."""
+    waited = np.maximum(exposure, 1e-9)
+    weight = events / (events + _PRIOR)
+    rate = weight * events / waited + (1 - weight) * np.minimum(prior, _PRIOR / waited)
+    return np.where(exposure > 0, rate, prior)
+
+
+def gittins(hazards: Table) -> Table:
+    """Return, for hazards f64[n, AGE_BINS] that are constant within a bin, the best ratio from the start of
+    each bin on: P(read within tau) / E[min(time to read, tau)], over all tau; reads per tick.
+    """
+    expected = hazards * _WIDTHS
+    survives = np.exp(-expected)
+    held = np.where(expected > 1e-9, (1 - survives) / np.maximum(hazards, 1e-300), _WIDTHS)
+    best = np.empty_like(hazards)
+    for age in range(AGE_BINS):
+        alive = np.cumprod(survives[:, age:], axis=1)
+        before = np.concatenate([np.ones((len(hazards), 1)), alive[:, :-1]], axis=1)
+        best[:, age] = ((1 - alive) / np.cumsum(before * held[:, age:], axis=1)).max(axis=1)
+    return best + LEAST_RATE

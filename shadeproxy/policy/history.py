@@ -1,0 +1,107 @@
+"""Read history of a page: the few numbers from which the time to its next read is predicted.
+
+Pure functions on columns; time is ticks (demand reads of the proxy). A page that was read once has state 0.
+The state of any other page combines how often it was read, the octave of its mean gap between reads, and its
+last gap against that mean (docs/adr/0027).
+"""
+
+from math import frexp
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.base import Column
+
+GAP_OCTAVES = 20
+_RATIOS = 3  # the last gap: far shorter than the mean, like it, or longer
+_COUNTS = 3  # 2, 3 to 4, 5 or more reads
+STATES = 1 + _COUNTS * GAP_OCTAVES * _RATIOS
+AGE_BINS = 40
+"""Half octaves of ticks since the last read."""
+
+EDGES: Column = np.append(0.0, 2.0 ** (np.arange(1, AGE_BINS + 1) / 2))
+"""Bounds of the age bins in ticks: f64[AGE_BINS + 1]."""
+
+MOST_READS = 9
+"""Reads that are counted: the mean gap remembers the last eight gaps."""
+
+_SHORT, _LONG = 1 / 8, 2.0
+_EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
+
+
+class History(NamedTuple):
+    """Read history of one page. ``last``: tick of its latest read; ``gap``: mean gap in ticks, 0 after one
+    read; ``reads``: at most ``MOST_READS``.
+    """
+
+    last: float
+    gap: float
+    reads: int
+    state: int
+
+
+def first_read(tick: float) -> History:
+    """Return the history of a page that was read for the first time."""
+    return History(tick, 0.0, 1, 0)
+
+
+def read_again(before: History, tick: float) -> History:
+    """Return the history after one more read."""
+    distance, reads = tick - before.last, min(before.reads + 1, MOST_READS)
+    if before.reads == 1:
+        return History(tick, distance, reads, _state(reads, distance, 1))
+    ratio = 0 if distance < _SHORT * before.gap else 2 if distance > _LONG * before.gap else 1
+    gap = before.gap + (distance - before.gap) / (reads - 1)
+    return History(tick, gap, reads, _state(reads, gap, ratio))
+
+
+def _state(reads: int, gap: float, ratio: int) -> int:
+    count = 0 if reads == 2 else 1 if reads <= 4 else 2
+    octave = min(max(frexp(gap)[1] - 1, 0), GAP_OCTAVES - 1)
+    return 1 + (count * GAP_OCTAVES + octave) * _RATIOS + ratio
+
+
+def read_again_many(
+    reads: NDArray[np.intp], gaps: Column, distances: Column
+) -> tuple[NDArray[np.intp], Column, NDArray[np.intp]]:
+    """Return counts, mean gaps and states after one more read of pages, as ``read_again`` does.
+
+    reads: at least 1. distances: ticks since the last read. All of shape (n,).
+    """
+    more = np.minimum(reads + 1, MOST_READS)
+    first = reads == 1
+    gap = np.where(first, distances, gaps + (distances - gaps) / (more - 1))
+    ratio = np.where(distances < _SHORT * gaps, 0, np.where(distances > _LONG * gaps, 2, 1))
+    count = np.where(more == 2, 0, np.where(more <= 4, 1, 2))
+    octave = np.clip(np.frexp(gap)[1] - 1, 0, GAP_OCTAVES - 1)
+    return more, gap, 1 + (count * GAP_OCTAVES + octave) * _RATIOS + np.where(first, 1, ratio)
+
+
+def age_bins(ages: Column) -> NDArray[np.intp]:
+    """Return the bin of each age: half octaves, by the exponent of the square."""
+    squares: Column = np.maximum(ages * ages, 1.0)
+    bins: NDArray[np.intp] = (squares.view(np.int64) >> _MANTISSA_BITS) - _EXPONENT_BIAS
+    return np.minimum(bins, AGE_BINS - 1)
+
+
+def age_bin(age: float) -> int:
+    """Return the bin of one age, as ``age_bins`` does."""
+    return min(max(frexp(age * age)[1] - 1, 0), AGE_BINS - 1)
+
+
+def gap_group(states: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the surprise group of each state: 0 for one read, else one for three octaves of the gap."""
+    octave = (states - 1) // _RATIOS % GAP_OCTAVES
+    return np.where(states == 0, 0, 1 + octave // 3)
+
+
+GAP_GROUPS = 1 + (GAP_OCTAVES + 2) // 3
+
+
+def pooled_state(states: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the state without its count of reads, a coarser one: 0 .. POOLED_STATES - 1."""
+    return np.where(states == 0, 0, 1 + (states - 1) % (GAP_OCTAVES * _RATIOS))
+
+
+POOLED_STATES = 1 + GAP_OCTAVES * _RATIOS

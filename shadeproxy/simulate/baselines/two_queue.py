@@ -1,0 +1,52 @@
+"""2Q: a queue for pages read once, a list by recency for the others (Johnson and Shasha, VLDB'94).
+
+The full version, with the paper's constants: Kin is a quarter of the cache, Kout half of it.
+"""
+
+from shadeproxy.simulate.baselines.queue import PageQueue
+
+_IN_SHARE = 0.25
+_OUT_SHARE = 0.5
+
+
+class TwoQueue:
+    """New pages (``_new``, A1in), their ghosts (A1out), and pages whose ghost was read (``_main``, Am)."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity = capacity_bytes
+        self._new_most = _IN_SHARE * capacity_bytes
+        self._ghosts_most = _OUT_SHARE * capacity_bytes
+        self._new, self._ghosts, self._main = PageQueue(), PageQueue(), PageQueue()
+
+    @property
+    def used_bytes(self) -> int:
+        return self._new.bytes + self._main.bytes
+
+    def __contains__(self, page: object) -> bool:
+        return page in self._new.pages or page in self._main.pages
+
+    def read(self, page: int, size: int) -> bool:
+        """Read a page of ``size`` bytes; return whether it was resident."""
+        if page in self._main.pages:
+            self._main.pages.move_to_end(page)
+            return True
+        if page in self._new.pages:
+            return True
+        if size > self._capacity:
+            return False
+        # The ghost counts as of before this read: making room may drop it.
+        queue = self._main if page in self._ghosts.pages else self._new
+        if queue is self._main:
+            self._ghosts.remove(page)
+        while self.used_bytes + size > self._capacity:
+            self._evict()
+        queue.append(page, size)
+        return False
+
+    def _evict(self) -> None:
+        if self._new.pages and (self._new.bytes > self._new_most or not self._main.pages):
+            self._ghosts.append(*self._new.pop())
+            while self._ghosts.bytes > self._ghosts_most:
+                self._ghosts.pop()
+        else:
+            self._main.pop()

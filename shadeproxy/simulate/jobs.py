@@ -1,0 +1,160 @@
+"""Jobs of a trace: what their orders and scores say of each object, as a proxy would know it at each read.
+
+Laws: no read is known before it was announced; pace, silence and trust are those of the product
+(``JobActivity``). Time is ticks: reads of all clients together.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import JobColumns, expect
+from shadeproxy.simulate.hints import Announce, hints_of, read_facts
+from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
+
+_BEHIND, _NEAR = 64, 64 + 256  # places behind a job's own, and all in which a read of it is expected
+_MOST_CHANCE = 0.9
+_LEAST_WEIGHT = 1e-9
+
+
+class TraceJobs:
+    """The jobs of a trace. ``begin`` its blocks in order, then ask within the block, reads in order."""
+
+    def __init__(self, trace: Trace, announce: Announce) -> None:
+        """Raise ConfigError when orders come by epochs and the trace has no epochs."""
+        hints = hints_of(trace, announce)
+        facts = read_facts(trace, hints)
+        self._ids, self._job_of, self._announced = trace.ids, facts.job, facts.announced
+        self._jobs = [_TraceJob(hint, trace.objects) for hint in hints]
+        self._start = 0
+
+    def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Begin the block of reads ``[start, stop)``. Return which of them an order or a score explains."""
+        ids, job_of, announced = self._ids[start:stop], self._job_of[start:stop], self._announced[start:stop]
+        explained = np.zeros(stop - start, dtype=np.bool_)
+        for job in self._jobs:
+            mine = np.flatnonzero(job_of == job.number)
+            job.end_block(float(start))
+            job.take_scores(start)
+            explained[mine] = job.begin_block(start + mine, ids[mine], announced[mine])
+        return explained
+
+    def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
+        """Return ticks to the next announced use of ``ids``, and draws per tick, after read ``at``."""
+        for job in self._jobs:
+            job.advance(at)
+        return expect([job.columns(ids, at + 1.0) for job in self._jobs], len(ids))
+
+
+class _TraceJob:
+    """One job: its place in its order, its scores, and how far they are believed."""
+
+    def __init__(self, hint: JobHints, objects: int) -> None:
+        self.number = hint.job
+        self.done = 0
+        self._hint = hint
+        count = self._never = len(hint.order)
+        by_id = np.argsort(hint.order, kind="stable")
+        in_order = hint.order[by_id]
+        again = in_order[1:] == in_order[:-1]
+        self._following = np.full(count + 1, count, dtype=np.int64)
+        self._following[by_id[:-1][again]] = by_id[1:][again]
+        self._next = np.full(objects, count, dtype=np.int64)
+        first = np.append(True, ~again)[:count]
+        self._next[in_order[first]] = by_id[first]
+        self._follows, self._nexts = self._following.data, self._next.data
+        distinct = len(in_order) - int(again.sum())
+        self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
+        """Share of reads that would be found near the job's place in any order of these ids."""
+        self._activity = JobActivity()
+        self._weights: Column | None = None
+        self._drawn = 0.0
+        self._row = 0
+        self._reads: Iterator[tuple[int, int, bool]] = iter(())
+        self._coming: tuple[int, int, bool] | None = None
+        self._count = self._found = self._others = 0
+        self._drawn_now: list[float] = []
+        self._seen = 0.0
+        """The tick of the latest read: activity is told of a block's reads together."""
+
+    def take_scores(self, start: int) -> None:
+        """Take the scores that are posted before this read of the trace."""
+        hint = self._hint
+        if hint.scores is None or hint.scored_at is None:
+            return
+        while self._row < len(hint.scored_at) and hint.scored_at[self._row] <= start:
+            scores = hint.scores[self._row].astype(np.float64)
+            mean = float(np.nanmean(scores)) if not np.isnan(scores).all() else 1.0
+            weights = np.nan_to_num(scores / mean if mean > 0 else scores + 1.0, nan=1.0)
+            self._weights = np.clip(weights, _LEAST_WEIGHT, len(weights))
+            self._drawn = float((self._weights**2).sum() / self._weights.sum())
+            self._row += 1
+
+    def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Take the job's reads of a block, at these reads of the trace. Return which are explained."""
+        hint = self._hint
+        known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
+        self._others = int(np.count_nonzero(known & ~announced))
+        self._found = int(announced.sum())
+        self._reads = iter(zip(at.tolist(), ids.tolist(), announced.tolist(), strict=True))
+        self._coming = next(self._reads, None)
+        self._count = len(ids)
+        explained = announced & self._activity.order_explains
+        inside = (ids >= hint.first) & (ids < hint.stop)
+        if self._weights is not None:
+            self._drawn_now = self._weights[ids[inside].astype(np.int64) - hint.first].tolist()
+            if self._activity.scores_explain:
+                explained |= inside
+        return explained
+
+    def advance(self, at: int) -> None:
+        """Go on to the state after read ``at`` of the trace."""
+        nexts, follows = self._nexts, self._follows
+        while self._coming is not None and self._coming[0] <= at:
+            _, one, near = self._coming
+            place = nexts[one]
+            while place < self.done - _BEHIND and place < self._never:
+                place = follows[place]
+            nexts[one] = follows[place] if near else place
+            self.done += 1
+            self._seen = self._coming[0] + 1.0
+            self._coming = next(self._reads, None)
+
+    def end_block(self, tick: float) -> None:
+        """Take the block's reads into the job's activity; the last was before ``tick``."""
+        if self._coming is not None:
+            self.advance(int(tick))
+        if self._count:
+            self._activity.ordered(self._found, self._others, self._chance)
+            self._activity.drawn(self._drawn_now, self._drawn)
+            self._activity.read(self._count, tick)
+        self._count = 0
+
+    def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns:
+        """Return the job's part in ``ids``."""
+        activity, hint = self._activity, self._hint
+        gap, silent = max(activity.gap, 1.0), tick - self._seen
+        if silent <= activity.usual_silence or not activity.reads:
+            silent = 0.0
+        distance, horizon, trust = np.full(len(ids), np.inf), 0.0, 1.0
+        if self._never:
+            places = self._next[ids]
+            while len(past := np.flatnonzero(places < min(self.done - _BEHIND, self._never))):
+                places[past] = self._following[places[past]]
+            known = int(hint.known_after(np.array([self.done]))[0])
+            left = np.where(places < known, np.maximum(places - self.done + 1.0, 1.0), np.inf)
+            distance = (left * gap + silent) / max(activity.order_trust, LEAST_TRUST)
+            trust = min(max(activity.order_trust, 0.0), 1.0)
+            horizon = max(known - self.done, 0) * gap * trust
+        if not self._never and self._weights is None:
+            return JobColumns(distance, np.zeros(len(ids)), 0.0)
+        inside = (ids >= hint.first) & (ids < hint.stop)
+        weight: Column | float = 1.0
+        if self._weights is not None:
+            places = np.where(inside, ids.astype(np.int64) - hint.first, 0)
+            weight = self._weights[places] * min(activity.score_trust, 1.0)
+        draws = np.where(inside, weight / ((hint.stop - hint.first) * gap), 0.0)
+        return JobColumns(distance, draws, horizon + silent, 1 - trust)

@@ -1,0 +1,89 @@
+"""Recordings of a proxy (``[telemetry] trace``) as the arrays of a trace.
+
+Version 2 has a time, a source, a prefix group and a reader for each read (telemetry/recording.py); version 1
+had objects, bytes, jobs and epochs alone.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.telemetry.recording import GROUP_BITS, NO_GROUP, SOURCES, VERSION
+
+Arrays = dict[str, NDArray[Any]]
+
+_FIRST = {"objects": "u", "bytes": "u", "jobs": "u", "epochs": "u"}
+_SECOND = {"objects": "u", "bytes": "u", "readers": "u", "epochs": "u", "times_ms": "u", "places": "u"}
+_TABLES = {"version": "i", "reader_jobs": "u", "reader_ranks": "u", "job_names": "U", "group_names": "U"}
+
+
+def is_recording(arrays: Arrays) -> bool:
+    """Return whether these are of a proxy: for each read ``objects``, the hash of the object, and more."""
+    return "objects" in arrays
+
+
+def numbered(path: Path, arrays: Arrays) -> Arrays:
+    """Return ``ids`` in the order of the hashes, and ``sizes``: the most bytes of one read of an object.
+
+    Within a job the epoch never falls: a read that is late for its own counts for the present one. ``jobs``,
+    ``epochs`` and ``prefixes`` are left out where they are all alike. Reads that name no job are those of a
+    stock client, in a recording that tells. Raises ConfigError.
+    """
+    version = 2 if "version" in arrays else 1
+    columns = _SECOND if version == VERSION else _FIRST
+    tables = _TABLES if version == VERSION else {}
+    kinds = columns | tables
+    if set(arrays) != set(kinds) or len({arrays[name].shape for name in columns}) > 1:
+        raise _unlike(path)
+    if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != kind for name, kind in kinds.items()):
+        raise _unlike(path)
+    objects, ids = np.unique(arrays["objects"], return_inverse=True)
+    sizes = np.ones(len(objects), dtype=np.int64)
+    np.maximum.at(sizes, ids, arrays["bytes"].astype(np.int64))
+    found: Arrays = {"ids": ids.astype(np.uint32), "sizes": sizes}
+    jobs = arrays["jobs"] if version == 1 else _second(path, arrays, ids, found)
+    epochs = arrays["epochs"].copy()
+    for job in np.unique(jobs):
+        mine = jobs == job
+        epochs[mine] = np.maximum.accumulate(epochs[mine])
+    if len(np.unique(jobs)) > 1:
+        found["jobs"] = jobs
+    if len(np.unique(epochs)) > 1:
+        found["epochs"] = epochs
+    return found
+
+
+def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) -> NDArray[np.uint8]:
+    """Add what version 2 has more to ``found``; return the jobs of the reads."""
+    readers, places, ranks = arrays["readers"], arrays["places"], arrays["reader_ranks"]
+    jobs_of, names = arrays["reader_jobs"], arrays["job_names"].tolist()
+    sources, groups = places >> GROUP_BITS, places & NO_GROUP
+    if (
+        arrays["version"].tolist() != [VERSION]
+        or len(jobs_of) != len(ranks)
+        or readers.max(initial=0) >= len(jobs_of)
+        or jobs_of.max(initial=0) >= len(names)
+        or sources.max(initial=0) >= len(SOURCES)
+    ):
+        raise _unlike(path)
+    jobs: NDArray[np.uint8] = jobs_of[readers]
+    found["times"] = np.maximum.accumulate(arrays["times_ms"]) / 1000.0
+    found["sources"] = sources.astype(np.uint8)
+    found["ranks"] = ranks[readers]
+    if "" in names:
+        # Where all reads are of one job its number is 0, whatever it was.
+        nobody = names.index("") if len(np.unique(jobs)) > 1 else 0
+        found["stock"] = np.array([nobody], dtype=np.uint8)
+    prefixes = np.full(len(found["sizes"]), NO_GROUP, dtype=np.uint16)
+    known = groups != NO_GROUP
+    prefixes[ids[known]] = groups[known]
+    if len(np.unique(prefixes)) > 1:
+        found["prefixes"] = prefixes
+    return jobs
+
+
+def _unlike(path: Path) -> ConfigError:
+    return ConfigError(f"{path}: not a recording as this version writes it; record it again")

@@ -1,0 +1,66 @@
+"""Where a calculation runs, and where its result arrives."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shadeproxy.core.off_loop import InPool
+from shadeproxy.core.workpool import WorkPool, raise_if_cancelled
+
+
+@pytest.fixture
+def pool():
+    with WorkPool(1, "test") as pool:
+        yield pool
+
+
+@pytest.fixture
+async def reported():
+    """The errors that the loop's exception handler got."""
+    errors = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: errors.put_nowait(str(context["exception"])))
+    return errors
+
+
+async def test_another_thread_works_and_the_loop_gets_the_result(pool):
+    results = asyncio.Queue()
+    InPool(pool)(threading.get_ident, lambda worker: results.put_nowait((worker, threading.get_ident())))
+    assert results.empty(), "the caller goes on first"
+    worker, receiver = await results.get()
+    assert receiver == threading.get_ident() != worker
+
+
+async def test_a_failure_is_reported_and_no_result_comes(pool, reported):
+    def fail():
+        raise ValueError("no number")
+
+    results = []
+    InPool(pool)(fail, results.append)
+    assert await reported.get() == "no number"
+    assert not results
+
+
+async def test_work_that_a_shutdown_ends_is_no_failure(pool, reported):
+    begun, stop = threading.Event(), threading.Event()
+
+    def go_on():
+        begun.set()
+        stop.wait()
+        raise_if_cancelled()
+
+    results = []
+    run = InPool(pool)
+    run(go_on, results.append)
+    run(lambda: 2, results.append)  # waits for the only thread
+    await asyncio.to_thread(begun.wait)
+    ending = asyncio.create_task(asyncio.to_thread(pool.shutdown))
+    while not pool._shutdown:
+        await asyncio.sleep(0)
+    stop.set()
+    await ending
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not results
+    assert reported.empty()

@@ -1,0 +1,101 @@
+"""Read histories go along with pages: into a slot, out of it, and over a restart."""
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.off_loop import at_once
+from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.placement.histories import PageHistories
+
+
+@pytest.fixture
+def residents():
+    return Residents(1)
+
+
+@pytest.fixture
+def histories(residents):
+    return PageHistories(residents, 1 << 24, seed=3, off_loop=at_once)
+
+
+HASHES = (
+    np.random.default_rng(1).integers(1 << 63, size=5000, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+).tolist()
+
+
+def enter(residents, histories, page, tick=0.0):
+    slot = residents.add(HASHES[page], 0, etag=1, body_bytes=10, group=0, tick=tick)
+    histories.enter(slot, tick)
+    return slot
+
+
+def teach(residents, histories, period=100, rounds=30):
+    """Read pages 1,000 and up in turn, so that what is read often is worth something."""
+    slots = [enter(residents, histories, 1000 + n) for n in range(period)]
+    ticks = np.arange(1.0, period * rounds + 1)
+    histories.read_many(np.array(slots * rounds), ticks)
+    histories.learn(ticks[-1])
+    return float(ticks[-1])
+
+
+def test_reads_one_by_one_and_many_at_once_teach_the_same(residents):
+    random = np.random.default_rng(2)
+    one, many = (PageHistories(residents, 1 << 24, seed=3, off_loop=at_once) for _ in range(2))
+    slots = np.array(
+        [residents.add(HASHES[n], 0, etag=1, body_bytes=9, group=0, tick=0.0) for n in range(40)]
+    )
+    reads, ticks = slots[random.integers(0, 40, 600)], np.arange(1.0, 601.0)
+    for slot, tick in zip(reads.tolist(), ticks.tolist(), strict=True):
+        one.read(slot, tick)
+    for start in range(0, 600, 100):
+        many.read_many(reads[start : start + 100], ticks[start : start + 100])
+    for histories in (one, many):
+        histories.learn(601.0)
+    assert many.rates(slots, 601.0) == pytest.approx(one.rates(slots, 601.0), rel=0.6)
+    assert [many._of(slot) for slot in slots.tolist()] == [one._of(slot) for slot in slots.tolist()]
+
+
+def test_a_page_takes_its_history_out_of_its_slot_and_into_the_next(residents, histories):
+    tick = teach(residents, histories)
+    slot = enter(residents, histories, 1, tick)
+    assert histories.rates(np.array([slot]), tick)[0] == 0, "no reader is known"
+    for read in range(4):
+        histories.read(slot, tick + 100.0 * read)
+    known = histories.rates(np.array([slot]), tick + 300)[0]
+    histories.leave(slot)
+    residents.remove(slot)
+    ghost = histories.rates_of(np.array(HASHES[1:2], np.uint64), np.zeros(1, np.uint32), tick + 300)[0]
+    assert ghost == pytest.approx(known)
+    other = enter(residents, histories, 2, tick + 300)
+    assert histories.rates(np.array([other]), tick + 300)[0] == 0, "the slot has another page now"
+    back = enter(residents, histories, 1, tick + 300)
+    assert histories.rates(np.array([back]), tick + 300)[0] == pytest.approx(known)
+
+
+def test_misses_count_before_a_page_has_a_slot(residents, histories):
+    tick = teach(residents, histories)
+    for read in range(4):
+        histories.missed(HASHES[1], 0, tick + 100.0 * read)
+    slot = enter(residents, histories, 1, tick + 300)
+    assert histories._of(slot).reads == 4
+    assert histories.rates(np.array([slot]), tick + 300)[0] > 0
+
+
+def test_pages_of_an_earlier_process_get_a_history_from_their_uses(residents, histories):
+    slots = np.array([enter(residents, histories, n, 0.0) for n in range(3)])
+    residents.uses[slots] = [0, 1, 11]
+    residents.admitted[slots], residents.last_use[slots] = -1000.0, [-1000.0, -1000.0, -50.0]
+    histories.enter_many(slots, 0.0)
+    never, once, often = (histories._of(slot) for slot in slots.tolist())
+    assert never.reads == 0
+    assert (once.reads, once.last, once.state) == (1, -1000.0, 0)
+    assert often.reads == 2
+    assert often.gap == pytest.approx(95.0)
+    assert often.last == -50.0
+
+
+def test_columns_grow_with_the_table(residents, histories):
+    slots = [enter(residents, histories, n) for n in range(3000)]
+    histories.read(slots[-1], 1.0)
+    assert histories._of(slots[-1]).reads == 1
+    assert histories._of(slots[0]).reads == 0

@@ -1,0 +1,53 @@
+"""The sample: pages whose reads teach, each with a history of its own."""
+
+import numpy as np
+import pytest
+
+from shadeproxy.hints.reuse.sample import Reads, ReuseSample
+from shadeproxy.policy.hazard import Evidence, Hazards
+
+HASHES = np.random.default_rng(0).integers(1 << 63, size=5000, dtype=np.uint64) * np.uint64(2)
+
+
+def test_the_sample_holds_its_maximum_by_halving_what_it_takes():
+    sample, evidence = ReuseSample(3, most=100), Evidence.empty(1)
+    groups, prefix_of = np.zeros(5000, dtype=np.intp), np.zeros(1, dtype=np.intp)
+    for round_ in range(3):
+        ticks = 5000.0 * round_ + np.arange(5000)
+        sample.observe(Reads(HASHES[:5000], groups, ticks), evidence, Hazards.unknown(1), prefix_of)
+        assert 20 < len(sample) <= 100
+    # The same pages are taken each time, so those that stay have come back.
+    assert evidence.events.sum() >= 2 * len(sample) * 0.8
+
+
+def test_the_sample_depends_on_its_secret():
+    taken = []
+    for seed in (1, 2):
+        sample, evidence = ReuseSample(seed, most=100), Evidence.empty(1)
+        reads = Reads(HASHES[:5000], np.zeros(5000, dtype=np.intp), np.arange(5000.0))
+        sample.observe(reads, evidence, Hazards.unknown(1), np.zeros(1, dtype=np.intp))
+        waits = sample.waiting(5000.0, np.zeros(1, dtype=np.intp))
+        taken.append(set((5000.0 - waits.until).tolist()))
+    assert len(taken[0] & taken[1]) < 20
+
+
+def test_pages_that_wait_longer_than_the_table_reaches_leave_the_sample():
+    sample, evidence = ReuseSample(3), Evidence.empty(1)
+    prefix_of = np.zeros(1, dtype=np.intp)
+    reads = Reads(HASHES[:100], np.zeros(100, dtype=np.intp), np.arange(100.0))
+    sample.observe(reads, evidence, Hazards.unknown(1), prefix_of)
+    sample.waiting(2.0**21, prefix_of)
+    assert len(sample) == 0
+
+
+def test_waits_count_once():
+    sample, evidence, prefix_of = ReuseSample(3), Evidence.empty(1), np.zeros(1, dtype=np.intp)
+    none = Hazards.unknown(1)
+    reads = Reads(HASHES[:1], np.zeros(1, dtype=np.intp), np.array([0.0]))
+    sample.observe(reads, evidence, none, prefix_of)
+    for tick in (10.0, 50.0, 300.0):
+        evidence.expose(sample.waiting(tick, prefix_of), none)
+    assert evidence.exposure.sum() == pytest.approx(300.0)
+    sample.observe(reads._replace(ticks=np.array([1000.0])), evidence, none, prefix_of)
+    assert evidence.exposure.sum() == pytest.approx(1000.0)
+    assert evidence.events.sum() == 1
