@@ -22,6 +22,7 @@ _BYTES_PER_GHOST = 2048
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
+_BATCHES_PER_REFRESH = 16  # of many hits a second: a table then serves for seconds
 _LEAST_SLOTS = 1024
 _NEVER = History(0.0, 0.0, 0, 0)
 
@@ -53,28 +54,47 @@ class PageHistories:
         self._observe(self._page(slot), int(self._residents.group[slot]), tick)
 
     def read_many(self, slots: Slots, ticks: Column) -> None:
-        """Note reads as ``read`` does, oldest first, of slots that may repeat."""
+        """Note reads as ``read`` does, oldest first, of slots that may repeat.
+
+        Of more reads than are observed together, those of one page count as one that lasts until the latest:
+        at thousands of hits a second each would cost more than the hit.
+        """
         if not len(slots):
             return
         self._fit()
-        _, firsts = np.unique(slots, return_index=True)
-        once, at = slots[firsts], ticks[firsts]
-        known = self._reads[once] > 0
-        again, new = once[known], once[~known]
-        self._reads[again], self._gap[again], self._state[again] = read_again_many(
-            self._reads[again], self._gap[again], at[known] - self._last[again]
-        )
-        self._reads[new], self._gap[new], self._state[new] = 1, 0.0, 0
-        self._last[once] = at
-        repeated = np.ones(len(slots), dtype=np.bool_)
-        repeated[firsts] = False
-        for slot, tick in zip(slots[repeated].tolist(), ticks[repeated].tolist(), strict=True):
+        order = np.argsort(slots, kind="stable")
+        begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
+        firsts, lasts = order[begins], order[np.append(begins[1:], len(order)) - 1]
+        repeats = np.empty(0, dtype=np.intp)
+        if len(slots) <= _OBSERVATIONS_PER_BATCH and len(firsts) < len(slots):
+            repeats, lasts = np.setdiff1d(order, firsts), firsts
+        self._take(slots[firsts], ticks[firsts], ticks[lasts])
+        for slot, tick in zip(slots[repeats].tolist(), ticks[repeats].tolist(), strict=True):
             self._set(slot, read_again(self._of(slot), tick))
         self._flush()
-        table = self._residents
-        pages = page_hashes(table.object_hash[slots], table.number[slots])
-        self._learner.observe(pages, table.group[slots], ticks)
+        if len(repeats):
+            firsts = lasts = np.arange(len(slots))
+        self._learn(slots[firsts], ticks[firsts], ticks[lasts])
+        if len(slots) > _OBSERVATIONS_PER_BATCH:
+            self._learner.put_off(_BATCHES_PER_REFRESH * len(slots))
         self._refresh(float(ticks[-1]))
+
+    def _take(self, slots: Slots, ticks: Column, lasts: Column) -> None:
+        """Take reads of different pages into their histories."""
+        known = self._reads[slots] > 0
+        again, new = slots[known], slots[~known]
+        self._reads[again], self._gap[again], self._state[again] = read_again_many(
+            self._reads[again], self._gap[again], ticks[known] - self._last[again]
+        )
+        self._reads[new], self._gap[new], self._state[new] = 1, 0.0, 0
+        self._last[slots] = lasts
+
+    def _learn(self, slots: Slots, ticks: Column, lasts: Column) -> None:
+        table = self._residents
+        order = np.argsort(ticks, kind="stable")
+        slots = slots[order]
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        self._learner.observe(pages, table.group[slots], ticks[order], lasts[order])
 
     def missed(self, page: int, group: int, tick: float) -> None:
         """Note a read, that nothing explains, of a page without a slot."""

@@ -43,18 +43,28 @@ class ReuseLearner:
         self._sample = ReuseSample(seed)
         self._evidence, self._fresh = Evidence.empty(1), Evidence.empty(1)
         self._refreshing = False
-        self._due_tick = _LEAST_REFRESH
+        self._made_tick, self._due_tick = 0.0, _LEAST_REFRESH
         self.hazards = Hazards.unknown(1)
         self._prefixes = 1
         self._prefix_of: Index = np.zeros(16, dtype=np.intp)
         self._group_reads: Column = np.zeros(16)
 
-    def observe(self, pages: Hashes, groups: NDArray[np.integer], ticks: Column) -> None:
-        """Take in reads that no hint explains, oldest first; all columns of shape (n,)."""
+    def observe(
+        self, pages: Hashes, groups: NDArray[np.integer], ticks: Column, lasts: Column | None = None
+    ) -> None:
+        """Take in reads that no hint explains, oldest first; all columns of shape (n,).
+
+        ``lasts``: ticks of the latest read of each page, where several count as one.
+        """
         of = groups.astype(np.intp)
         self._make_room(int(of.max(initial=0)))
         np.add.at(self._group_reads, of, 1.0)
-        self._sample.observe(Reads(pages, of, ticks), self._fresh, self.hazards, self._prefix_of)
+        self._sample.observe(
+            Reads(pages, of, ticks, ticks if lasts is None else lasts),
+            self._fresh,
+            self.hazards,
+            self._prefix_of,
+        )
 
     def prefixes(self, groups: NDArray[np.integer]) -> Index:
         """Return the prefix that pages of each group count to: 0 for all but those read often."""
@@ -77,8 +87,13 @@ class ReuseLearner:
         """Return whether the table is to be made anew."""
         return tick >= self._due_tick and not self._refreshing
 
+    def put_off(self, reads: int) -> None:
+        """Let the table serve for so many reads since it was made, if that is longer than it would."""
+        self._due_tick = max(self._due_tick, self._made_tick + reads)
+
     def begin(self, tick: float, pages: int) -> Refresh:
         """Return the table to be made; one at a time. ``pages``: resident ones."""
+        self._made_tick = tick
         self._due_tick = tick + max(_LEAST_REFRESH, pages / _REFRESH_SHARE)
         self._refreshing = True
         self._split()

@@ -25,11 +25,14 @@ Hashes = NDArray[np.uint64]
 
 
 class Reads(NamedTuple):
-    """Reads that nothing explains, oldest first; columns of shape (n,)."""
+    """Reads that nothing explains, oldest first; columns of shape (n,). ``lasts``: ticks of the latest read
+    of each page, where several in quick succession count as one.
+    """
 
     pages: Hashes
     groups: Index
     ticks: Column
+    lasts: Column
 
 
 class ReuseSample:
@@ -55,19 +58,21 @@ class ReuseSample:
         at, group_of, state = self._at, self._groups.data, self._states.data
         last, gap, seen = (cast("memoryview[float]", one.data) for one in (self._last, self._gap, self._seen))
         counts = self._reads.data
-        for page, group, tick in zip(
-            self._mix(reads.pages).tolist(), reads.groups.tolist(), reads.ticks.tolist(), strict=True
+        pages, groups, ticks, lasts = self._mix(reads.pages), *reads[1:]
+        if self._below < _ALL:
+            inside = pages < self._below
+            pages, groups, ticks, lasts = pages[inside], groups[inside], ticks[inside], lasts[inside]
+        for page, group, tick, end in zip(
+            pages.tolist(), groups.tolist(), ticks.tolist(), lasts.tolist(), strict=True
         ):
-            if page >= self._below:
-                continue
             place = at.get(page)
             if place is None:
-                self._enter(page, group, tick)
+                self._enter(page, group, end)
                 continue
             before = History(last[place], gap[place], counts[place], state[place])
             found.append((group_of[place], before.state, seen[place], tick - before.last))
             last[place], gap[place], counts[place], state[place] = read_again(before, tick)
-            seen[place] = 0.0
+            last[place], seen[place] = end, 0.0
         if found:
             of, states, since, until = (np.array(column) for column in zip(*found, strict=True))
             waits = Waits(prefix_of[of], states, since, until)

@@ -99,3 +99,14 @@ def test_columns_grow_with_the_table(residents, histories):
     histories.read(slots[-1], 1.0)
     assert histories._of(slots[-1]).reads == 1
     assert histories._of(slots[0]).reads == 0
+
+
+def test_of_thousands_of_hits_at_once_those_of_one_page_count_as_one(residents, histories):
+    slots = np.array([enter(residents, histories, n) for n in range(3)])
+    ticks = np.arange(1.0, 4001.0)
+    histories.read_many(slots[np.arange(4000) % 2], ticks)
+    histories.read_many(slots[np.arange(4000) % 2], 4000 + ticks)
+    first, second, unread = (histories._of(slot) for slot in slots.tolist())
+    assert (first.reads, first.gap, first.last) == (2, 2.0, 7999.0)
+    assert (second.reads, second.gap, second.last) == (2, 2.0, 8000.0)
+    assert unread.reads == 0

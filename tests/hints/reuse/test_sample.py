@@ -14,7 +14,7 @@ def test_the_sample_holds_its_maximum_by_halving_what_it_takes():
     groups, prefix_of = np.zeros(5000, dtype=np.intp), np.zeros(1, dtype=np.intp)
     for round_ in range(3):
         ticks = 5000.0 * round_ + np.arange(5000)
-        sample.observe(Reads(HASHES[:5000], groups, ticks), evidence, Hazards.unknown(1), prefix_of)
+        sample.observe(Reads(HASHES[:5000], groups, ticks, ticks), evidence, Hazards.unknown(1), prefix_of)
         assert 20 < len(sample) <= 100
     # The same pages are taken each time, so those that stay have come back.
     assert evidence.events.sum() >= 2 * len(sample) * 0.8
@@ -24,7 +24,7 @@ def test_the_sample_depends_on_its_secret():
     taken = []
     for seed in (1, 2):
         sample, evidence = ReuseSample(seed, most=100), Evidence.empty(1)
-        reads = Reads(HASHES[:5000], np.zeros(5000, dtype=np.intp), np.arange(5000.0))
+        reads = Reads(HASHES[:5000], np.zeros(5000, dtype=np.intp), np.arange(5000.0), np.arange(5000.0))
         sample.observe(reads, evidence, Hazards.unknown(1), np.zeros(1, dtype=np.intp))
         waits = sample.waiting(5000.0, np.zeros(1, dtype=np.intp))
         taken.append(set((5000.0 - waits.until).tolist()))
@@ -34,7 +34,7 @@ def test_the_sample_depends_on_its_secret():
 def test_pages_that_wait_longer_than_the_table_reaches_leave_the_sample():
     sample, evidence = ReuseSample(3), Evidence.empty(1)
     prefix_of = np.zeros(1, dtype=np.intp)
-    reads = Reads(HASHES[:100], np.zeros(100, dtype=np.intp), np.arange(100.0))
+    reads = Reads(HASHES[:100], np.zeros(100, dtype=np.intp), np.arange(100.0), np.arange(100.0))
     sample.observe(reads, evidence, Hazards.unknown(1), prefix_of)
     sample.waiting(2.0**21, prefix_of)
     assert len(sample) == 0
@@ -43,11 +43,23 @@ def test_pages_that_wait_longer_than_the_table_reaches_leave_the_sample():
 def test_waits_count_once():
     sample, evidence, prefix_of = ReuseSample(3), Evidence.empty(1), np.zeros(1, dtype=np.intp)
     none = Hazards.unknown(1)
-    reads = Reads(HASHES[:1], np.zeros(1, dtype=np.intp), np.array([0.0]))
+    reads = Reads(HASHES[:1], np.zeros(1, dtype=np.intp), np.array([0.0]), np.array([0.0]))
     sample.observe(reads, evidence, none, prefix_of)
     for tick in (10.0, 50.0, 300.0):
         evidence.expose(sample.waiting(tick, prefix_of), none)
     assert evidence.exposure.sum() == pytest.approx(300.0)
-    sample.observe(reads._replace(ticks=np.array([1000.0])), evidence, none, prefix_of)
+    sample.observe(
+        reads._replace(ticks=np.array([1000.0]), lasts=np.array([1000.0])), evidence, none, prefix_of
+    )
     assert evidence.exposure.sum() == pytest.approx(1000.0)
     assert evidence.events.sum() == 1
+
+
+def test_quick_reads_that_count_as_one_wait_from_the_latest_on():
+    sample, evidence, prefix_of = ReuseSample(3), Evidence.empty(1), np.zeros(1, dtype=np.intp)
+    none, group = Hazards.unknown(1), np.zeros(1, dtype=np.intp)
+    for tick, end in ((0.0, 40.0), (100.0, 140.0)):
+        reads = Reads(HASHES[:1], group, np.array([tick]), np.array([end]))
+        sample.observe(reads, evidence, none, prefix_of)
+    assert (evidence.events.sum(), evidence.exposure.sum()) == (1, pytest.approx(60.0))
+    assert sample.waiting(150.0, prefix_of).until.tolist() == [10.0]
