@@ -11,29 +11,44 @@ Result = TypeVar("Result")
 
 
 class OffLoop(Protocol):
-    """Calls ``work`` in any thread, and ``done`` with its result where it was called itself."""
+    """Calls ``work`` in any thread, and ``done`` with its result where it was called itself.
 
-    def __call__(self, work: Callable[[], Result], done: Callable[[Result], Any], /) -> None: ...
+    ``failed`` is called instead when ``work`` raises.
+    """
+
+    def __call__(
+        self, work: Callable[[], Result], done: Callable[[Result], Any], failed: Callable[[], Any], /
+    ) -> None: ...
 
 
-def at_once(work: Callable[[], Result], done: Callable[[Result], Any], /) -> None:
-    """Implement ``OffLoop`` without a thread."""
-    done(work())
+def at_once(work: Callable[[], Result], done: Callable[[Result], Any], failed: Callable[[], Any], /) -> None:
+    """Implement ``OffLoop`` without a thread; errors of ``work`` are raised."""
+    try:
+        result = work()
+    except BaseException:
+        failed()
+        raise
+    done(result)
 
 
 class InPool:
     """Calls ``work`` on a thread of ``pool``, and ``done`` with its result on the calling event loop.
 
-    When ``work`` raises, ``done`` is not called, and the loop's exception handler reports the error. When
-    the pool shuts down, neither happens.
+    When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error.
+    When the pool shuts down, nothing is called.
     """
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
 
-    def __call__(self, work: Callable[[], Result], done: Callable[[Result], Any], /) -> None:
+    def __call__(
+        self, work: Callable[[], Result], done: Callable[[Result], Any], failed: Callable[[], Any], /
+    ) -> None:
         def end(future: "asyncio.Future[Result]") -> None:
-            if not future.cancelled() and not isinstance(future.exception(), ShuttingDown):
-                done(future.result())
+            if future.cancelled() or isinstance(future.exception(), ShuttingDown):
+                return
+            if future.exception() is not None:
+                failed()
+            done(future.result())
 
         asyncio.get_running_loop().run_in_executor(self._pool, work).add_done_callback(end)

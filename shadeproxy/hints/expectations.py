@@ -27,6 +27,8 @@ _LEAST_WEIGHT = 1e-9
 _MOST_JOB_WEIGHT = 32.0
 _NEW_READS = 128
 _DOUBT = 0.5
+_UNREGISTERED = JobContext("")
+"""Stands for all jobs that readers name and that are not registered: names cost nothing."""
 
 
 class Belief(NamedTuple):
@@ -146,7 +148,7 @@ class Expectations:
             draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
             np.maximum(draws, _LEAST_WEIGHT, out=draws)
             np.minimum(draws, space.count, out=draws)
-            draws *= min(self._activities[job].score_trust, 1.0) * rate
+            draws *= min(max(self._activities[job].score_trust, LEAST_TRUST), 1.0) * rate
             return draws
         if isinstance(space, Dataset) and space.pages is not None:
             counted: Column = space.pages.counts(pages.units).astype(np.float64)
@@ -231,17 +233,33 @@ class Expectations:
     ) -> Bits:
         self._tick = max(tick, self._tick)
         codes: dict[JobContext | None, int] = {}
-        of = np.fromiter((codes.setdefault(job, len(codes)) for job in jobs), np.int64, len(jobs))
+        of = np.fromiter(
+            (
+                codes.setdefault(job if job is None or job.job in self._jobs else _UNREGISTERED, len(codes))
+                for job in jobs
+            ),
+            np.int64,
+            len(jobs),
+        )
+        counts: Counter[str] = Counter()
         if len(codes) == 1:
-            return self._note_together(object_hashes, offsets, jobs[0], now_s, tick)
+            explained = self._note_together(object_hashes, offsets, next(iter(codes)), now_s, counts)
+            self._note_pace(counts, tick)
+            return explained
         explained = np.zeros(len(jobs), dtype=np.bool_)
         for job, code in codes.items():
             mine = of == code
-            explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, tick)
+            explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
+        self._note_pace(counts, tick)
         return explained
 
+    def _note_pace(self, counts: Counter[str], tick: float) -> None:
+        """Note the reads of each job together: those of several ranks or epochs came in the same ticks."""
+        for name, reads in counts.items():
+            self._activity(name).read(reads, tick)
+
     def _note_together(
-        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, tick: float
+        self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, counts: Counter[str]
     ) -> Bits:
         explained = np.zeros(len(object_hashes), dtype=np.bool_)
         again: Counter[str] = Counter()
@@ -261,7 +279,7 @@ class Expectations:
                     if self._judge_scores(reader, weights):
                         explained |= inside
             if reads := reads - again[reader.name]:
-                self._activity(reader.name).read(reads, tick)
+                counts[reader.name] += reads
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:

@@ -196,7 +196,8 @@ class _PageSums:
         """Return the mean weight of units drawn by weight, ``mean`` being the score of unknown samples."""
         squares, crossed, unknown_squares, totals, unknown = self._moments.tolist()
         weighed = squares / mean**2 + 2 * crossed / mean + unknown_squares
-        return float(weighed / (totals / mean + unknown))
+        read = totals / mean + unknown
+        return float(weighed / read) if read > 0 else 0.0
 
     def _moments_of(self, units: Ids | slice) -> Weights:
         """Return sums over units: f64[5]. Of scores t and numbers of unknown samples u: tt, tu, uu, t, u."""

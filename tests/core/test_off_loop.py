@@ -5,8 +5,12 @@ import threading
 
 import pytest
 
-from shadeproxy.core.off_loop import InPool
+from shadeproxy.core.off_loop import InPool, at_once
 from shadeproxy.core.workpool import WorkPool, raise_if_cancelled
+
+
+def never():
+    raise AssertionError("nothing failed")
 
 
 @pytest.fixture
@@ -26,7 +30,9 @@ async def reported():
 
 async def test_another_thread_works_and_the_loop_gets_the_result(pool):
     results = asyncio.Queue()
-    InPool(pool)(threading.get_ident, lambda worker: results.put_nowait((worker, threading.get_ident())))
+    InPool(pool)(
+        threading.get_ident, lambda worker: results.put_nowait((worker, threading.get_ident())), never
+    )
     assert results.empty(), "the caller goes on first"
     worker, receiver = await results.get()
     assert receiver == threading.get_ident() != worker
@@ -36,10 +42,13 @@ async def test_a_failure_is_reported_and_no_result_comes(pool, reported):
     def fail():
         raise ValueError("no number")
 
-    results = []
-    InPool(pool)(fail, results.append)
+    results, failures = [], []
+    InPool(pool)(fail, results.append, lambda: failures.append(1))
     assert await reported.get() == "no number"
-    assert not results
+    assert (results, failures) == ([], [1])
+    with pytest.raises(ValueError, match="no number"):
+        at_once(fail, results.append, lambda: failures.append(2))
+    assert (results, failures) == ([], [1, 2])
 
 
 async def test_work_that_a_shutdown_ends_is_no_failure(pool, reported):
@@ -52,8 +61,8 @@ async def test_work_that_a_shutdown_ends_is_no_failure(pool, reported):
 
     results = []
     run = InPool(pool)
-    run(go_on, results.append)
-    run(lambda: 2, results.append)  # waits for the only thread
+    run(go_on, results.append, never)
+    run(lambda: 2, results.append, never)  # waits for the only thread
     await asyncio.to_thread(begun.wait)
     ending = asyncio.create_task(asyncio.to_thread(pool.shutdown))
     while not pool._shutdown:

@@ -224,7 +224,7 @@ def test_scores_of_3e38_hold_nothing():
     assert rate[:350].max() < 12 / 4096 * 0.02
     assert rate.min() > 0
     score(job, range(350), np.full(350, 1e-30))
-    assert draws(job, np.arange(4096)) == pytest.approx(belief(job).score_trust / 4096, rel=0.2)
+    assert draws(job, np.arange(4096)) == pytest.approx(belief(job).score_trust / 4096, rel=0.2, abs=1e-6)
 
 
 def test_unknown_scores_are_mean_and_zeros_say_nothing():
@@ -397,3 +397,65 @@ def test_it_is_said_how_far_a_job_is_believed_and_why():
     assert (doubtful.name, why.order_trust) == ("one", job.trust())
     job.hints.end_rank("one", 0)
     assert list(job.hints.expectations.doubtful()) == []
+
+
+# ------------------------------------------------------------------ what attackers and odd jobs do
+
+
+def test_scores_of_a_job_that_reads_nothing_explain_no_reads_of_others():
+    """It posts mild scores for the objects of a client that names no job."""
+    hints, random = HintRegistry(), np.random.default_rng(1)
+    hints.put_job(Job("one"), NOW_S)
+    scores = {f"b/{n}": float(1 + n % 3) for n in range(2000)}
+    hints.apply("one", hints.check_by_keys("one", scores), NOW_S)
+    hashes = [object_hash(ObjectRef("b", str(n))) for n in range(2000)]
+    explained = [
+        hints.expectations.note_read(hashes[n], 0, None, NOW_S, tick)
+        for tick, n in enumerate(random.integers(0, 2000, 5000).tolist(), 1)
+    ]
+    assert np.mean(explained[2000:]) < 0.01
+    assert abs(hints.expectations.belief("one").score_trust) < 0.2
+
+
+def test_scores_of_zero_beside_empty_samples_divide_nothing_by_zero():
+    builder = ManifestBuilder("data", page_size=PAGE)
+    for n in range(4):
+        builder.add(ObjectRef("b", "shard"), n * 10, 0 if n == 3 else 10)
+    hints = HintRegistry(page_size=PAGE)
+    hints.put_dataset(builder.finish())
+    hints.put_job(Job("one", dataset="data"), NOW_S)
+    hints.apply("one", hints.check_by_ids("one", [0, 1, 2, 3], [0.0, 0.0, 0.0, 5.0]), NOW_S)
+    for job in (None, JobContext("one")):
+        assert hints.expectations.note_read(object_hash(ObjectRef("b", "shard")), 0, job, NOW_S, 1) in {
+            True,
+            False,
+        }
+
+
+def test_the_pace_of_a_job_is_that_of_all_its_ranks():
+    job, gaps = Long(8192), []
+    job.announce()
+    contexts = [JobContext("one", 0, rank) for rank in range(4)]
+    hashes = np.array([object_hash(ObjectRef("b", str(n))) for n in range(8192)], np.uint64)
+    for start in range(0, 8192, 1024):
+        whose = [contexts[n % 4] for n in range(1024)]
+        offsets = np.zeros(1024, dtype=np.int64)
+        job.hints.expectations.note_reads(
+            hashes[start : start + 1024], offsets, whose, NOW_S, 2.0 * (start + 1024)
+        )
+        gaps.append(job.hints.expectations._activities["one"].gap)
+    assert gaps[-1] == pytest.approx(2.0, rel=0.05)
+
+
+def test_names_that_nobody_registered_are_one_name(monkeypatch):
+    job, passes = Long(), []
+    job.announce()
+    together = type(job.hints.expectations)._note_together
+    monkeypatch.setattr(
+        type(job.hints.expectations), "_note_together", lambda *a: (passes.append(1), together(*a))[1]
+    )
+    hashes = np.arange(1, 501, dtype=np.uint64)
+    whose = [JobContext(f"stranger-{n}") for n in range(500)]
+    explained = job.hints.expectations.note_reads(hashes, np.zeros(500, np.int64), whose, NOW_S, 500.0)
+    assert not explained.any()
+    assert len(passes) == 1

@@ -177,7 +177,7 @@ class PageHistories:
     def _refresh(self, tick: float) -> None:
         if self._learner.is_due(tick):
             refresh = self._learner.begin(tick, len(self._residents))
-            self._off_loop(refresh.run, self._learner.finish)
+            self._off_loop(refresh.run, self._learner.finish, self._learner.fail)
 
     def _page(self, slot: int) -> int:
         table = self._residents

@@ -35,6 +35,9 @@ _FLUSH_UNREAD_AFTER_S = 0.01
 # Jobs come and go, and each epoch of a job is one more kind.
 _MOST_KINDS = 1024
 
+# Kinds of rows that are not counted, and so need none otherwise; rows of workers name their page as well.
+_AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
+
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
 """Counts reads, up to that tick. Returns which an order or a score explains."""
 
@@ -94,11 +97,14 @@ class AccessLog:
         record = handle.access_record = AccessRecord(job, self.kinds, kind, row)
         return record
 
-    def record_pages(self, slots: Sequence[int], *, explained: bool = False) -> None:
-        """Record reads, or parts of reads, that were counted already."""
+    def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
+        """Record reads, or parts of reads, that were counted already. ``explained`` None: as the counted
+        read before them.
+        """
+        kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
         for slot in slots:
-            self.rows += pack_use(slot, stamps[slot], 0, 0, 0, explained, 0)
+            self.rows += pack_use(slot, stamps[slot], 0, 0, 0, kind, 0)
         self.schedule_flush(slots)
 
     def record_many(self, uses: Uses) -> None:
@@ -230,10 +236,11 @@ class Counting:
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
         """Count reads in columns, oldest first, the latest at ``tick``. Return which are explained."""
-        explained = uses["kind"] > 0
         counted = uses["reads"] > 0
-        explained[counted] = False
         reads = uses[counted]
+        explained: NDArray[np.bool_] = uses["kind"] == _EXPLAINED
+        as_before = ~counted & ((uses["kind"] == _AS_BEFORE) | (uses["object_hash"] > 0))
+        explained[counted | as_before] = False
         if not len(reads):
             return explained
         if self._orders.active:
@@ -241,6 +248,8 @@ class Counting:
             explained[counted] = self._orders.note_reads(
                 reads["object_hash"], reads["first"], jobs, self._clock.now_s(), tick
             )
+            before = np.maximum.accumulate(np.where(counted, np.arange(len(uses)), 0))
+            explained[as_before] = explained[before[as_before]]
         names = self._jobs_of(reads["object_hash"])
         if self._recorder is not None:
             named = zip(reads["kind"].tolist(), names, strict=True)

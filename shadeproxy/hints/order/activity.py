@@ -9,6 +9,7 @@ _PACE_READS = 256.0
 _CLIPPED = 16.0  # mean gaps: a pause counts as this long, and silence begins here
 _TRUST_READS = 128.0
 _SCORE_READS = 512.0
+_LEAST_EXPECTED = 1.01  # of scores more alike any reads follow them, and prove nothing
 _MOST_DRAWN = 4.0  # times the mean: one heavy sample proves little
 _FIRST_TRUST = 0.5
 _TRUSTED_SCORES = 0.5
@@ -21,7 +22,7 @@ class JobActivity:
 
     reads: number of its reads. gap: mean ticks between two of them, 0 before the first. order_trust: share of
     its reads that its order announced, less those that any order would have; 1 at most, about 0 for a lie.
-    score_trust: mean weight of its reads, 1 where they are drawn by its scores.
+    score_trust: mean weight of its reads beyond that of any reads: 1 where they are drawn by its scores.
     """
 
     def __init__(self) -> None:
@@ -54,9 +55,13 @@ class JobActivity:
             self.order_trust += (share - self.order_trust) * _moved(reads, _TRUST_READS)
 
     def drawn(self, weights: list[float], expected: float) -> None:
-        """Note weights of samples that were read. ``expected``: their mean, were they drawn by weight."""
+        """Note weights of samples that were read. ``expected``: their mean, were they drawn by weight; that
+        of any other reads is 1.
+        """
+        if expected < _LEAST_EXPECTED:
+            return
         for weight in weights:
-            drawn = min(weight / expected, _MOST_DRAWN) if expected > 0 else 0.0
+            drawn = (min(weight, _MOST_DRAWN * expected) - 1) / (expected - 1)
             self.score_trust += (drawn - self.score_trust) / _SCORE_READS
 
     @property

@@ -107,13 +107,18 @@ class ReuseLearner:
         self.hazards = hazards
         self._refreshing = False
 
+    def fail(self) -> None:
+        """Go on with the present table, and without the evidence that a failed refresh left half changed."""
+        self._evidence = Evidence.empty(self._prefixes)
+        self._refreshing = False
+
     def _split(self) -> None:
         """Tell groups apart that are read often enough: each becomes a prefix of its own."""
         total = self._group_reads.sum()
         often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
         for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
             if self._prefixes >= _MOST_PREFIXES:
-                return
+                break
             self._prefix_of[group] = self._prefixes
             self._prefixes += 1
         if self._prefixes > 1:

@@ -84,6 +84,8 @@ class ReuseSample:
 
         So silence teaches while it lasts. Pages that have waited for longer than the table reaches leave.
         """
+        if len(self._at) < self._most // 4:
+            self._below = min(2 * self._below, 1 << 64)
         count = len(self._at)
         waited = tick - self._last[:count]
         waits = Waits(

@@ -68,3 +68,25 @@ def test_a_million_groups_take_bounded_memory():
         learner.observe(HASHES[part], random.integers(0, 4096, 1000), part + 1.0)
     learner.finish(learner.begin(200_000.0, 0).run())
     assert len(learner.hazards.rates) <= 64 * STATES * 40
+
+
+def test_more_groups_than_prefixes_in_one_refresh_leave_no_row_without_a_table():
+    learner = ReuseLearner(1)
+    pages = np.arange(70 * 1100)
+    learner.observe(HASHES[pages], pages % 70, pages + 1.0)
+    refresh = learner.begin(80_000.0, 0)
+    groups, states = np.arange(70), np.zeros(70, dtype=np.intp)
+    assert (learner.rates(learner.prefixes(groups), states, np.ones(70)) > 0).all()
+    learner.observe(HASHES[pages], pages % 70, 80_000.0 + pages)
+    learner.finish(refresh.run())
+
+
+def test_a_refresh_that_failed_costs_its_evidence_and_no_more():
+    learner = ReuseLearner(1)
+    feed(learner, list(range(100)) * 10)
+    learner.begin(2000.0, 0)
+    learner.fail()
+    assert learner.is_due(1e9)
+    feed(learner, list(range(100)) * 30, start=2000)
+    assert rate(learner, 80.0) > 0
+    assert learner.hazards.rates.max() > 1e-4

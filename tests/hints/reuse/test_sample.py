@@ -63,3 +63,22 @@ def test_quick_reads_that_count_as_one_wait_from_the_latest_on():
         sample.observe(reads, evidence, none, prefix_of)
     assert (evidence.events.sum(), evidence.exposure.sum()) == (1, pytest.approx(60.0))
     assert sample.waiting(150.0, prefix_of).until.tolist() == [10.0]
+
+
+def test_the_sample_grows_again_after_a_scan():
+    sample, evidence, prefix_of = ReuseSample(3, most=400), Evidence.empty(1), np.zeros(1, dtype=np.intp)
+    none = Hazards.unknown(1)
+
+    def read(pages, tick):
+        ticks = tick + np.arange(float(len(pages)))
+        reads = Reads(HASHES[pages], np.zeros(len(pages), dtype=np.intp), ticks, ticks)
+        sample.observe(reads, evidence, none, prefix_of)
+
+    read(np.arange(5000), 0.0)
+    assert sample._below < 1 << 62
+    for round_ in range(20):
+        tick = 2.0**20 + 1000.0 * round_
+        read(np.arange(100), tick)
+        sample.waiting(tick + 500, prefix_of)
+    read(np.arange(100), 2.0**21 - 2.0**19)
+    assert len(sample) == 100
