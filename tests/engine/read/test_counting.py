@@ -1,10 +1,12 @@
 """Announced orders are told of each demand read once, before its page is ranked."""
 
+import numpy as np
 import pytest
 
 from shadeproxy.core.conditions import Conditions
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.types import JobContext, ObjectRef, Span
+from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
+from shadeproxy.engine.access_records import USE, Kind
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.hints.order.upcoming import NothingAnnounced
@@ -127,3 +129,28 @@ async def test_a_read_that_begins_again_is_one_read_of_its_page(make_bench, plac
     assert orders.reads == [0, 0]
     assert noted[0] == ("note_miss", explains)
     assert set(noted[1:]) == {("note_miss", True)}
+
+
+class Alternating(NothingAnnounced):
+    """Explains every other read."""
+
+    active = True
+
+    def note_reads(self, _hashes, _offsets, jobs, _now_s, _tick):
+        return np.arange(len(jobs)) % 2 == 0
+
+
+async def test_further_pages_of_a_read_are_explained_as_the_read_is(make_bench, monkeypatch):
+    """Second pages that leave by sendfile name nothing; those of workers name their page and kind."""
+    bench = await make_bench()
+    counting = bench.engine._counting
+    monkeypatch.setattr(counting, "_orders", Alternating())
+    kinds = [Kind("b", Source.RAM, None), Kind("b", Source.RAM, JobContext("j"))]
+    rows = [
+        (0, 0, 7, 0, 10, 1, 1), (1, 0, 0, 0, 0, 0, 0), (2, 0, 7, 0, 0, 1, 0),
+        (0, 0, 8, 0, 10, 0, 1), (1, 0, 0, 0, 0, 0, 0), (2, 0, 8, 0, 0, 1, 0),
+        (3, 0, 0, 0, 0, 1, 0), (4, 0, 0, 0, 0, 2, 0),
+    ]  # fmt: skip
+    explained = counting.count_uses(np.array(rows, dtype=USE), kinds, 8.0)
+    assert explained.tolist() == [True, True, True, False, False, False, True, False]
+    assert counting.count_uses(np.array(rows[1:2], dtype=USE), kinds, 9.0).tolist() == [False]
