@@ -120,7 +120,8 @@ class Expectations:
         weight = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT)
         horizon, trust = silent, 1.0
         if tracker is not None and tracker.left:
-            believed = weight * max(activity.order_trust, LEAST_TRUST)
+            trust = activity.order_trust
+            believed = weight * max(trust, LEAST_TRUST)
             if pages.samples is None:
                 places = tracker.next_places(pages.object_hashes, pages.numbers)
             else:
@@ -132,7 +133,6 @@ class Expectations:
             # The cursor is the median of the latest reads: a place behind it may still be read at any time.
             np.maximum(distance, (gap + silent) / believed, out=distance)
             distance[places == NEVER] = np.inf
-            trust = min(max(activity.order_trust, 0.0), 1.0)
             horizon += tracker.left * gap * trust
         else:
             distance = np.full(len(pages.units), np.inf)
@@ -148,7 +148,7 @@ class Expectations:
             draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
             np.maximum(draws, _LEAST_WEIGHT, out=draws)
             np.minimum(draws, space.count, out=draws)
-            draws *= min(max(self._activities[job].score_trust, LEAST_TRUST), 1.0) * rate
+            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * rate
             return draws
         if isinstance(space, Dataset) and space.pages is not None:
             counted: Column = space.pages.counts(pages.units).astype(np.float64)
@@ -164,9 +164,7 @@ class Expectations:
         """Return how far a registered job is believed, and why."""
         activity, one = self._activities.get(job) or JobActivity(), self._jobs.get(job)
         silent, usual = activity.silence(self._tick), activity.usual_silence
-        order_trust, score_trust = (
-            round(min(max(trust, 0.0), 1.0), 3) for trust in (activity.order_trust, activity.score_trust)
-        )
+        order_trust, score_trust = round(activity.order_trust, 3), round(activity.score_trust, 3)
         reasons = []
         if self._orders.tracker(job) is not None:
             reasons.append(f"{order_trust:.0%} of its reads were announced".replace("%", " %"))
@@ -242,21 +240,14 @@ class Expectations:
             len(jobs),
         )
         counts: Counter[str] = Counter()
-        if len(codes) == 1:
-            explained = self._note_together(object_hashes, offsets, next(iter(codes)), now_s, counts)
-            self._note_pace(counts, tick)
-            return explained
         explained = np.zeros(len(jobs), dtype=np.bool_)
         for job, code in codes.items():
-            mine = of == code
+            mine = slice(None) if len(codes) == 1 else of == code
             explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
-        self._note_pace(counts, tick)
-        return explained
-
-    def _note_pace(self, counts: Counter[str], tick: float) -> None:
-        """Note the reads of each job together: those of several ranks or epochs came in the same ticks."""
+        # Together: reads of several ranks or epochs of a job came in the same ticks.
         for name, reads in counts.items():
             self._activity(name).read(reads, tick)
+        return explained
 
     def _note_together(
         self, object_hashes: Hashes, offsets: Ids, job: JobContext | None, now_s: float, counts: Counter[str]
@@ -306,8 +297,7 @@ class Expectations:
         activity = self._activity(job.name)
         explains = job.in_use and activity.scores_explain
         expected = self._scoreboard[job.name].drawn_weight(self._space(job.name).count)
-        if expected > 0:
-            activity.drawn(weights, expected)
+        activity.drawn(weights, expected)
         return explains
 
     def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:

@@ -20,7 +20,7 @@ class PageColumns(NamedTuple):
     """Features of n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
     - next_use: ticks until the earliest announced use over all jobs, as far as they are believed; inf where
-      none is announced.
+      none is announced. A read of the job of the largest weight is 1/32 away at least.
     - rate: expected reads per tick beside the announced ones: learnt from reads of such pages, and from the
       draws of jobs that did not announce; greater than 0.
     - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples

@@ -6,7 +6,7 @@ pages holds, for each state and age, the Gittins index: the best ratio, over all
 probability of a read to the ticks a place is held (docs/adr/0027).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -84,18 +84,14 @@ class Evidence:
     def grown(self, prefixes: int) -> "Evidence":
         """Return this evidence with room for more prefixes."""
         more = Evidence.empty(prefixes - self.prefixes)
-        return Evidence(
-            *(
-                np.concatenate([getattr(self, name), getattr(more, name)])
-                for name in ("events", "exposure", "met", "expected", "fresh")
-            )
-        )
+        columns = ((getattr(self, one.name), getattr(more, one.name)) for one in fields(self))
+        return Evidence(*map(np.concatenate, columns))
 
     def add(self, other: "Evidence") -> None:
         """Add other evidence, of as many prefixes."""
-        for name in ("events", "exposure", "met", "expected", "fresh"):
-            mine: Table = getattr(self, name)
-            mine += getattr(other, name)
+        for one in fields(self):
+            mine: Table = getattr(self, one.name)
+            mine += getattr(other, one.name)
 
     def meet(self, prefixes: Index, states: Index, ages: Column) -> None:
         """Add one read for each page, of those ages; all of shape (n,)."""

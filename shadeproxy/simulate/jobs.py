@@ -146,8 +146,8 @@ class _TraceJob:
                 places[past] = self._following[places[past]]
             known = int(hint.known_after(np.array([self.done]))[0])
             left = np.where(places < known, np.maximum(places - self.done + 1.0, 1.0), np.inf)
-            distance = (left * gap + silent) / max(activity.order_trust, LEAST_TRUST)
-            trust = min(max(activity.order_trust, 0.0), 1.0)
+            trust = activity.order_trust
+            distance = (left * gap + silent) / max(trust, LEAST_TRUST)
             horizon = max(known - self.done, 0) * gap * trust
         if not self._never and self._weights is None:
             return JobColumns(distance, np.zeros(len(ids)), 0.0)
@@ -155,6 +155,6 @@ class _TraceJob:
         weight: Column | float = 1.0
         if self._weights is not None:
             places = np.where(inside, ids.astype(np.int64) - hint.first, 0)
-            weight = self._weights[places] * min(activity.score_trust, 1.0)
+            weight = self._weights[places] * max(activity.score_trust, LEAST_TRUST)
         draws = np.where(inside, weight / ((hint.stop - hint.first) * gap), 0.0)
         return JobColumns(distance, draws, horizon + silent, 1 - trust)

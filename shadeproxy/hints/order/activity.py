@@ -18,17 +18,15 @@ LEAST_TRUST = 1e-3
 
 
 class JobActivity:
-    """Pace, silence and trust of one job.
-
-    reads: number of its reads. gap: mean ticks between two of them, 0 before the first. order_trust: share of
-    its reads that its order announced, less those that any order would have; 1 at most, about 0 for a lie.
-    score_trust: mean weight of its reads beyond that of any reads: 1 where they are drawn by its scores.
+    """Pace, silence and trust of one job. reads: number of its reads. gap: mean ticks between two of them, 0
+    before the first.
     """
 
     def __init__(self) -> None:
         self.reads = 0
         self.gap = 0.0
-        self.order_trust = self.score_trust = _FIRST_TRUST
+        # Averages of what chance is subtracted from: they may fall below 0, or rise above 1.
+        self._order = self._scores = _FIRST_TRUST
         self._last: float | None = None
         self._measured = 0
 
@@ -43,7 +41,7 @@ class JobActivity:
         if self._measured:
             gap = min(gap, self.usual_silence)
         self._measured += reads
-        # Of few reads take the mean: a slow job must not seem fast until hundreds of reads have shown it.
+        # The first reads count in full: else a slow job would look fast for hundreds of reads.
         self.gap += (gap - self.gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
@@ -52,7 +50,7 @@ class JobActivity:
         """
         if reads := found + others:
             share = (found / reads - chance) / (1 - chance)
-            self.order_trust += (share - self.order_trust) * _moved(reads, _TRUST_READS)
+            self._order += (share - self._order) * _moved(reads, _TRUST_READS)
 
     def drawn(self, weights: list[float], expected: float) -> None:
         """Note weights of samples that were read. ``expected``: their mean, were they drawn by weight; that
@@ -62,17 +60,29 @@ class JobActivity:
             return
         for weight in weights:
             drawn = (min(weight, _MOST_DRAWN * expected) - 1) / (expected - 1)
-            self.score_trust += (drawn - self.score_trust) / _SCORE_READS
+            self._scores += (drawn - self._scores) / _SCORE_READS
+
+    @property
+    def order_trust(self) -> float:
+        """Share of the job's reads that its order announced, less those that any order would have: 1 for an
+        order that is kept, 0 for a lie.
+        """
+        return min(max(self._order, 0.0), 1.0)
+
+    @property
+    def score_trust(self) -> float:
+        """How much heavier the job's reads are than any reads: 1 where they are drawn by its scores."""
+        return min(max(self._scores, 0.0), 1.0)
 
     @property
     def order_explains(self) -> bool:
         """True if the job reads by its order, so that announced reads teach nothing else."""
-        return self.order_trust > _TRUSTED_ORDER
+        return self._order > _TRUSTED_ORDER
 
     @property
     def scores_explain(self) -> bool:
         """True if the job reads by its scores, so that its reads teach nothing else."""
-        return self.score_trust > _TRUSTED_SCORES
+        return self._scores > _TRUSTED_SCORES
 
     def silence(self, tick: float) -> float:
         """Return the ticks since the job's last read; 0 as long as they are usual at its pace."""

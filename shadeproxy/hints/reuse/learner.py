@@ -1,7 +1,8 @@
 """Learns from reads how soon pages are read again, for pages of which nothing is announced.
 
-Laws: plain defs and no clock; time is ticks. Reads of a sample become evidence at once; the table that ranks
-pages is made anew now and then, by ``Refresh.run`` in any thread, from evidence that the loop has let go.
+Laws: plain defs and no clock; time is ticks. Reads of a sample become evidence at once. Now and then
+``Refresh.run`` makes a new table to rank pages by, in any thread; while it runs the loop leaves its evidence
+alone.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, age_bin, age_bins
 
 _MOST_PREFIXES = 64
-_LEAST_READS = 1024  # sampled reads of a group, and of all others, before it is told apart
+_LEAST_READS = 1024  # of a group, and of all others, before it becomes a prefix
 _LEAST_REFRESH = 256.0
 _REFRESH_SHARE = 64  # a change of phase costs some of these shares of the cache
 
@@ -84,7 +85,7 @@ class ReuseLearner:
         return self.hazards.rates.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
 
     def is_due(self, tick: float) -> bool:
-        """Return whether the table is to be made anew."""
+        """Return whether it is time for a new table."""
         return tick >= self._due_tick and not self._refreshing
 
     def put_off(self, reads: int) -> None:
@@ -97,10 +98,11 @@ class ReuseLearner:
         self._due_tick = tick + max(_LEAST_REFRESH, pages / _REFRESH_SHARE)
         self._refreshing = True
         self._split()
+        self.hazards = self._wide()
         evidence, fresh = (one.grown(self._prefixes) for one in (self._evidence, self._fresh))
         self._fresh = Evidence.empty(self._prefixes)
         self._evidence = evidence
-        return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self._wide())
+        return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self.hazards)
 
     def finish(self, hazards: Hazards) -> None:
         """Put a table to use."""
@@ -113,16 +115,14 @@ class ReuseLearner:
         self._refreshing = False
 
     def _split(self) -> None:
-        """Tell groups apart that are read often enough: each becomes a prefix of its own."""
+        """Make each group that is read often enough a prefix of its own."""
         total = self._group_reads.sum()
         often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
         for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
             if self._prefixes >= _MOST_PREFIXES:
-                break
+                return
             self._prefix_of[group] = self._prefixes
             self._prefixes += 1
-        if self._prefixes > 1:
-            self.hazards = self._wide()
 
     def _wide(self) -> Hazards:
         """Return the present table with a row set for each prefix; a new one has those of prefix 0."""
