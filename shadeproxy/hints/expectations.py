@@ -116,32 +116,24 @@ class Expectations:
 
     def _columns(self, job: Job, space: Space, pages: _Pages, tick: float) -> JobColumns:
         activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
-        gap, silent = max(activity.gap, 1.0), activity.silence(tick)
-        weight = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT)
-        horizon, trust = silent, 1.0
+        left, coming = np.full(len(pages.units), np.inf), 0
         if tracker is not None and tracker.left:
-            trust = activity.order_trust
-            believed = weight * max(trust, LEAST_TRUST)
             if pages.samples is None:
                 places = tracker.next_places(pages.object_hashes, pages.numbers)
             else:
                 places = tracker.columns.next_at.take(pages.samples)
                 places[pages.outside] = NEVER
-            distance = places.astype(np.float64)
-            distance *= gap / believed
-            distance += (silent - (tracker.cursor - 1) * gap) / believed
             # The cursor is the median of the latest reads: a place behind it may still be read at any time.
-            np.maximum(distance, (gap + silent) / believed, out=distance)
-            distance[places == NEVER] = np.inf
-            horizon += tracker.left * gap * trust
-        else:
-            distance = np.full(len(pages.units), np.inf)
-        draws = self._draws(job.name, space, pages, weight / (space.count * gap))
+            left = np.maximum(places - (tracker.cursor - 1.0), 1.0)
+            left[places == NEVER] = np.inf
+            coming = tracker.left
+        draws = self._draws(job.name, space, pages, 1 / space.count)
         draws[pages.outside] = 0.0
-        return JobColumns(distance, draws, horizon, 1 - trust)
+        weight = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT)
+        return activity.columns(left, draws, coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, space: Space, pages: _Pages, rate: float) -> Column:
-        """Return how often each page of the job's samples is drawn, a mean sample at ``rate``."""
+        """Return the draws of each page of the job's samples in one read; a mean sample has ``rate``."""
         scores = self._scores(job)
         if scores is not None:
             units, samples = pages.units, pages.samples

@@ -136,25 +136,21 @@ class _TraceJob:
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns:
         """Return the job's part in ``ids``."""
         activity, hint = self._activity, self._hint
-        gap, silent = max(activity.gap, 1.0), tick - self._seen
+        silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:
             silent = 0.0
-        distance, horizon, trust = np.full(len(ids), np.inf), 0.0, 1.0
+        left, coming = np.full(len(ids), np.inf), 0
         if self._never:
             places = self._next[ids]
             while len(past := np.flatnonzero(places < min(self.done - _BEHIND, self._never))):
                 places[past] = self._following[places[past]]
             known = int(hint.known_after(np.array([self.done]))[0])
             left = np.where(places < known, np.maximum(places - self.done + 1.0, 1.0), np.inf)
-            trust = activity.order_trust
-            distance = (left * gap + silent) / max(trust, LEAST_TRUST)
-            horizon = max(known - self.done, 0) * gap * trust
-        if not self._never and self._weights is None:
-            return JobColumns(distance, np.zeros(len(ids)), 0.0)
+            coming = max(known - self.done, 0)
+        weight: Column | float = 1.0 if self._never else 0.0
         inside = (ids >= hint.first) & (ids < hint.stop)
-        weight: Column | float = 1.0
         if self._weights is not None:
             places = np.where(inside, ids.astype(np.int64) - hint.first, 0)
             weight = self._weights[places] * max(activity.score_trust, LEAST_TRUST)
-        draws = np.where(inside, weight / ((hint.stop - hint.first) * gap), 0.0)
-        return JobColumns(distance, draws, horizon + silent, 1 - trust)
+        draws = np.where(inside, weight / (hint.stop - hint.first), 0.0)
+        return activity.columns(left, draws, coming=coming, silent=silent)

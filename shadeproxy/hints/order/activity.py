@@ -5,6 +5,9 @@ what the job's reads confirm, within about a hundred reads. Silence is measured 
 that a slow job is not silent, and nothing fades while nothing is read.
 """
 
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import JobColumns
+
 _PACE_READS = 256.0
 _CLIPPED = 16.0  # mean gaps: a pause counts as this long, and silence begins here
 _TRUST_READS = 128.0
@@ -83,6 +86,17 @@ class JobActivity:
     def scores_explain(self) -> bool:
         """True if the job reads by its scores, so that its reads teach nothing else."""
         return self._scores > _TRUSTED_SCORES
+
+    def columns(
+        self, left: Column, draws: Column, *, coming: int, silent: float, weight: float = 1.0
+    ) -> JobColumns:
+        """Return the job's part in n pages, in ticks. left: f64[n], its reads until a page's announced one,
+        inf where there is none. draws: f64[n], draws of a page in one of its reads. ``coming``: announced
+        reads that are left; ``silent``: ticks of silence; ``weight``: times are divided by it.
+        """
+        gap, trust = max(self.gap, 1.0), self.order_trust
+        distance = (left * gap + silent) / (weight * max(trust, LEAST_TRUST))
+        return JobColumns(distance, draws * (weight / gap), silent + coming * gap * trust, 1 - trust)
 
     def silence(self, tick: float) -> float:
         """Return the ticks since the job's last read; 0 as long as they are usual at its pace."""
