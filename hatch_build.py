@@ -1,8 +1,9 @@
 """Compiles the Cython part of the package; hatchling calls it when the package is built.
 
 Law: an install never fails because of it. If something is missing or goes wrong, it prints one line on stderr
-and the package is built without the module: shadeproxy/api/s3/known.py does the same work in Python. The tree
-stays unchanged, except that an editable install, which runs from the tree, gets the module beside its source.
+and the package is built without the module: shadeproxy/api/s3/request_cache.py does the same work in Python.
+The tree stays unchanged, except that an editable install, which runs from the tree, gets the module beside
+its source.
 """
 
 import shutil
@@ -15,8 +16,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_MODULE = "shadeproxy.api.s3._known"
-_SOURCE = Path("shadeproxy", "api", "s3", "_known.pyx")
+_MODULE = "shadeproxy.api.s3._request_cache"
+_SOURCE = Path("shadeproxy", "api", "s3", "_request_cache.pyx")
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -25,7 +26,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self._directory = TemporaryDirectory(prefix="shadeproxy-build-")
         root = Path(self.root)
-        module = _SOURCE.with_name(f"_known{sysconfig.get_config_var('EXT_SUFFIX')}")
+        module = _SOURCE.with_name(f"_request_cache{sysconfig.get_config_var('EXT_SUFFIX')}")
         try:
             if version == "editable":
                 # An older module would be loaded beside sources that it does not fit.

@@ -33,7 +33,7 @@ def tree(tmp_path):
         (parent / "__init__.py").touch()
     (package / "_blocks.pxi").write_text("cdef int TWO = 2\n")
     (package / "_sending.pxi").write_text("cdef int NONE = 0\n")
-    (package / "_known.pyx").write_text(
+    (package / "_request_cache.pyx").write_text(
         'include "_blocks.pxi"\n\ncpdef int twice(int one):\n    return TWO * one\n'
     )
     return tmp_path
@@ -67,9 +67,9 @@ def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
     older = tree / "shadeproxy" / "api" / "s3" / "_lane.cpython-27-other.so"
     older.touch()
     names, wheel, _, new = build(tree)
-    assert {name for name in names if "_known" in name} == {
-        "shadeproxy/api/s3/_known.pyx",
-        f"shadeproxy/api/s3/_known{SUFFIX}",
+    assert {name for name in names if "_request_cache" in name} == {
+        "shadeproxy/api/s3/_request_cache.pyx",
+        f"shadeproxy/api/s3/_request_cache{SUFFIX}",
     }
     assert not wheel.endswith("-any.whl")
     assert new == set()
@@ -77,7 +77,7 @@ def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
 
 @needs_compiler
 def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled(tree):
-    module = tree / "shadeproxy" / "api" / "s3" / f"_known{SUFFIX}"
+    module = tree / "shadeproxy" / "api" / "s3" / f"_request_cache{SUFFIX}"
     module.write_text("an older one")
     _, _, _, new = build(tree, version="editable")
     assert new == set()
@@ -85,7 +85,7 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
         [
             sys.executable,
             "-c",
-            "from shadeproxy.api.s3 import _known as m; print(m.twice(21), m.SOURCE, ','.join(m.SOURCES))",
+            "import shadeproxy.api.s3._request_cache as m; print(m.twice(21), m.SOURCE, ','.join(m.SOURCES))",
         ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -96,7 +96,7 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
     answer, made_of, names = said.stdout.split()
     assert int(answer) == 42
     sources = [module.with_name(name) for name in names.split(",")]
-    assert [source.name for source in sources] == ["_known.pyx", "_blocks.pxi", "_sending.pxi"]
+    assert [source.name for source in sources] == ["_request_cache.pyx", "_blocks.pxi", "_sending.pxi"]
     assert is_made_of(made_of, sources)
     for source in sources:
         text = source.read_text()
@@ -111,11 +111,11 @@ def test_an_editable_install_finds_the_module_until_it_can_no_longer_be_compiled
 
 @pytest.mark.parametrize(
     ("source", "compiler", "reason"),
-    [("", "/no/such/compiler", "/no/such/compiler"), ("cdef (\n", COMPILER or "cc", "_known.pyx")],
+    [("", "/no/such/compiler", "/no/such/compiler"), ("cdef (\n", COMPILER or "cc", "_request_cache.pyx")],
     ids=["no compiler", "a source with an error"],
 )
 def test_what_cannot_be_compiled_is_one_line_and_a_wheel_without(tree, source, compiler, reason):
-    (tree / "shadeproxy" / "api" / "s3" / "_known.pyx").write_text(source)
+    (tree / "shadeproxy" / "api" / "s3" / "_request_cache.pyx").write_text(source)
     names, wheel, stderr, new = build(tree, CC=compiler)
     assert wheel.endswith("-py3-none-any.whl")
     assert not [name for name in names if name.endswith((".so", ".c"))]
@@ -129,9 +129,9 @@ def test_what_cannot_be_compiled_is_one_line_and_a_wheel_without(tree, source, c
 _LOADED = """
 import hashlib, sys, types
 from pathlib import Path
-module = sys.modules["shadeproxy.api.s3._known"] = types.ModuleType("_known")
+module = sys.modules["shadeproxy.api.s3._request_cache"] = types.ModuleType("_request_cache")
 module.CompiledHits = module.data_received = module.learn_slots = lambda _: None
-module.SOURCES = ("_known.pyx", "_blocks.pxi", "_sending.pxi", "_slots.pxi")
+module.SOURCES = ("_request_cache.pyx", "_blocks.pxi", "_sending.pxi", "_slots.pxi")
 texts = b"".join(Path("shadeproxy/api/s3", name).read_bytes() for name in module.SOURCES)
 MADE_OF
 from shadeproxy.api.s3 import COMPILED

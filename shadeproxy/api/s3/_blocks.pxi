@@ -1,4 +1,4 @@
-# Header blocks of known clients, part of _known.pyx: finds the client of a block, and the Range in it.
+# Header blocks of known clients, part of _request_cache.pyx: finds the client of a block, and the Range in it.
 
 cdef enum:
     NAME_BYTES = 13
@@ -82,7 +82,7 @@ cdef bint holds(
     try:
         check_time(amz_date.decode("latin-1"), now_s)
     except Exception:
-        return False  # known.py meets the same error
+        return False  # request_cache.py meets the same error
     return True
 
 

@@ -1,4 +1,4 @@
-# Ranges, and bodies that leave past the transport, part of _known.pyx: from one page or two, as far as the
+# Ranges, and bodies that leave past the transport, part of _request_cache.pyx: from one page or two, as far as the
 # client takes them at once. sender.py sends the rest.
 
 cdef extern from "<sys/socket.h>" nogil:

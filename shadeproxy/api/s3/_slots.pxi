@@ -1,4 +1,4 @@
-# Reads fields directly in memory, part of _known.pyx, without a lookup by name.
+# Reads fields directly in memory, part of _request_cache.pyx, without a lookup by name.
 #
 # A field in ``__slots__`` has the same offset in all objects of a class. A lookup by name takes some 20 ns,
 # and several times that when the client's own work on the same host has displaced the processor's caches.

@@ -1,4 +1,4 @@
-"""Loads the compiled fast lane (_known.pyx), if it exists and matches the sources.
+"""Loads the compiled fast lane (_request_cache.pyx), if it exists and matches the sources.
 
 Law: a module compiled from other sources is not used. After a checkout of other sources the module of the
 last install is still there; the proxy then runs without it.
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from shadeproxy.api.s3.auth.sigv4 import check_time
 from shadeproxy.api.s3.exchange import Outcome
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.memo import Memo
@@ -37,7 +37,7 @@ def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
 
 
 try:
-    from shadeproxy.api.s3._known import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
+    from shadeproxy.api.s3._request_cache import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
 except ImportError:  # there was no compiler at installation
     COMPILED = False
 else:

@@ -2,7 +2,7 @@
 
 Laws: the lane decides nothing itself. It calls the functions of the general lane for parsing, rights and
 answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and remembers known requests
-(known.py). A request that it cannot answer is left untouched: nothing is written or counted.
+(request_cache.py). A request that it cannot answer is left untouched: nothing is written or counted.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, with_own
 from shadeproxy.api.s3.head import HeadReader
-from shadeproxy.api.s3.known import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
+from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, render_head
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range

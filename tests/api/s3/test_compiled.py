@@ -7,7 +7,7 @@ import re
 import pytest
 
 from shadeproxy.api.s3 import COMPILED
-from shadeproxy.api.s3.known import CachedTarget, PartHead
+from shadeproxy.api.s3.request_cache import CachedTarget, PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.access_records import USE, AccessRecord
@@ -190,7 +190,7 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
 
 
 def test_named_tuples_are_read_by_these_positions():
-    """As the enum at the top of _known.pyx has them."""
+    """As the enum at the top of _request_cache.pyx has them."""
     assert CachedTarget._fields == ("ref", "canonical_path", "handle", "heads")
     assert PartHead._fields == ("meta", "before", "between", "after")
     assert Span._fields == ("start", "stop")

@@ -7,7 +7,7 @@ import pytest
 
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.connection import S3Protocol
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.memo import Memo
@@ -17,7 +17,7 @@ from shadeproxy.engine.read.access_log import AccessLog
 from tests.support.s3.compiled import Both, Sink
 from tests.support.s3.lane import request
 
-from shadeproxy.api.s3._known import data_received, learn_slots  # isort: skip  (test_compiled skips without it)
+from shadeproxy.api.s3._request_cache import data_received, learn_slots  # isort: skip  (test_compiled skips without it)
 
 FIELDS = learn_slots(S3Protocol)
 

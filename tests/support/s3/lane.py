@@ -5,7 +5,7 @@ import itertools
 import re
 
 from shadeproxy.api.s3 import FastLane
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3.request_cache import RequestCache
 from tests.support.engine import PAGE
 
 SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, "many": 5 * PAGE + 3}

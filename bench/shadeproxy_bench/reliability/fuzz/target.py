@@ -19,7 +19,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, Right, S3Handler, S3Server
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED, Source

@@ -5,7 +5,8 @@ Laws: nothing is decided here. It remembers results of the functions of the gene
 signature is verified again (signed.py). An unknown request is left untouched: nothing is written or recorded.
 A head is kept without its changing parts: the request id, the time, the span. It was made by ``answer_read``
 and ``render_head`` and cut there, so both lanes send the same bytes; if such a part cannot be told from the
-origin's fields, no head is kept. ``_known.pyx`` is ``RequestCache.answer`` compiled: change both together.
+origin's fields, no head is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both
+together.
 """
 
 from typing import NamedTuple, Protocol

@@ -1,9 +1,9 @@
 # cython: language_level=3, binding=False, boundscheck=True, wraparound=False
-"""``RequestCache.answer`` (known.py) compiled: the same decisions in a third of the time.
+"""``RequestCache.answer`` (request_cache.py) compiled: the same decisions in a third of the time.
 
-It spans from the transport's callback to the kernel. Laws: this module makes only decisions of known.py, in
-the same order. Any request that is not, byte for byte, a plain GET of a known page by a known client goes on
-untouched. Signatures are verified by the same functions. Nothing of shadeproxy is imported: objects are
+It spans from the transport's callback to the kernel. Laws: this module makes only decisions of
+request_cache.py, in the same order. Any request that is not, byte for byte, a plain GET of a known page by a
+known client goes on untouched. Signatures are verified by the same functions. Nothing of shadeproxy is imported: objects are
 passed in, and their fields are read. Named tuples are read by position; tests/api/s3/test_compiled.py checks
 the positions.
 """

@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterator
 
 from shadeproxy.api.s3.connection import S3Protocol
 from shadeproxy.api.s3.exchange import Outcome
-from shadeproxy.api.s3.known import RequestCache
+from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import JobContext, ObjectRef, Span
