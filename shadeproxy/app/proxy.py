@@ -219,6 +219,7 @@ class Proxy:
             version=__version__,
             hints=state.hints,
             stats=self.stats,
+            count_reads=engine.access_log.flush,
             clock=clock,
             pool=pool,
             order_builder=state.order_builder,

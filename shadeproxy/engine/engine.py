@@ -86,7 +86,6 @@ class Engine:
             tick=cache.tick,
         )
         self.access_log = AccessLog(cache, count=self._counting.count_uses)
-        stats.before_showing = self.access_log.flush
         self._versions = Versions(
             origin,
             cache,

@@ -53,7 +53,6 @@ class StatsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats
-        stats.before_showing()
         yield from _families("bucket", Reads, ("bucket",), _labelled(stats.buckets))
         jobs = {name: epochs.totals() for name, epochs in stats.jobs.items()}
         yield from _families("job", JobReads, ("job",), _labelled(jobs))

@@ -74,8 +74,6 @@ class Stats:
         self.gauges: dict[str, Callable[[], float]] = {}
         self.loop_lag = LoopLag()
         self._origin_health = origin_health
-        self.before_showing: Callable[[], None] = lambda: None
-        """Called before counters are read, to flush reads that are not counted yet."""
 
     # ------------------------------------------------------------------ recording
 
@@ -162,7 +160,6 @@ class Stats:
     # ------------------------------------------------------------------ reading
 
     def totals(self) -> Reads:
-        self.before_showing()
         return _sum(Reads(), self.buckets.values())
 
     def snapshot(self) -> dict[str, Any]:

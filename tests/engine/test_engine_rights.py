@@ -248,7 +248,7 @@ async def test_hits_and_misses_are_counted_once_per_get(make_bench):
     await bench.get("k")
     await bench.get("k")
     await bench.get("k", range=RangeSpec(0, 9))
-    totals = bench.stats.snapshot()["totals"]
+    totals = bench.counted_stats().snapshot()["totals"]
     assert totals["requests"] == 3
     assert totals["hit_ratio"] == pytest.approx(2 / 3)
     assert totals["byte_hit_ratio"] == pytest.approx((len(BODY) + 10) / (2 * len(BODY) + 10))

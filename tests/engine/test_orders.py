@@ -216,7 +216,7 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
     for number in range(50):
         handle = engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s)
         assert engine.take(handle, job, now_s) is not None
-    runs.bench.stats.before_showing()
+    runs.bench.engine.access_log.flush()
     assert len(runs.hints.orders.coming("job0", 100)) <= 55  # some are taken for the end of the epoch before
     handles = [engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
     uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in handles], dtype=USE)

@@ -246,4 +246,4 @@ async def test_a_page_that_leaves_while_its_header_is_read_is_no_fault_of_the_ti
     bench.cache.drop(here[0], "purged")
     held.go.set()
     assert sorted(await asked) == here[1:]
-    assert bench.stats.snapshot()["tiers"]["disk"]["errors"] == {}
+    assert bench.counted_stats().snapshot()["tiers"]["disk"]["errors"] == {}

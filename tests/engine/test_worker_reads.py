@@ -213,7 +213,7 @@ async def test_a_table_that_outgrew_its_place_is_no_longer_read(beside, monkeypa
 
 async def test_reads_arrive_in_the_statistics_and_in_the_order_of_use(beside):
     bench, reader = await beside()
-    before, job = bench.stats.totals(), JobContext("j", 1, 0)
+    before, job = bench.counted_stats().totals(), JobContext("j", 1, 0)
     reader.take(reader.find_handle(PLAIN.ref, 0, bench.clock.now_s()), job, bench.clock.now_s())
     hit(reader, BIG, Span(PAGE - 5, PAGE + 5), range=parse_range("bytes=1-2"))
     reader.flush()
@@ -222,7 +222,7 @@ async def test_reads_arrive_in_the_statistics_and_in_the_order_of_use(beside):
     (slot,) = bench.cache.residents.pages_of(module.object_hash(SMALL))
     used = float(bench.cache.residents.uses[slot])
     bench.engine.note_reads(*flushed)
-    after = bench.stats.totals()
+    after = bench.counted_stats().totals()
     assert after.hits_ram == before.hits_ram + 2
     assert after.bytes == before.bytes + len(BODIES[SMALL]) + 10
     assert bench.stats.jobs["j"].epochs[1].requests == 1

@@ -81,6 +81,11 @@ class Bench:
     weights: Weights
     rules: Rules
 
+    def counted_stats(self) -> Stats:
+        """The statistics with all reads so far counted."""
+        self.engine.access_log.flush()
+        return self.stats
+
     async def get(
         self, key: str, *, bucket: str = "b", namespace: str = "", **kwargs: Any
     ) -> tuple[bytes, Source]:

@@ -111,6 +111,6 @@ class Fetching:
 
     def counts(self) -> tuple[int, int, int, int]:
         """Pages issued, used, wasted, failed."""
-        self.bench.stats.before_showing()
+        self.bench.engine.access_log.flush()
         one = self.bench.stats.prefetch
         return one.issued, one.used, one.wasted, one.failed

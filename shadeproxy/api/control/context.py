@@ -155,14 +155,16 @@ class ControlContext:
     doctor: the answer of GET /v1/doctor. resident_pages: new arrays of the object hashes (u64) and numbers
     (u32) of resident pages, in any order. token: None leaves the calls open, which is safe only on loopback.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
-    no token (a guard against DNS rebinding). engine, page_size: for batch and locate. upstreams: the
-    credentials of each namespace. reads_allowed: whether callers may read with them.
-    held: budget of all calls for bytes fetched ahead of their turn in an answer.
+    no token (a guard against DNS rebinding). count_reads: counts the reads that wait in the access log.
+    engine, page_size: for batch and locate. upstreams: the credentials of each namespace. reads_allowed:
+    whether callers may read with them. held: budget of all calls for bytes fetched ahead of their turn in an
+    answer.
     """
 
     version: str
     hints: HintRegistry
     stats: Stats
+    count_reads: Callable[[], None]
     clock: Clock
     pool: Executor
     order_builder: OrderBuilder
@@ -188,6 +190,11 @@ class ControlContext:
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.stats)
         self.operations = Operations(self.clock)
+
+    def counted_stats(self) -> Stats:
+        """Return the statistics, to be shown, with all reads so far counted."""
+        self.count_reads()
+        return self.stats
 
     def begin_item(self) -> Deadline:
         """Give the calling task the time budget of one item of a batch."""

@@ -51,7 +51,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    context.stats.before_showing()  # so that reads that were hits are counted, of this job and of others
+    context.count_reads()  # so that jobs have read on by the reads that were hits
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
@@ -74,7 +74,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
-    context.stats.before_showing()
+    context.count_reads()
     return answer_json(_summary(context, context.hints.jobs.get(request.match_info["job"])))
 
 

@@ -41,6 +41,7 @@ async def readyz(context: ControlContext, _request: web.Request) -> web.Response
 
 
 async def metrics(context: ControlContext, _request: web.Request) -> web.Response:
+    context.count_reads()
     return web.Response(body=context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -58,7 +59,7 @@ async def stats(context: ControlContext, _request: web.Request) -> web.Response:
 
 
 def _snapshot(context: ControlContext) -> dict[str, Any]:
-    snapshot = context.stats.snapshot()
+    snapshot = context.counted_stats().snapshot()
     orders = {name: order_summary(context, name) for name in context.hints.orders.states()}
     return {**snapshot, "orders": orders}
 

@@ -151,6 +151,7 @@ def context(backend, clock):
             hints=HintRegistry(on_lost=order_builder.seek),
             order_builder=order_builder,
             stats=Stats(),
+            count_reads=lambda: None,
             clock=clock,
             pool=pool,
             admin=backend,

@@ -28,6 +28,14 @@ async def test_heads_are_answered_as_gets_without_body(client, guarded, path):
     assert (await guarded.head(path)).status == (401 if path == "/metrics" else 200)
 
 
+@pytest.mark.parametrize("path", ["/v1/stats", "/metrics", "/v1/jobs", "/v1/jobs/mine"])
+async def test_reads_that_wait_are_counted_before_an_answer_shows_them(client, context, path):
+    await client.put("/v1/jobs/mine", json={})
+    context.count_reads = lambda: context.stats.record_read("train", Source.RAM, 10)
+    await client.get(path)
+    assert context.stats.totals().requests == 1
+
+
 async def test_stats_are_the_snapshot(client, context):
     context.stats.record_read("train", Source.RAM, 10, JobContext("resnet", 3))
     snapshot = json.loads(json.dumps(context.stats.snapshot()))

@@ -88,6 +88,11 @@ class Proxy:
     clock: Clock
     stats: Stats
 
+    def counted_stats(self) -> Stats:
+        """The statistics with all reads so far counted."""
+        self.engine.access_log.flush()
+        return self.stats
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"

@@ -236,7 +236,7 @@ async def test_a_page_that_left_is_no_longer_answered_from_memory(two):
 async def test_hits_are_counted_for_their_job(two):
     for _ in range(3):
         await talk(two.port, request("/b/page", "x-shade-job: j;epoch=2", close=False), count=1)
-    reads = two.stats.snapshot()["jobs"]["j"]["epochs"]["2"]
+    reads = two.counted_stats().snapshot()["jobs"]["j"]["epochs"]["2"]
     assert (reads["requests"], reads["hits_ram"], reads["bytes"]) == (3, 3, 3 * PAGE)
     assert two.seen.jobs
 
@@ -290,4 +290,4 @@ async def test_what_cannot_be_the_name_of_a_job_is_refused_and_not_counted(two, 
     answer = await talk(two.port, request("/b/page", f"x-shade-job: {name};epoch=2"))
     assert b"HTTP/1.1 400" in answer
     assert b"The x-shade-job header cannot be understood" in answer
-    assert two.stats.snapshot()["jobs"] == {}
+    assert two.counted_stats().snapshot()["jobs"] == {}

@@ -57,7 +57,7 @@ async def add_many(proxy):
 async def test_a_range_over_two_pages_comes_right_from_both_files_and_is_one_read(proxy, files):
     await add_many(proxy)
     edge, seen = 1 << 20, proxy.lane.known
-    counted = proxy.stats.snapshot()["totals"]["requests"]
+    counted = proxy.counted_stats().snapshot()["totals"]["requests"]
     spans = [
         (edge - 500_000, edge + 500_000),
         (edge - 100_000, edge + 7),  # so little of the second page is copied
@@ -73,7 +73,7 @@ async def test_a_range_over_two_pages_comes_right_from_both_files_and_is_one_rea
         assert body == proxy.bodies["many"][first:stop]
         assert files, "from the file"
     assert proxy.lane.known == seen + 2 * len(spans)
-    reads = proxy.stats.snapshot()["totals"]["requests"] - counted
+    reads = proxy.counted_stats().snapshot()["totals"]["requests"] - counted
     assert reads == 2 * len(spans), "not two for two pages"
 
 

@@ -28,7 +28,7 @@ def take(bench, held, job=None, span=None):
 
 def read_by(bench, job):
     """Requests and bytes that statistics know of."""
-    bench.stats.before_showing()
+    bench.engine.access_log.flush()
     reads = bench.stats.jobs[job].totals()
     return reads.requests, reads.hit_bytes_ram
 

@@ -286,7 +286,7 @@ async def test_a_catalogue_that_lies_costs_misses_and_no_wrong_byte(restarted):
     assert len(bench.cache.residents) == 20
     for n in range(20):
         assert await bench.get(f"dir{n % 2}/{n}") == (bytes([n]) * SIZE, Source.ORIGIN)
-    assert bench.stats.snapshot()["evictions"]["damaged"] == 20
+    assert bench.counted_stats().snapshot()["evictions"]["damaged"] == 20
 
 
 async def test_one_that_lies_about_later_pages_too(restarted):
@@ -296,7 +296,7 @@ async def test_one_that_lies_about_later_pages_too(restarted):
     assert len(bench.cache.residents) == 60
     for n in range(20):
         assert (await bench.get(f"dir{n % 2}/{n}"))[0] == bytes([n]) * SIZE
-    assert bench.stats.snapshot()["evictions"]["damaged"] == 20
+    assert bench.counted_stats().snapshot()["evictions"]["damaged"] == 20
 
 
 def damage_bodies(path):

@@ -178,6 +178,7 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             hints=HintRegistry(on_lost=order_builder.seek),
             order_builder=order_builder,
             stats=stats,
+            count_reads=engine.access_log.flush,
             clock=clock,
             pool=pool,
             admin=None,

@@ -77,7 +77,7 @@ async def test_what_is_asked_twice_is_read_once(listener, order):
     frames = await listener.frames([item("small")] * 5, order=order)
     assert [frame.body for frame in frames] == [SMALL] * 5
     assert {frame.source for frame in frames} <= {"origin", "coalesced", "ram"}
-    assert listener.context.stats.snapshot()["totals"]["requests"] == 5
+    assert listener.context.counted_stats().snapshot()["totals"]["requests"] == 5
     assert len(listener.origin.reads) == 1
 
 
@@ -85,9 +85,9 @@ async def test_what_is_read_is_counted_once_with_its_bytes(listener, order):
     listener.put(small=SMALL, big=BIG)
     await listener.warm("small", "big")
     asked = [item("small"), item("small", 2, 3), item("big", PAGE, 10), item("big"), item("small")]
-    before = listener.context.stats.totals()
+    before = listener.context.counted_stats().totals()
     bodies = [frame.body for frame in await listener.frames(asked, order=order)]
-    after = listener.context.stats.totals()
+    after = listener.context.counted_stats().totals()
     assert after.requests - before.requests == len(asked)
     assert after.bytes - before.bytes == sum(map(len, bodies))
 
@@ -167,7 +167,7 @@ async def test_what_is_not_to_be_cached_is_read_past_the_cache(listen, order):
         assert frames[1].body == BIG[5:15]
         assert frames[0].source == frames[1].source == "bypass"
     assert await listener.engine.inspect(ObjectRef("b", "live")) is None
-    assert listener.context.stats.snapshot()["totals"]["bypass"] == 8
+    assert listener.context.counted_stats().snapshot()["totals"]["bypass"] == 8
 
 
 async def test_ids_name_samples_and_binary_is_the_same(listener, order):
@@ -190,7 +190,7 @@ async def test_reads_belong_to_the_job_that_is_named_or_the_only_one(listener):
     listener.register(("small",))
     await listener.call("/v1/batch?job=train&epoch=3&rank=0", binary(0), IDS)
     await listener.call("/v1/batch?dataset=data", binary(0, 0), IDS)
-    epochs = listener.context.stats.snapshot()["jobs"]["train"]["epochs"]
+    epochs = listener.context.counted_stats().snapshot()["jobs"]["train"]["epochs"]
     assert {epoch: reads["requests"] for epoch, reads in epochs.items()} == {"3": 1, "unknown": 2}
 
 

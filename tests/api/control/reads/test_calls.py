@@ -22,7 +22,7 @@ async def data(listener):
     listener.register(("k",), ("l",))
     yield
     if not listener.origin.gets:
-        assert listener.context.stats.totals().requests == 0
+        assert listener.context.counted_stats().totals().requests == 0
 
 
 @pytest.mark.parametrize(

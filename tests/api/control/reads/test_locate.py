@@ -46,7 +46,7 @@ async def test_resident_pieces_are_found_and_their_header_proves_them(listener):
             got[record["position"] : record["position"] + record["length"]] = piece
         assert got == body
     assert set(records["source"]) == {0}
-    assert listener.context.stats.totals().hits_ram == 4
+    assert listener.context.counted_stats().totals().hits_ram == 4
 
 
 async def test_what_is_not_here_is_told_and_not_fetched(listener):

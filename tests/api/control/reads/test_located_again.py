@@ -48,11 +48,11 @@ def forbid_tickets(listener, monkeypatch):
 
 async def test_what_was_located_is_told_again_without_a_look(known, monkeypatch):
     forbid_tickets(known, monkeypatch)
-    before = known.context.stats.totals().hits_ram
+    before = known.context.counted_stats().totals().hits_ram
     files, records = await by_id(known, 3, 0, 0, 2, 1)
     assert records["index"].tolist() == [0, 1, 2, 3, 4]
     assert bodies(files, records) == [BIG[PAGE + 7 : PAGE + 97], SMALL, SMALL, BIG[10:60], OTHER]
-    assert known.context.stats.totals().hits_ram == before + 5
+    assert known.context.counted_stats().totals().hits_ram == before + 5
 
 
 async def test_others_have_their_turns_while_many_are_told_again(known, monkeypatch):
@@ -80,7 +80,7 @@ async def test_others_have_their_turns_while_many_are_told_again(known, monkeypa
 async def test_reads_count_for_the_job_and_by_their_bytes(known, monkeypatch):
     forbid_tickets(known, monkeypatch)
     await by_id(known, 0, 2, query="job=train&epoch=4&rank=0")
-    epochs = known.context.stats.snapshot()["jobs"]["train"]["epochs"]
+    epochs = known.context.counted_stats().snapshot()["jobs"]["train"]["epochs"]
     counted = {str(number): epoch for number, epoch in epochs.items()}["4"]
     assert (counted["requests"], counted["bytes"]) == (2, len(SMALL) + 50)
 
