@@ -17,7 +17,7 @@ import structlog
 
 from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
 from shadeproxy.app.origins import Providers
-from shadeproxy.app.reload import ConfigReloader
+from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
@@ -46,7 +46,7 @@ class Checkup:
 
     def __init__(
         self,
-        reloader: ConfigReloader,
+        settings: SettingsStatus,
         *,
         origin: Origin,
         health: OriginHealth,
@@ -58,7 +58,7 @@ class Checkup:
         status: Callable[[], str],
         doubtful_jobs: Callable[[], Awaitable[tuple[DoubtfulJob, ...]]],
     ) -> None:
-        self._reloader = reloader
+        self._settings = settings
         self._origin = origin
         self._health = health
         self._providers = providers
@@ -92,7 +92,7 @@ class Checkup:
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
-        found += self._reloader.memory.warnings()
+        found += self._settings.memory.warnings()
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing
@@ -135,7 +135,7 @@ class Checkup:
         self._detached = await asyncio.to_thread(self._look_for_directories)
 
     async def _watch_memory(self) -> None:
-        await asyncio.to_thread(self._reloader.memory.look, self._reloader.settings)
+        await asyncio.to_thread(self._settings.memory.look, self._settings.settings)
 
     async def _watch_origin(self) -> None:
         if self._told is None or self._refusal or not self._health.answering:
@@ -177,7 +177,7 @@ class Checkup:
         return True
 
     async def _facts(self) -> ProxyState:
-        settings = self._reloader.settings
+        settings = self._settings.settings
         probe, error = await self._probe()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
         await self._watch_directories()
@@ -211,10 +211,10 @@ class Checkup:
             connections_refused=int(self._gauge("connections_refused", 0.0)),
             loop_lag_p99_s=self._stats.loop_lag.recent_quantile_s(0.99),
             unidentified=self._stats.pages.unidentified,
-            waits=self._reloader.needs_restart,
-            reload_error=self._reloader.reload_error,
-            memory_error=self._reloader.memory.verdict.cause,
-            memory_remedy=self._reloader.memory.verdict.remedy,
+            waits=self._settings.needs_restart,
+            reload_error=self._settings.reload_error,
+            memory_error=self._settings.memory.verdict.cause,
+            memory_remedy=self._settings.memory.verdict.remedy,
             doubtful_jobs=await self._doubtful_jobs(),
         )
 

@@ -7,7 +7,6 @@ then close the control listener and everything else (design section 7).
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from aiohttp import web
 
 from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
-from shadeproxy.api.control.context import READY, ControlContext
+from shadeproxy.api.control.context import READY, Access, ControlContext
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
@@ -38,6 +37,7 @@ from shadeproxy.app.origins import Providers, build_providers, read_bounds
 from shadeproxy.app.reload import (
     ConfigReloader,
     ReloadTargets,
+    SettingsStatus,
     is_verbose,
     reads_allowed,
     remembers,
@@ -84,9 +84,9 @@ class Proxy:
         self._status = "starting"
         self._instance = secrets.token_hex(8)
         self._share: Share | None = None
-        self._listener: socket.socket | None = None
-        self.workers: Workers | None = None
-        self.reloader = ConfigReloader(settings, self._clock)
+        self._settings_status = SettingsStatus(settings)
+        self.reloader: ConfigReloader
+        """Made by ``start``."""
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
@@ -100,8 +100,6 @@ class Proxy:
     async def stop(self) -> None:
         """Drain and close everything."""
         self._status = "draining"
-        if self.reloader.parts is not None:
-            await self.reloader.parts.context.operations.aclose()
         await self._stack.aclose()
 
     # ------------------------------------------------------------------ inside
@@ -121,7 +119,7 @@ class Proxy:
         origin = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.workers > 1 else None
         engine = await opener.engine(
-            origin, state, rules, share=self._share, upstreams=self.reloader.upstreams
+            origin, state, rules, share=self._share, upstreams=self._settings_status.upstreams
         )
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
@@ -129,8 +127,9 @@ class Proxy:
         handler, lane = self._make_handler(engine, authenticator, observer)
         checkup = self._make_checkup(engine, origin, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
-        context = self._make_context(engine, state, checkup, pool=pool, token=token, info=info)
-        self.reloader.parts = ReloadTargets(
+        access = Access(token, reads_allowed(settings))
+        workers = self._make_workers(engine, reloadable, observer)
+        targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
             providers=providers,
@@ -138,13 +137,15 @@ class Proxy:
             handler=handler,
             lane=lane,
             observer=observer,
-            context=context,
+            access=access,
             pins=state.pins,
             grants=grants,
         )
+        self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
+        context = self._make_context(engine, state, checkup, pool=pool, access=access, info=info)
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
-        await self._open_s3(handler, lane, engine, state, tls=tls, reloadable=reloadable, observer=observer)
+        await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -156,6 +157,8 @@ class Proxy:
         )
         self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
         self._run_until_stopped(checkup.watch(), "probe")
+        # Again, so that a stop ends them before the listeners drain.
+        self._stack.push_async_callback(context.operations.aclose)
 
     def _make_handler(
         self, engine: Engine, authenticator: Authenticator, observer: Observer
@@ -191,7 +194,7 @@ class Proxy:
         state: OpenState,
     ) -> Checkup:
         return Checkup(
-            self.reloader,
+            self._settings_status,
             origin=origin,
             health=self._health,
             providers=providers,
@@ -210,7 +213,7 @@ class Proxy:
         checkup: Checkup,
         *,
         pool: WorkPool,
-        token: str | None,
+        access: Access,
         info: dict[str, Any],
     ) -> ControlContext:
         settings, clock = self.settings, self._clock
@@ -227,12 +230,11 @@ class Proxy:
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
-            upstreams=self.reloader.upstreams,
+            upstreams=self._settings_status.upstreams,
             page_size=engine.page_size,
             readiness=lambda: self._status,
             info=info,
-            token=token,
-            reads_allowed=reads_allowed(settings),
+            access=access,
             bounds=read_bounds(settings),
             log_levels=self.reloader,
             warnings=checkup.warnings,
@@ -256,21 +258,19 @@ class Proxy:
         state: OpenState,
         *,
         tls: ServerTls | None,
-        reloadable: ReloadableSettings,
-        observer: Observer,
+        workers: Workers | None,
     ) -> None:
         """Open the S3 listener, and start the workers."""
         limiter = self._limit_connections(engine)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=_DRAIN_S)
-        self._stack.push_async_callback(self._drain_s3, s3, state)
+        self._stack.push_async_callback(_drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
-        if self._share is not None:
-            self._listener = bind("s3.listen", listens_at)
+        listener = None if workers is None else bind("s3.listen", listens_at)
         context = None if tls is None else tls.context
-        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=self._listener)
-        if self._share is not None:
+        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=listener)
+        if workers is not None and listener is not None:
             relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
-            await self._start_workers(engine, reloadable, relay, observer)
+            await workers.start(listener, relay)
         if tls is not None:
             self._run_until_stopped(tls.watch(self._clock), "certificate")
 
@@ -304,33 +304,25 @@ class Proxy:
             raise
         return opened.path
 
-    async def _start_workers(
-        self, engine: Engine, reloadable: ReloadableSettings, relay: S3Server, observer: Observer
-    ) -> None:
-        """Start the workers, which accept connections too and relay everything but hits to ``relay``."""
-        assert self._share is not None, "made for more than one worker"
-        assert self._listener is not None, "bound before the workers start"
+    def _make_workers(
+        self, engine: Engine, reloadable: ReloadableSettings, observer: Observer
+    ) -> Workers | None:
+        """Make the workers, which accept connections too and relay everything but hits; None for none."""
+        if self._share is None:
+            return None
 
         def note(uses: Uses, kinds: list[Kind]) -> None:
             engine.note_reads(uses, kinds)
             for job in {kind.job for kind in kinds if kind.job is not None}:
                 observer.on_job(job)
 
-        self.workers = Workers(
-            self.settings,
-            reloadable,
-            engine.cache.media,
-            share=self._share,
-            listener=self._listener,
-            on_reads=note,
-        )
-        self.reloader.workers = self.workers
-        await self.workers.start(relay)
+        return Workers(self.settings, reloadable, engine.cache.media, share=self._share, on_reads=note)
 
-    async def _drain_s3(self, runner: web.ServerRunner, state: OpenState) -> None:
-        # Flush the state first: a supervisor may lose patience and kill this process.
-        workers = [] if self.workers is None else [self.workers.stop(_DRAIN_S)]
-        await asyncio.gather(state.persistence.flush(state.hints), _drain(runner, _DRAIN_S), *workers)
+
+async def _drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
+    # Flush the state first: a supervisor may lose patience and kill this process.
+    draining = [] if workers is None else [workers.stop(_DRAIN_S)]
+    await asyncio.gather(state.persistence.flush(state.hints), _drain(runner, _DRAIN_S), *draining)
 
 
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:

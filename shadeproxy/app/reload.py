@@ -12,7 +12,7 @@ from typing import Literal
 
 import structlog
 
-from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.context import Access
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
@@ -48,7 +48,7 @@ class ReloadTargets:
     handler: S3Handler
     lane: FastLane
     observer: Observer
-    context: ControlContext
+    access: Access
     pins: DurablePins
     grants: Grants
 
@@ -64,13 +64,11 @@ class _Prepared:
         self.providers = build_providers(self.settings, clock)
 
 
-class ConfigReloader:
-    """The reloadable settings of one proxy, which sets ``parts`` on its start. One task calls ``reload``."""
+class SettingsStatus:
+    """The settings that a proxy uses now, and how its last reload went."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.parts: ReloadTargets | None = None
-        self.workers: Workers | None = None
         self.upstreams = build_upstreams(settings)
         """The upstream with which the proxy reads in each namespace; changes with the settings."""
         self.needs_restart: tuple[str, ...] = ()
@@ -78,24 +76,36 @@ class ConfigReloader:
         self.reload_error = ""
         """The error of the last reload, or ""."""
         self.memory = MemoryWatch()
+
+
+class ConfigReloader:
+    """Reloads ``status`` and applies it to ``targets`` and ``workers``. One task calls ``reload``."""
+
+    def __init__(
+        self, status: SettingsStatus, targets: ReloadTargets, workers: Workers | None, clock: Clock
+    ) -> None:
+        self.status = status
+        self.targets = targets
+        self._workers = workers
         self._clock = clock
 
     async def reload(self, load: Callable[[], Settings]) -> None:
         """Apply the settings that ``load`` returns. On an error, log it and change nothing."""
+        status = self.status
         try:
-            new = await asyncio.to_thread(_Prepared, self.settings, load, self._clock)
+            new = await asyncio.to_thread(_Prepared, status.settings, load, self._clock)
         except ConfigError as error:
-            self.reload_error = str(error)
+            status.reload_error = str(error)
             _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
             return
         except Exception as error:  # noqa: BLE001 - logged; the next reload must find somebody who does it
-            self.reload_error = f"internal error: {error!r}"
-            _log.error("configuration not reloaded", error=self.reload_error, hint="nothing changed")
+            status.reload_error = f"internal error: {error!r}"
+            _log.error("configuration not reloaded", error=status.reload_error, hint="nothing changed")
             return
         self._apply(new)
-        if self.workers is not None:
-            await self.workers.adopt(new.reloadable)
-        self.reload_error, self.needs_restart = "", tuple(new.needs_restart)
+        if self._workers is not None:
+            await self._workers.adopt(new.reloadable)
+        status.reload_error, status.needs_restart = "", tuple(new.needs_restart)
         if new.needs_restart:
             _log.warning("needs a restart", settings=new.needs_restart)
         await asyncio.to_thread(self._look_at_memory, new)
@@ -104,56 +114,55 @@ class ConfigReloader:
     def _look_at_memory(self, new: _Prepared) -> None:
         """Check the memory limits. A shortage is logged and undoes nothing."""
         try:
-            self.memory.reloaded(self.settings, new.wanted)
+            self.status.memory.reloaded(self.status.settings, new.wanted)
         except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
             _log.error("memory could not be looked at", error=repr(error))
 
     @property
     def log_level(self) -> str:
-        return self.settings.telemetry.log_level
+        return self.status.settings.telemetry.log_level
 
     async def set_log_level(self, level: Level) -> None:
         """Set the level until the next reload or restart. Raises Conflict."""
-        telemetry = self.settings.telemetry.model_copy(update={"log_level": level})
+        current = self.status.settings
+        telemetry = current.telemetry.model_copy(update={"log_level": level})
         try:
-            settings, _ = merge(self.settings, self.settings.model_copy(update={"telemetry": telemetry}))
+            settings, _ = merge(current, current.model_copy(update={"telemetry": telemetry}))
         except ConfigError:
             raise Conflict(
                 "the hits of other processes are not logged, so s3.workers > 1 does not go with debug",
                 hint='ask for "info", or start with s3.workers = 1',
             ) from None
         self._log_as(settings)
-        if self.workers is not None:
-            await self.workers.adopt(self.workers.reloadable._replace(log_level=level))
+        if self._workers is not None:
+            await self._workers.adopt(self._workers.reloadable._replace(log_level=level))
         _log.info("log level changed", log_level=level)
 
     def _apply(self, new: _Prepared) -> None:
-        parts, settings = self.parts, new.settings
-        assert parts is not None, "a proxy that serves has its parts"
-        parts.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
+        targets, status, settings = self.targets, self.status, new.settings
+        targets.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
         # First of all, whatever fails below: what is remembered is of the clients before.
-        parts.engine.forget_rights(make_verdicts(settings))
-        parts.lane.forget(remembers=remembers(settings))
-        parts.rules.adopt(new.reloadable.rules)
-        parts.pins.rules_changed()
-        parts.providers.clear()
-        parts.providers.update(new.providers)
-        self.upstreams.clear()
-        self.upstreams.update(build_upstreams(settings))
-        parts.grants.note(settings)
-        parts.context.token = new.token
-        parts.context.reads_allowed = reads_allowed(settings)
+        targets.engine.forget_rights(make_verdicts(settings))
+        targets.lane.forget(remembers=remembers(settings))
+        targets.rules.adopt(new.reloadable.rules)
+        targets.pins.rules_changed()
+        targets.providers.clear()
+        targets.providers.update(new.providers)
+        status.upstreams.clear()
+        status.upstreams.update(build_upstreams(settings))
+        targets.grants.note(settings)
+        targets.access.token = new.token
+        targets.access.reads_allowed = reads_allowed(settings)
         self._log_as(settings)
 
     def _log_as(self, settings: Settings) -> None:
         """Apply the logging of ``settings`` and keep them; the lane drops its memory."""
-        self.settings = settings
-        telemetry, parts = settings.telemetry, self.parts
-        assert parts is not None, "a proxy that serves has its parts"
+        self.status.settings = settings
+        telemetry, targets = settings.telemetry, self.targets
         configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
-        parts.handler.verbose = is_verbose(settings)
-        parts.observer.access_log = telemetry.access_log
-        parts.lane.forget(remembers=remembers(settings))
+        targets.handler.verbose = is_verbose(settings)
+        targets.observer.access_log = telemetry.access_log
+        targets.lane.forget(remembers=remembers(settings))
 
 
 def is_verbose(settings: Settings) -> bool:

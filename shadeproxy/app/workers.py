@@ -67,7 +67,7 @@ class _Link:
 
 
 class Workers:
-    """All workers but the coordinator. They accept from ``listener`` too; ``on_reads`` gets their reads."""
+    """All workers but the coordinator; ``on_reads`` gets their reads."""
 
     def __init__(
         self,
@@ -76,12 +76,11 @@ class Workers:
         media: Sequence[Medium],
         *,
         share: Share,
-        listener: socket.socket,
         on_reads: Callable[[Uses, list[Kind]], None],
     ) -> None:
         self._count = settings.s3.workers - 1
         # An abstract socket: it is in no file system and ends with the process.
-        relay = f"\0shadeproxy-{secrets.token_hex(16)}"
+        self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
         claims, tiers = [], []
         for medium in media:
             assert isinstance(medium.tier, SegmentStore)
@@ -89,35 +88,34 @@ class Workers:
             claim = medium.tier.claim
             claims.append(claim.descriptor)
             tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
-        self._opening = Opening(
-            settings, reloadable, tuple(tiers), share.descriptor, listener.fileno(), relay
-        )
-        self._inherited = (share.descriptor, listener.fileno(), *claims)
+        self.reloadable = reloadable
+        """The reloadable settings that workers use."""
+        self._settings = settings
+        self._tiers = tuple(tiers)
+        self._share = share
+        self._claims = claims
         self._on_reads = on_reads
         self._relay: web.ServerRunner | None = None
         self._stopping = False
         self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, relay: S3Server) -> None:
-        """Start the workers, which serve within about a second. ``relay`` serves requests they pass on."""
+    async def start(self, listener: socket.socket, relay: S3Server) -> None:
+        """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
+        requests that they pass on.
+        """
         self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
         await self._relay.setup()
         link = socket.socket(socket.AF_UNIX)
-        link.bind(self._opening.relay)
+        link.bind(self._address)
         await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
-        self._tasks = [asyncio.create_task(self._keep(), name="worker") for _ in range(self._count)]
-
-    @property
-    def reloadable(self) -> ReloadableSettings:
-        """The reloadable settings that workers use."""
-        return self._opening.reloadable
+        self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
 
     async def adopt(self, reloadable: ReloadableSettings) -> None:
         """Send new settings and return when no worker uses others. A worker that does not confirm in time is
         killed and replaced.
         """
-        self._opening = self._opening._replace(reloadable=reloadable)
+        self.reloadable = reloadable
         asked: dict[asyncio.Future[None], _Link] = {}
         for link in self._links:
             future = asyncio.get_running_loop().create_future()
@@ -152,14 +150,14 @@ class Workers:
         if self._relay is not None:
             await self._relay.cleanup()
 
-    async def _keep(self) -> None:
+    async def _keep(self, listener: socket.socket) -> None:
         while not self._stopping:
-            code = await self._run()
+            code = await self._run(listener.fileno())
             if not self._stopping:
                 _log.warning("a worker ended; another one is started", code=code)
                 await asyncio.sleep(_RESTART_S)
 
-    async def _run(self) -> int:
+    async def _run(self, listener: int) -> int:
         ours, theirs = socket.socketpair()
         unconfirmed = deque[asyncio.Future[None]]()
 
@@ -177,12 +175,15 @@ class Workers:
                 CRADLE,
                 str(theirs.fileno()),
                 str(os.getpid()),
-                pass_fds=(theirs.fileno(), *self._inherited),
+                pass_fds=(theirs.fileno(), self._share.descriptor, listener, *self._claims),
                 stdin=asyncio.subprocess.DEVNULL,
             )
         link = _Link(channel, process, unconfirmed)
         self._links.add(link)
-        channel.say(pack_opening(self._opening))
+        opening = Opening(
+            self._settings, self.reloadable, self._tiers, self._share.descriptor, listener, self._address
+        )
+        channel.say(pack_opening(opening))
         if self._stopping:
             channel.say(END)
         try:

@@ -42,8 +42,8 @@ def make(clock: ManualClock, origin: Probed, **parts: object) -> Checkup:
         "status": lambda: "ready",
         "doubtful_jobs": no_jobs,
     }
-    reloader = SimpleNamespace(settings=settings, memory=MemoryWatch())
-    return Checkup(reloader, origin=origin, clock=clock, **(standing | parts))
+    status = SimpleNamespace(settings=settings, memory=MemoryWatch())
+    return Checkup(status, origin=origin, clock=clock, **(standing | parts))
 
 
 async def no_jobs() -> tuple[()]:

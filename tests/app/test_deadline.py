@@ -148,8 +148,7 @@ class Case:
 
     @property
     def engine(self) -> Engine:
-        assert self.proxy.reloader.parts is not None
-        return self.proxy.reloader.parts.engine
+        return self.proxy.reloader.targets.engine
 
     async def ask(self, kind: str, key: str = "key") -> tuple[int, bytes, bytes]:
         """Status, head and as much of the body as came; status 0 for an answer that was cut."""

@@ -6,9 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from shadeproxy.api.control.context import Access
 from shadeproxy.app import fitting
 from shadeproxy.app import reload as reload_module
-from shadeproxy.app.reload import ConfigReloader, ReloadTargets
+from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.memory_limit import MemoryLimit
@@ -21,23 +22,25 @@ def settings(tmp_path: Path) -> Settings:
     return Settings.load(config, ())
 
 
-async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(settings: Settings) -> None:
-    reloader = ConfigReloader(settings, SystemClock())
-
+async def test_a_failure_that_nobody_foresaw_changes_nothing_and_is_told(reloader, status, settings) -> None:
     def load() -> Settings:
         raise RuntimeError("could not determine home directory")
 
     await reloader.reload(load)
-    assert reloader.settings is settings
-    assert "could not determine home directory" in reloader.reload_error
+    assert status.settings is settings
+    assert "could not determine home directory" in status.reload_error
 
 
 @pytest.fixture
-def reloader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
+def status(settings: Settings) -> SettingsStatus:
+    return SettingsStatus(settings)
+
+
+@pytest.fixture
+def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
     """The reloader of a serving proxy, with stand-ins for the parts that a reload changes."""
     monkeypatch.setattr(reload_module, "configure_logging", lambda **_how: None)
-    reloader = ConfigReloader(settings, SystemClock())
-    reloader.parts = ReloadTargets(
+    targets = ReloadTargets(
         authenticator=Mock(),
         rules=Mock(),
         providers={},
@@ -45,11 +48,11 @@ def reloader(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> ConfigReloa
         handler=Mock(),
         lane=Mock(),
         observer=Mock(),
-        context=Mock(),
+        access=Access(),
         pins=Mock(),
         grants=Mock(),
     )
-    return reloader
+    return ConfigReloader(status, targets, None, SystemClock())
 
 
 @pytest.fixture
@@ -61,10 +64,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(
-    reloader, settings, machine, capfd
+    reloader, status, settings, machine, capfd
 ) -> None:
     await reloader.reload(lambda: settings)
-    assert reloader.memory.warnings() == []
+    assert status.memory.warnings() == []
     for _ in range(2):
         machine["bytes"] = 100 << 20
         capfd.readouterr()
@@ -72,46 +75,46 @@ async def test_a_reload_sees_that_memory_has_become_less_and_goes_on(
         printed = "".join(capfd.readouterr())
         assert "too little memory" in printed
         assert "but /memory.max allows 100.0 MiB" in printed
-        assert reloader.settings.telemetry.log_level == "warning"
-        assert reloader.reload_error == ""
-        assert reloader.memory.warnings() == ["the proxy may need more memory than its control group allows"]
-        assert "but /memory.max allows 100.0 MiB" in reloader.memory.verdict.cause
+        assert status.settings.telemetry.log_level == "warning"
+        assert status.reload_error == ""
+        assert status.memory.warnings() == ["the proxy may need more memory than its control group allows"]
+        assert "but /memory.max allows 100.0 MiB" in status.memory.verdict.cause
     machine["bytes"] = 1 << 50
     await reloader.reload(lambda: settings)
-    assert reloader.memory.warnings() == []
-    assert reloader.memory.verdict.possible
+    assert status.memory.warnings() == []
+    assert status.memory.verdict.possible
 
 
 async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
-    reloader, settings, machine, capfd
+    reloader, status, settings, machine, capfd
 ) -> None:
     machine["bytes"] = 1 << 40
     await reloader.reload(lambda: changed(settings, log_level="warning", inflight=2 << 40))
-    assert reloader.settings.telemetry.log_level == "warning"
-    assert reloader.needs_restart == ("cache.inflight",)
+    assert status.settings.telemetry.log_level == "warning"
+    assert status.needs_restart == ("cache.inflight",)
     printed = "".join(capfd.readouterr())
     assert "too little memory for a restart" in printed
     assert "cache.inflight 2.0 TiB" in printed
     for _ in range(2):
-        assert reloader.memory.warnings() == ["the new settings need more memory than there is to start with"]
-        assert reloader.memory.verdict.cause.startswith("after a restart, memory: ")
-        assert reloader.memory.verdict.remedy
-        await asyncio.to_thread(reloader.memory.look, reloader.settings)  # as the watch does
+        assert status.memory.warnings() == ["the new settings need more memory than there is to start with"]
+        assert status.memory.verdict.cause.startswith("after a restart, memory: ")
+        assert status.memory.verdict.remedy
+        await asyncio.to_thread(status.memory.look, status.settings)  # as the watch does
     assert "too little memory" not in "".join(capfd.readouterr())
     await reloader.reload(lambda: settings)
-    assert reloader.memory.warnings() == []
+    assert status.memory.warnings() == []
 
 
 async def test_a_failure_to_look_at_memory_keeps_no_reload_from_being_done(
-    reloader, settings, monkeypatch, capfd
+    reloader, status, settings, monkeypatch, capfd
 ) -> None:
     def broken() -> MemoryLimit:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(fitting, "memory_limit", broken)
     await reloader.reload(lambda: changed(settings, log_level="warning"))
-    assert reloader.settings.telemetry.log_level == "warning"
-    assert reloader.reload_error == ""
+    assert status.settings.telemetry.log_level == "warning"
+    assert status.reload_error == ""
     assert "memory could not be looked at" in "".join(capfd.readouterr())
 
 
@@ -125,9 +128,9 @@ async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_oth
     reloader, settings
 ):
     """Else a request head that the lane remembers would stand for what it stood for before."""
-    reloader.parts.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
+    reloader.targets.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
     with pytest.raises(RuntimeError, match="nobody foresaw it"):
         await reloader.reload(lambda: settings)
-    reloader.parts.authenticator.adopt.assert_called_once()
-    reloader.parts.engine.forget_rights.assert_called_once()
-    reloader.parts.lane.forget.assert_called_once()
+    reloader.targets.authenticator.adopt.assert_called_once()
+    reloader.targets.engine.forget_rights.assert_called_once()
+    reloader.targets.lane.forget.assert_called_once()

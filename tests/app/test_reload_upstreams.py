@@ -136,12 +136,12 @@ async def start(tmp_path, monkeypatch, form) -> AsyncIterator[Start]:
 
             async def reload(text: str) -> None:
                 await proxy.reloader.reload(lambda: load(text))
-                assert proxy.reloader.reload_error == ""
+                assert proxy.reloader.status.reload_error == ""
 
             proxy = Proxy(await asyncio.to_thread(load))
             await proxy.start()
             stack.push_async_callback(proxy.stop)
-            assert (proxy.reloader.parts.lane.hits is not None) is form
+            assert (proxy.reloader.targets.lane.hits is not None) is form
             return proxy, origin, reload
 
         yield begin
@@ -156,7 +156,7 @@ async def settled(proxy: Proxy, head: Head) -> tuple[int, bytes]:
 
 def answered(proxy: Proxy) -> int:
     """Requests that the compiled form answered."""
-    hits = proxy.reloader.parts.lane.hits
+    hits = proxy.reloader.targets.lane.hits
     return 0 if hits is None else hits.answered
 
 

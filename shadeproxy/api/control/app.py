@@ -27,7 +27,7 @@ def make_control_app(context: ControlContext) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: WebHandler) -> web.StreamResponse:
         if request.path not in open_paths:
-            check_caller(request, token=context.token, allowed_hosts=context.allowed_hosts)
+            check_caller(request, token=context.access.token, allowed_hosts=context.allowed_hosts)
         return await handler(request)
 
     app = web.Application(middlewares=[translate_errors, guard])

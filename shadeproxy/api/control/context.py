@@ -146,19 +146,30 @@ class LogLevels(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Access:
+    """Who may call, which may change at run time.
+
+    token: None leaves the calls open, which is safe only on loopback. reads_allowed: whether callers may read
+    with the proxy's credentials.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    reads_allowed: bool = True
+
+
 @dataclass(kw_only=True)
 class ControlContext:
-    """Everything that a handler may use. ``token`` and ``reads_allowed`` may change at run time.
+    """Everything that a handler may use.
 
     info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
     READY, or the reason against it ("starting", "draining"). warnings: what a ready proxy cannot do now.
     doctor: the answer of GET /v1/doctor. resident_pages: new arrays of the object hashes (u64) and numbers
-    (u32) of resident pages, in any order. token: None leaves the calls open, which is safe only on loopback.
+    (u32) of resident pages, in any order.
     allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
     no token (a guard against DNS rebinding). count_reads: counts the reads that wait in the access log.
-    engine, page_size: for batch and locate. upstreams: the credentials of each namespace. reads_allowed:
-    whether callers may read with them. held: budget of all calls for bytes fetched ahead of their turn in an
-    answer.
+    engine, page_size: for batch and locate. upstreams: the credentials of each namespace. held: budget of all
+    calls for bytes fetched ahead of their turn in an answer.
     """
 
     version: str
@@ -179,9 +190,8 @@ class ControlContext:
     warnings: Callable[[], list[str]]
     doctor: Callable[[], Awaitable[dict[str, Any]]]
     info: Mapping[str, Any] = field(default_factory=dict)
-    token: str | None = field(default=None, repr=False)
+    access: Access = field(default_factory=Access)
     allowed_hosts: frozenset[str] = frozenset()
-    reads_allowed: bool = True
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     metrics: Metrics = field(init=False, repr=False)

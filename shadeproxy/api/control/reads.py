@@ -101,7 +101,7 @@ class ReadCall(NamedTuple):
 
 async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
     """Parse and check a call. Raises RequestError."""
-    if not context.reads_allowed:
+    if not context.access.reads_allowed:
         raise ReadsForbidden(
             "reads need a signature here, and the control listener has no token to tell callers by",
             hint="set control.token: reads through the control listener are not signed",

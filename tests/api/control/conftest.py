@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import (
     READY,
+    Access,
     CachedListing,
     CachedObject,
     ControlContext,
@@ -184,7 +185,7 @@ async def listening(context) -> AsyncIterator[TestClient]:
 @pytest.fixture
 async def guarded(context) -> AsyncIterator[TestClient]:
     """The same listener with the token "s3cret"."""
-    async with TestClient(TestServer(make_control_app(replace(context, token="s3cret")))) as client:
+    async with TestClient(TestServer(make_control_app(replace(context, access=Access("s3cret"))))) as client:
         yield client
 
 

@@ -5,6 +5,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.app import make_control_app
+from shadeproxy.api.control.context import Access
 from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext, Source
 
@@ -186,7 +187,7 @@ async def test_a_page_of_another_origin_changes_nothing(client, refused, backend
 def test_the_context_does_not_show_its_token(context):
     from dataclasses import replace
 
-    assert "s3cret" not in repr(replace(context, token="s3cret"))
+    assert "s3cret" not in repr(replace(context, access=Access("s3cret")))
 
 
 async def test_the_level_of_the_log_is_shown_and_changed(client, backend):

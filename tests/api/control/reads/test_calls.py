@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from shadeproxy.api.control.context import Access
 from tests.support.frames import parse_frames
 
 IDS = "application/vnd.shadeproxy.ids"
@@ -100,14 +101,14 @@ async def test_a_job_that_scores_by_key_has_no_ids(listener, path):
 
 
 async def test_without_signatures_and_without_token_nobody_reads(listen, path):
-    listener = await listen(reads_allowed=False)
+    listener = await listen(access=Access(reads_allowed=False))
     status, text = await listener.refused(path, ONE)
     assert (status, text.split(" | ")[0]) == (403, "forbidden")
     assert "set control.token: reads through the control listener are not signed" in text
 
 
 async def test_with_a_token_a_call_needs_it(listen, path):
-    listener = await listen(token="s3cret")
+    listener = await listen(access=Access("s3cret"))
     listener.put(k=b"1")
     status, text = await listener.refused(path, ONE)
     assert (status, text.split(" | ")[0]) == (401, "unauthorized")
