@@ -21,6 +21,7 @@ from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -128,7 +129,8 @@ class PartOpener:
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
         ledger = Ledger(settings.cache.inflight)
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
-        cache = await self._cache(state, ledger, share)
+        prefetcher = self._make_prefetcher(hints) if settings.prefetch.enabled else None
+        cache = await self._cache(state, ledger, share, prefetcher)
         recorder = await self._recorder()
         self._engine = engine = Engine(
             origin,
@@ -147,11 +149,12 @@ class PartOpener:
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)
-        if settings.prefetch.enabled:
-            self._start_prefetching(engine, hints)
+        if prefetcher is not None:
+            prefetcher.start(engine.prefetch_port)
+            self._stack.push_async_callback(prefetcher.aclose)
         return engine
 
-    def _start_prefetching(self, engine: Engine, hints: HintRegistry) -> None:
+    def _make_prefetcher(self, hints: HintRegistry) -> Prefetcher:
         settings = self._settings
         limits = Limits(
             ahead_bytes=settings.prefetch.ahead,
@@ -160,13 +163,18 @@ class PartOpener:
             whole_bytes=settings.prefetch.whole_objects,
         )
         prefetcher = Prefetcher(
-            engine.prefetch_port, hints.orders, hints.expectations, clock=self._clock, limits=limits
+            hints.orders,
+            hints.expectations,
+            page_size=settings.cache.page_size,
+            clock=self._clock,
+            limits=limits,
         )
         self._stats.watch("prefetches", lambda: float(prefetcher.flying))
-        prefetcher.start()
-        self._stack.push_async_callback(prefetcher.aclose)
+        return prefetcher
 
-    async def _cache(self, state: OpenState, ledger: Ledger, share: Share | None) -> PageCache:
+    async def _cache(
+        self, state: OpenState, ledger: Ledger, share: Share | None, observer: PageObserver | None
+    ) -> PageCache:
         settings, stats = self._settings, self._stats
         media = Media(settings, self._calls)
         self._stack.push_async_callback(asyncio.to_thread, media.close)
@@ -182,6 +190,7 @@ class PartOpener:
             ledger=ledger,
             share=share,
             off_loop=InPool(learning),
+            observer=observer,
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)

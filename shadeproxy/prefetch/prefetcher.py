@@ -69,18 +69,20 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches announced samples of ``upcoming`` through ``port``. ``start`` once, ``aclose`` once."""
+    """Fetches announced samples of ``upcoming``, and what it observes of reads (``PageObserver``) makes it
+    expect. ``start`` once, before the first read, ``aclose`` once.
+    """
 
     def __init__(
-        self, port: PrefetchPort, upcoming: Upcoming, next_uses: NextUses, *, clock: Clock, limits: Limits
+        self, upcoming: Upcoming, next_uses: NextUses, *, page_size: int, clock: Clock, limits: Limits
     ) -> None:
-        self._port = port
+        self._port: PrefetchPort
         self._upcoming = upcoming
         self._next_uses = next_uses
         self._clock = clock
         self._limits = limits
-        self._latency = Latency(port.page_size)
-        self._parts = Parts(page_size=port.page_size, whole_bytes=limits.whole_bytes)
+        self._latency = Latency(page_size)
+        self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
         self._walks: dict[str, Walk] = {}
         self._queue: list[Wanted] = []  # soonest last
         self._depth = 0
@@ -94,13 +96,10 @@ class Prefetcher:
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
-        """Register the listeners and start the task."""
+    def start(self, port: PrefetchPort) -> None:
+        """Start the task, which fetches through ``port``: that of the engine whose reads are observed."""
+        self._port = port
         self._upcoming.on_change(self._woken.set)
-        self._port.on_late(self._note_late)
-        self._port.on_part(self._note_part)
-        self._port.on_first_use(self._note_first_use)
-        self._port.on_wanted(self._note_wanted)
         self._spawn(self._run(), "prefetch")
         self._woken.set()
 
@@ -122,13 +121,15 @@ class Prefetcher:
 
     # ------------------------------------------------------------------ events
 
-    def _note_late(self) -> None:
+    def note_late(self) -> None:
+        """See ``PageObserver.note_late``."""
         now_s = self._clock.monotonic_s()
         for walk in self._walks.values():
             walk.pace.note_late(self._latency.mean_s, now_s)
         self._woken.set()
 
-    def _note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+    def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+        """See ``PageObserver.note_part``."""
         self._safely(partial(self._follow, ref, meta, span))
         self._woken.set()
 
@@ -136,12 +137,14 @@ class Prefetcher:
         if not self._announced(ref, meta):
             self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
 
-    def _note_first_use(self, hashed: int, number: int) -> None:
-        self._was_wanted(hashed, number)
-        self._safely(partial(self._parts.note_first_use, hashed, number))
+    def note_first_use(self, object_hash: int, number: int) -> None:
+        """See ``PageObserver.note_first_use``."""
+        self._was_wanted(object_hash, number)
+        self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
-    def _note_wanted(self, ref: ObjectRef, number: int) -> None:
+    def note_wanted(self, ref: ObjectRef, number: int) -> None:
+        """See ``PageObserver.note_wanted``."""
         self._was_wanted(object_hash(ref), number)
 
     def _was_wanted(self, hashed: int, number: int) -> None:

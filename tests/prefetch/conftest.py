@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from shadeproxy.core.clock import ManualClock
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
-from tests.support.engine import MakeBench, benches
+from tests.support.engine import PAGE, MakeBench, benches
 from tests.support.prefetching import FakeOrders, Fetching
 
 MakeFetching = Callable[..., Awaitable[Fetching]]
@@ -28,13 +29,17 @@ async def make_fetching(make_bench) -> AsyncIterator[MakeFetching]:
         fetches: int = 32,
         flying_bytes: int = 1 << 19,
         whole_bytes: int = 0,
+        page_size: int = PAGE,
         **kwargs,
     ) -> Fetching:
         orders = FakeOrders()
-        bench = await make_bench(next_uses=orders, **kwargs)
         limits = Limits(ahead_bytes, fetches, flying_bytes, whole_bytes)
-        prefetcher = Prefetcher(bench.engine.prefetch_port, orders, orders, clock=bench.clock, limits=limits)
-        prefetcher.start()
+        clock = ManualClock()
+        prefetcher = Prefetcher(orders, orders, page_size=page_size, clock=clock, limits=limits)
+        bench = await make_bench(
+            next_uses=orders, page_size=page_size, clock=clock, observer=prefetcher, **kwargs
+        )
+        prefetcher.start(bench.engine.prefetch_port)
         running.append(Fetching(bench, orders, prefetcher))
         return running[-1]
 

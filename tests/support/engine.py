@@ -20,6 +20,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -146,12 +147,14 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         pinned: tuple[str, ...] = (),
         recover: bool = True,
         upstreams: Upstreams = ONLY_OWN,
+        observer: PageObserver | None = None,
+        clock: ManualClock | None = None,
     ) -> Bench:
         rules_in_force = Rules(rules)
         pins = Pins(rules_in_force)
         for prefix in pinned:
             pins.add(PinnedPrefix("b", prefix, 0.0))
-        stats, clock, ledger, weights = Stats(), ManualClock(), Ledger(budget_bytes), Weights()
+        stats, clock, ledger, weights = Stats(), clock or ManualClock(), Ledger(budget_bytes), Weights()
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
         media = [
             Medium(
@@ -173,6 +176,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             ledger=ledger,
             rng=np.random.default_rng(7),
             share=share,
+            observer=observer,
         )
         if recover:
             await asyncio.to_thread(cache.recover)

@@ -79,12 +79,7 @@ class PageFiller:
         self._page_size = page_size
         self._outdated = outdated
         self._before_deciding = before_deciding
-        self.on_late: Callable[[], None] = lambda: None
-        """Called when a reader joins a prefetch."""
-        self.on_wanted: Callable[[ObjectRef, int], None] = lambda _ref, _number: None
-        """Called with each page that a reader wants and that is not resident."""
-        self.on_part: Callable[[ObjectRef, ObjectMeta, Span], None] = lambda _ref, _meta, _span: None
-        """Called for each demand read of a part of an object that has several pages, unless it was a hit."""
+        self.observer = cache.observer
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
         self._detached = DetachedBuffers(ledger.capacity_bytes // 2)
@@ -167,7 +162,7 @@ class PageFiller:
     ) -> bool:
         """Note a demand read of a missing page. Return whether to fetch only ``part`` of it."""
         self._cache.miss(ref, number, explained=explained)
-        self.on_wanted(ref, number)
+        self.observer.note_wanted(ref, number)
         # Another part of a page on its way is wanted: several readers want the page.
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
@@ -184,7 +179,7 @@ class PageFiller:
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
-            self.on_late()
+            self.observer.note_late()
 
     def _goes_on(self, flight: Flight) -> bool:
         """Return whether to finish a page without waiters, whose readers were all served a range."""

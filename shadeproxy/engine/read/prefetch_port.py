@@ -72,29 +72,6 @@ class PrefetchPort:
         self._stats = stats
         self._begun: set[Flight] = set()
 
-    # ------------------------------------------------------------------ listeners
-
-    def on_part(self, listener: Callable[[ObjectRef, ObjectMeta, Span], None]) -> None:
-        """Call ``listener`` for each demand read of a part of a multi-page object that was no hit."""
-        self._filling.on_part = listener
-
-    def on_wanted(self, listener: Callable[[ObjectRef, int], None]) -> None:
-        """Call ``listener`` for each page that a reader wants and that is not resident."""
-        self._filling.on_wanted = listener
-
-    def on_late(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when a reader asks for a page that is still being prefetched."""
-        self._filling.on_late = listener
-
-    def on_first_use(self, listener: Callable[[int, int], None]) -> None:
-        """Call ``listener`` with object hash and number of each prefetched page at its first read."""
-        table = self._cache.residents
-
-        def note(slot: int) -> None:
-            listener(int(table.object_hash[slot]), int(table.number[slot]))
-
-        self._cache.transfers.on_first_use = note
-
     # ------------------------------------------------------------------ questions
 
     def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:

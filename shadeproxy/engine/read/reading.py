@@ -281,7 +281,7 @@ class EngineReading:
         length = span.length
         self._count_read(self.request, self._source, length)
         if length < self.meta.size > self._page_size:
-            self._fills.on_part(self.request.ref, self.meta, span)
+            self._fills.observer.note_part(self.request.ref, self.meta, span)
 
 
 class Body:

@@ -19,6 +19,7 @@ from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
+from shadeproxy.engine.page_observer import NothingObserved, PageObserver
 from shadeproxy.engine.placement.page_features import WeightSource
 from shadeproxy.engine.placement.partial_reads import PartialReads
 from shadeproxy.engine.placement.pins import Pins
@@ -56,8 +57,10 @@ class PageCache:
         rng: np.random.Generator | None = None,
         share: Share | None = None,
         off_loop: OffLoop = at_once,
+        observer: PageObserver | None = None,
     ) -> None:
         """``off_loop``: runs calculations that would hold the event loop."""
+        self.observer = observer or NothingObserved()
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
@@ -75,7 +78,13 @@ class PageCache:
             off_loop=off_loop,
         )
         self.transfers = Transfers(
-            self.residents, media, placement=self.placement, pins=self.pins, stats=stats, ledger=ledger
+            self.residents,
+            media,
+            self.placement,
+            self.pins,
+            stats=stats,
+            ledger=ledger,
+            observer=self.observer,
         )
         self.erasing = Erasing(media, self.transfers)
         self._places = RecordReader(self.residents, media, failed=self.transfers.note_failure)
@@ -251,8 +260,7 @@ class PageCache:
 
     def mark_unread(self, page: Page) -> None:
         """Mark a page that was just stored as prefetched and not read yet."""
-        slot = self.find(page)
-        if slot is not None:
+        if (slot := self.find(page)) is not None:
             self.residents.unread.add(slot)
             self.residents.uses[slot] = 0
 
@@ -318,8 +326,8 @@ class PageCache:
     async def find_under(self, bucket: str, prefix: str, namespace: str = OWN) -> Slots:
         """Return the slots of readable pages under ``prefix`` in ``bucket``, once recovery is over."""
         await self._recovery.over()
-        candidates = self._slots_of(bucket, prefix, namespace)
-        slots: Slots = candidates[self.residents.tier[candidates] != NO_TIER]
+        slots: Slots = self._slots_of(bucket, prefix, namespace)
+        slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
             return slots
         # Arrays by part: making them of all pages at the end would take a step for each page in one turn.
@@ -345,7 +353,9 @@ class PageCache:
         before = table.generation[: table.slots].copy()  # the rest of the table was never touched
         todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
         while len(todo):
-            part, todo = self._of_then(before, todo[:_SLICE]), todo[_SLICE:]
+            part, todo = todo[:_SLICE], todo[_SLICE:]
+            part = part[part < len(before)]
+            part = part[table.generation[part] == before[part]]  # still the same page
             # Pages between tiers have no readable header: drop some neighbours, too, which does no harm.
             for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
@@ -384,12 +394,6 @@ class PageCache:
             assert int(table.record_bytes[held].sum()) <= medium.tier.used_bytes <= medium.tier.capacity_bytes
 
     # ------------------------------------------------------------------ inside
-
-    def _of_then(self, generations: NDArray[np.int64], slots: Slots) -> Slots:
-        """Return those of ``slots`` whose page is the same as when ``generations`` were copied."""
-        known: Slots = slots[slots < len(generations)]
-        same: Slots = known[self.residents.generation[known] == generations[known]]
-        return same
 
     def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
         """Return slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""

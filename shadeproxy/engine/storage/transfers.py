@@ -16,6 +16,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.telemetry.stats import Stats
@@ -60,11 +61,12 @@ class Transfers:
         self,
         residents: Residents,
         media: Sequence[Medium],
-        *,
         placement: Placement,
         pins: Pins,
+        *,
         stats: Stats,
         ledger: Ledger,
+        observer: PageObserver,
     ) -> None:
         self._residents = residents
         self._media = media
@@ -72,10 +74,9 @@ class Transfers:
         self._pins = pins
         self._stats = stats
         self._ledger = ledger
+        self._observer = observer
         self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
         self._tasks: set[asyncio.Task[None]] = set()
-        self.on_first_use: Callable[[int], None] = lambda _slot: None
-        """Called with the slot of a prefetched page when it is read for the first time."""
         self.released = [0] * len(media)
         """By tier: number of locations released, or about to be. Their erasures can still be queued."""
 
@@ -133,10 +134,11 @@ class Transfers:
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
         """Note the demand reads that are the first of a prefetched page."""
-        for slot in self._residents.unread.intersection(slots):
-            self._residents.unread.discard(slot)
+        table = self._residents
+        for slot in table.unread.intersection(slots):
+            table.unread.discard(slot)
             self._stats.record_prefetch("used")
-            self.on_first_use(slot)
+            self._observer.note_first_use(int(table.object_hash[slot]), int(table.number[slot]))
 
     def _first_place(self, slot: int) -> tuple[int, Location | None]:
         for index in range(len(self._media)):

@@ -1,0 +1,41 @@
+"""The port by which reads of missing and of prefetched pages reach the prefetcher."""
+
+from typing import Protocol
+
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
+
+
+class PageObserver(Protocol):
+    """A receiver of demand reads that show what to prefetch. Calls come on the event loop and never wait."""
+
+    def note_wanted(self, ref: ObjectRef, number: int) -> None:
+        """Note that a reader wants a page that is not resident."""
+        ...
+
+    def note_late(self) -> None:
+        """Note that a reader wants a page whose prefetch is still on its way."""
+        ...
+
+    def note_first_use(self, object_hash: int, number: int) -> None:
+        """Note the first demand read of a prefetched page."""
+        ...
+
+    def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+        """Note a read of a part of an object that has several pages, unless it was a hit."""
+        ...
+
+
+class NothingObserved:
+    """Implements ``PageObserver`` where nothing is prefetched."""
+
+    def note_wanted(self, ref: ObjectRef, number: int) -> None:
+        pass
+
+    def note_late(self) -> None:
+        pass
+
+    def note_first_use(self, object_hash: int, number: int) -> None:
+        pass
+
+    def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
+        pass
