@@ -44,8 +44,8 @@ class Sent(Enum):
 
 
 class Registration:
-    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations:
-    one more means that the proxy had forgotten what it had.
+    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations;
+    when it rises, the proxy had forgotten the job, with its orders and scores.
     """
 
     def __init__(

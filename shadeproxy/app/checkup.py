@@ -79,7 +79,7 @@ class Checkup:
         found = [] if self._health.answering else ["the origin does not answer"]
         found += [self._refusal] * bool(self._refusal)
         if self._gauge("unidentified_objects", 0.0):
-            found.append("the origin sends objects without a strong ETag or a length: they are not cached")
+            found.append("the origin sends objects that lack a strong ETag, or a length: they are not cached")
         for tier in self._tiers:
             if tier.disabled_reason:
                 found.append(f"tier {tier.name} takes no more pages")

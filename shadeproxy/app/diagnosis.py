@@ -133,8 +133,8 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "objects without identity",
             "warning",
-            f"the origin sent {facts.unidentified} answers without a strong ETag or a Content-Length since"
-            " the start: such objects are passed on, and never cached",
+            f"the origin sent {facts.unidentified} answers that lack a strong ETag, or a Content-Length,"
+            " since the start: such objects are passed on, and never cached",
             "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:

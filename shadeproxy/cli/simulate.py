@@ -111,7 +111,7 @@ def make_trace(workload: Workload) -> Trace:
 
 
 def _print(result: Result) -> None:
-    # If no width is set, rows must not wrap.
+    # Output that is no terminal gets a fixed width: with the default of 80 columns rows would wrap.
     console = Console(width=None if sys.stdout.isatty() else 120)
     size = "" if result.bytes is None else f" ({format_size(result.bytes)})"
     console.print(f"{result.reads:,} reads of {result.objects:,} objects{size}", highlight=False)

@@ -1,8 +1,8 @@
-"""Encoding of datasets, jobs, scores and orders as bytes, for a store of bytes by kind and name.
+"""Encoding of datasets, jobs, scores and orders as bytes, which ``state.store`` keeps.
 
 Laws: blobs are little-endian columns in msgpack, with a version; inconsistent blobs raise StateError and are
-never half used. Changing a field needs a new VERSION: older blobs are then refused, and clients register
-again. A new job field with a default needs none: older readers ignore it.
+never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
+again. Only a new job field with a default keeps the VERSION, because older readers ignore the field.
 """
 
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ from shadeproxy.policy.history import (
 Table = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-_MEMORY = 100.0  # events after which a cell forgets: memory in evidence, not in time
+_MEMORY = 100.0  # events that a cell remembers: older evidence fades with new evidence, not with time
 _PRIOR = 5.0  # events that count as much as a coarser class
 _WIDTHS: Column = np.diff(EDGES)
 _SURPRISE_EVENTS = 64.0
@@ -133,7 +133,9 @@ class Hazards:
 
 
 def learn(evidence: Evidence) -> Hazards:
-    """Return the table that follows from ``evidence``, whose full cells forget (in place)."""
+    """Return the table that follows from ``evidence``. Then scale down (in place) each cell with evidence of
+    more than ``_MEMORY`` events, so that later evidence counts for more.
+    """
     surprise = _surprise(evidence)
     hazards = _hazards(evidence.events, evidence.exposure)
     full = evidence.events + evidence.exposure * hazards / 2
@@ -152,7 +154,9 @@ def _fingerprint(hazards: Table) -> NDArray[np.void]:
 
 
 def _surprise(evidence: Evidence) -> Column:
-    """Return the factor on the rates of each gap group: below 1 where far fewer reads came than expected."""
+    """Return, for each gap group, the factor by which the learnt rates of its pages are multiplied: 1, or
+    less where far fewer reads came than the table promised. Scales old counts down (in place).
+    """
     few = evidence.fresh < _SURPRISE_EVENTS
     evidence.met[few] = evidence.expected[few] = _SURPRISE_EVENTS / 2
     met, expected = evidence.met, evidence.expected

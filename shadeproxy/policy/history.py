@@ -91,7 +91,9 @@ def age_bin(age: float) -> int:
 
 
 def gap_group(states: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the surprise group of each state: 0 for one read, else one for three octaves of the gap."""
+    """Return the gap group of each state: 0 after a single read, else one group for three octaves of the
+    mean gap.
+    """
     octave = (states - 1) // _RATIOS % GAP_OCTAVES
     return np.where(states == 0, 0, 1 + octave // 3)
 

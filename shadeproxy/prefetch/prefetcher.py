@@ -344,7 +344,7 @@ class Prefetcher:
                 self._latency.note(elapsed_s, fetched.size_bytes)
             return
         if isinstance(fetched.error, Overloaded):
-            return  # demand was quicker
+            return  # demand reads took the memory first
         if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
             # Missing, forbidden, or changed meanwhile: that says nothing about other objects.
             self._refusals += 1

@@ -279,7 +279,7 @@ class Warm:
         self._landed.set()
         one, error = page.of, fetched.error
         if isinstance(error, Overloaded):
-            # Demand was quicker: try again until there is room.
+            # Demand reads took the memory before this fetch: try again until there is room.
             self._under_pressure = True
             self._again.append(page)
             return

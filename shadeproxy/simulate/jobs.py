@@ -94,7 +94,9 @@ class _TraceJob:
             self._row += 1
 
     def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take the job's reads of a block, at these reads of the trace. Return which are explained."""
+        """Take the job's reads of a block, at these reads of the trace. Return bool[n]: whether its order or
+        its scores explain each read.
+        """
         hint = self._hint
         known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
         self._others = int(np.count_nonzero(known & ~announced))

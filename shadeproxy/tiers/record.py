@@ -29,7 +29,7 @@ NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
-# A rest too short for any record (header 64 bytes, meta, one byte) becomes part of its neighbour.
+# Shorter free gaps are not kept: no record fits, so they are added to the record before them.
 LEAST_UNITS = 4
 # From this length on, a record that sendfile may send shares its last block with no other record. Its body
 # then leaves by one sendfile, with no copied end, at the price of half a block on average (docs/adr/0007).

@@ -223,7 +223,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
 
 
 def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
-    """Return first unit and length of each record, and the gaps between. A rest too short for any record is
+    """Return first unit and length of each record, and the gaps between. A gap too short for any record is
     added to the record before it.
 
     A header does not record that its record also took the rest of its last block, to be sent by sendfile. So

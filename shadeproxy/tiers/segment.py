@@ -37,9 +37,9 @@ _NOWHERE = -1
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
-# State of a block: no bytes on the medium; 1 to 64 live records; bytes on the medium but no record.
-_HOLE = 0
-_SLACK = 255
+# State of a block: its number of live records, 1 to 64, or one of these.
+_HOLE = 0  # no bytes on the medium
+_SLACK = 255  # bytes on the medium, but no record
 _SLACK_BYTE = b"\xff"
 
 Counts = NDArray[np.int64]

@@ -5,7 +5,7 @@ import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails: "
+OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails with: "
 ROUTES = ("direct", "plain", "tls", "file")
 _BEGIN, _END = "<!-- written by make clients -->\n", "<!-- end -->\n"
 _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
@@ -40,7 +40,10 @@ class _Notes:
         return self._numbers.setdefault(text, len(self._numbers) + 1)
 
     def lines(self) -> list[str]:
-        return [f"{number}. {text}" for text, number in self._numbers.items()]
+        return [
+            f"{number}. The client {text}" if text.startswith(FAILS) else f"{number}. {text}"
+            for text, number in self._numbers.items()
+        ]
 
 
 def write_table(record: Record, path: Path) -> None:

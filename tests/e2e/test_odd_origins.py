@@ -178,7 +178,7 @@ def test_what_cannot_be_cached_is_said_once(passing):
     assert proxy.get("/readyz").get("warnings", []) == []
     for number in range(3):
         Got(proxy, "GET", f"etag-weak-short-changing.{number}")
-    warning = "the origin sends objects without a strong ETag or a length: they are not cached"
+    warning = "the origin sends objects that lack a strong ETag, or a length: they are not cached"
     assert warning in proxy.get("/readyz")["warnings"]
     (line,) = log_of(proxy, "objects cannot be cached")
     assert (line["bucket"], line["example"]) == ("data", "s3://data/etag-weak-short-changing.0")

@@ -92,7 +92,7 @@ class _Places:
         told = np.concatenate(parts)
         self._told.append(told if len(parts) == 1 else told[np.argsort(told["index"], kind="stable")])
 
-    # ------------------------------------------------------------------ many at a time
+    # ------------------------------------------------------------------ samples, many in one step
 
     async def tell_samples(self, dataset: Dataset, ids: Ids, start: int) -> None:
         """Add the records of samples, the first of which is item ``start``."""
@@ -121,7 +121,7 @@ class _Places:
         self._count += len(records)
         return records
 
-    # ------------------------------------------------------------------ one by one
+    # ------------------------------------------------------------------ items, each by itself
 
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None

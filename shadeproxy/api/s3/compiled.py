@@ -81,8 +81,8 @@ def compiled_hits(
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """Return a subclass of ``base``, S3Protocol (connection.py), whose transport calls ``hits`` first. Such a
-    hit runs no step of the interpreter.
+    """Return a subclass of ``base``, the protocol of a connection, that passes received bytes to ``hits``
+    before any Python code runs. ``base`` gets what ``hits`` does not answer.
     """
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

@@ -235,7 +235,9 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
-        """Count reads in columns, oldest first, the latest at ``tick``. Return which are explained."""
+        """Count the reads ``uses``, oldest first, the latest at ``tick``; ``kinds``: by their kind numbers.
+        Return bool[n]: whether an order or a score explains each read.
+        """
         counted = uses["reads"] > 0
         reads = uses[counted]
         explained: NDArray[np.bool_] = uses["kind"] == _EXPLAINED

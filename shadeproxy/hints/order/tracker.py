@@ -167,7 +167,7 @@ class OrderTracker:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        # Count distinct ids, not places: with ids that are named ten times, any read would be near.
+        # Of the distinct ids: where each is named ten times, a share of the places has nearly every id.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     def _share_near(self) -> float:
@@ -247,7 +247,7 @@ class OrderTracker:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
-        """Return whether the reads can match this order. Reads that name an announced epoch begin it."""
+        """Return whether ``epoch`` is announced, or None (not named). A later one moves the cursor to it."""
         if epoch is None:
             return True
         announced = self.sequence.find(epoch)

@@ -64,7 +64,7 @@ class ReadObserver(Protocol):
     ) -> Bits:
         """Note many demand reads, oldest first; all three of shape (k,). ``tick``: that of the latest.
 
-        Return which reads are explained, as ``note_read`` does: bool[k].
+        Return bool[k]: whether an order or scores explain each read, as ``note_read`` does.
         """
         ...
 

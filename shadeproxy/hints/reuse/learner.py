@@ -125,7 +125,9 @@ class ReuseLearner:
             self._prefixes += 1
 
     def _wide(self) -> Hazards:
-        """Return the present table with a row set for each prefix; a new one has those of prefix 0."""
+        """Return the present table with rows for every prefix. New prefixes start with the rows of prefix 0,
+        to which their pages counted before.
+        """
         cells = STATES * AGE_BINS
         missing = self._prefixes - len(self.hazards.rates) // cells
         if not missing:
