@@ -5,16 +5,15 @@ import asyncio
 import numpy as np
 import structlog
 
-from shadeproxy.api.control.bodies import Freshness
-from shadeproxy.api.control.context import (
-    CachedListing,
-    CachedObject,
-    CachedPage,
-    Pin,
-    Pinned,
-    PinsNow,
-    Purged,
+from shadeproxy.api.control.bodies import (
+    Freshness,
+    PageSummary,
+    PinAnswer,
+    PinList,
+    PinSummary,
+    PurgeAnswer,
 )
+from shadeproxy.api.control.context import CachedListing, CachedObject
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
@@ -40,15 +39,15 @@ class EngineAdmin:
         self._clock = clock
         self._fetches = fetches
 
-    async def purge(self, place: Prefix, *, dry_run: bool) -> Purged:
-        return Purged(*await self._engine.purge(*place, dry_run=dry_run))
+    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
+        return PurgeAnswer(*await self._engine.purge(*place, dry_run=dry_run))
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
         found = await self._engine.inspect(ref)
         if found is None:
             return None
         known, age, pages = found
-        cached = tuple(CachedPage(*page) for page in pages)
+        cached = tuple(PageSummary(*page) for page in pages)
         return CachedObject(known.meta, cached, known.validated_s or None, _FRESHNESS[age])
 
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
@@ -58,39 +57,39 @@ class EngineAdmin:
         objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
         return CachedListing(objects, more, refs[-1].key if more else None)
 
-    async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+    async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
         if not dry_run:
             await self._pins.pin(*place)
             await self._engine.cache.renew_pins()
         return await self._pinned(place)
 
-    async def unpin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+    async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
         self._pins.require(place)
         if not dry_run:
             await self._pins.unpin(*place)
             await self._engine.cache.renew_pins()
         return await self._pinned(place)
 
-    async def _pinned(self, place: Prefix) -> Pinned:
+    async def _pinned(self, place: Prefix) -> PinAnswer:
         table = self._engine.cache.residents
         found = await self._engine.cache.find_under(*place)
         hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
         pinned = int(table.pinned[found].sum())
         objects = len(await asyncio.to_thread(np.unique, hashes))
-        return Pinned(objects, len(found), size_bytes, pinned)
+        return PinAnswer(f"s3://{place.bucket}/{place.prefix}", objects, len(found), size_bytes, pinned)
 
-    def pins(self) -> PinsNow:
+    def pins(self) -> PinList:
         pins, cache = self._pins.pins, self._engine.cache
         by_call = [
-            Pin(f"s3://{pin.bucket}/{pin.prefix}", "call", pin.since_s, pin.namespace)
+            PinSummary(f"s3://{pin.bucket}/{pin.prefix}", "call", pin.since_s, pin.namespace)
             for pin in pins.by_call()
         ]
         by_rule = [
-            Pin(f"s3://{rule.bucket}/{rule.prefix}", f"rules[{place}]", None)
+            PinSummary(f"s3://{rule.bucket}/{rule.prefix}", f"rules[{place}]", None)
             for place, rule in pins.by_rule()
         ]
         held_bytes = sum(members.pinned_bytes for members in cache.residents.members)
-        return PinsNow((*by_call, *by_rule), held_bytes, held_bytes + cache.placement.pinnable_bytes)
+        return PinList([*by_call, *by_rule], held_bytes, held_bytes + cache.placement.pinnable_bytes)
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
         return Warm(

@@ -14,18 +14,13 @@ from shadeproxy.api.control.bodies import (
     CachedList,
     CachedSummary,
     ObjectSummary,
-    PageSummary,
-    PinAnswer,
-    PinList,
     PinRequest,
-    PinSummary,
     PlaceRequest,
-    PurgeAnswer,
     PurgeRequest,
     answer_json,
     read_json,
 )
-from shadeproxy.api.control.context import ControlContext, Pinned
+from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import InvalidRequest, UnknownName
@@ -58,26 +53,23 @@ class _One(msgspec.Struct, forbid_unknown_fields=True):
 async def purge(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PurgeRequest)
     place = read_place(context, wanted)
-    purged = await context.admin.purge(place, dry_run=wanted.dry_run)
-    return answer_json(PurgeAnswer(purged.objects, purged.pages, purged.size_bytes))
+    return answer_json(await context.admin.purge(place, dry_run=wanted.dry_run))
 
 
 async def pin(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PinRequest)
     place = read_place(context, wanted)
-    return _answer_pin(place, await context.admin.pin(place, dry_run=wanted.dry_run))
+    return answer_json(await context.admin.pin(place, dry_run=wanted.dry_run))
 
 
 async def unpin(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, PinRequest)
     place = read_place(context, wanted)
-    return _answer_pin(place, await context.admin.unpin(place, dry_run=wanted.dry_run))
+    return answer_json(await context.admin.unpin(place, dry_run=wanted.dry_run))
 
 
 async def list_pins(context: ControlContext, _request: web.Request) -> web.Response:
-    now = context.admin.pins()
-    pins = [PinSummary(pin.uri, pin.by, pin.since_s, pin.namespace) for pin in now.pins]
-    return answer_json(PinList(pins, now.size_bytes, now.limit_bytes))
+    return answer_json(context.admin.pins())
 
 
 def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
@@ -101,18 +93,6 @@ def require_bucket(name: str) -> str:
     return name
 
 
-def _answer_pin(place: Prefix, pinned: Pinned) -> web.Response:
-    return answer_json(
-        PinAnswer(
-            f"s3://{place.bucket}/{place.prefix}",
-            pinned.objects,
-            pinned.pages,
-            pinned.size_bytes,
-            pinned.held,
-        )
-    )
-
-
 async def get_object(context: ControlContext, request: web.Request) -> web.Response:
     asked = read_query(request, _One, ONE)
     namespace = require_namespace(context, asked.namespace)
@@ -132,9 +112,7 @@ async def get_object(context: ControlContext, request: web.Request) -> web.Respo
             validated_s=cached.validated_s,
             freshness=cached.freshness,
             total_pages=_pages_of(cached.meta.size, context.page_size),
-            pages=[
-                PageSummary(page.number, page.tier, page.size_bytes, page.pinned) for page in cached.pages
-            ],
+            pages=list(cached.pages),
             weight=None if math.isnan(weight) else weight,
         )
     )
@@ -152,7 +130,7 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
             size=cached.meta.size,
             pages=len(cached.pages),
             total_pages=_pages_of(cached.meta.size, context.page_size),
-            bytes=sum(page.size_bytes for page in cached.pages),
+            bytes=sum(page.bytes for page in cached.pages),
             tiers=dict(Counter(page.tier for page in cached.pages)),
             pinned=sum(page.pinned for page in cached.pages),
             validated_s=cached.validated_s,

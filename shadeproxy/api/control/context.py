@@ -13,13 +13,13 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.api.control.bodies import Freshness
+from shadeproxy.api.control.bodies import Freshness, PageSummary, PinAnswer, PinList, PurgeAnswer
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.running import Operations
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
+from shadeproxy.core.types import ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
@@ -36,57 +36,11 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Purged:
-    """The objects that a purge removed, or with ``dry_run`` would remove."""
-
-    objects: int
-    pages: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """The cached objects under a prefix. ``held``: pages of it that are pinned."""
-
-    objects: int
-    pages: int
-    size_bytes: int
-    held: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A pin. ``since_s``: Unix time of its call; None for a rule of the configuration."""
-
-    uri: str
-    by: str
-    since_s: float | None
-    namespace: str = OWN
-
-
-@dataclass(frozen=True, slots=True)
-class PinsNow:
-    """All pins. ``size_bytes``: of pinned pages; ``limit_bytes``: the limit of these bytes."""
-
-    pins: tuple[Pin, ...]
-    size_bytes: int
-    limit_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class CachedPage:
-    number: int
-    tier: str
-    size_bytes: int
-    pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class CachedObject:
     """``validated_s``: Unix time of the last check against the origin; None if unknown."""
 
     meta: ObjectMeta
-    pages: tuple[CachedPage, ...]
+    pages: tuple[PageSummary, ...]
     validated_s: float | None = None
     freshness: Freshness = "fresh"
 
@@ -103,7 +57,7 @@ class CachedListing:
 class CacheAdmin(Protocol):
     """Administration of the cache."""
 
-    async def purge(self, place: Prefix, *, dry_run: bool) -> Purged:
+    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
         """Drop pages and metadata of every object under ``place`` (prefix "": of the whole bucket).
 
         Readers under way keep their bytes until they are done. The origin is not changed.
@@ -118,15 +72,15 @@ class CacheAdmin(Protocol):
         """List the cached objects under ``place``: at most ``limit`` of them, after key ``start_after``."""
         ...
 
-    async def pin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+    async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
         """Protect everything under ``place`` from eviction, now and after a restart. Raises Conflict."""
         ...
 
-    async def unpin(self, place: Prefix, *, dry_run: bool) -> Pinned:
+    async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
         """Remove a pin. Raises UnknownName if no call pinned the prefix, Conflict if a rule did."""
         ...
 
-    def pins(self) -> PinsNow:
+    def pins(self) -> PinList:
         """Return all pins."""
         ...
 

@@ -9,16 +9,13 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.app import make_control_app
+from shadeproxy.api.control.bodies import PinAnswer, PinList, PinSummary, PurgeAnswer
 from shadeproxy.api.control.context import (
     READY,
     Access,
     CachedListing,
     CachedObject,
     ControlContext,
-    Pin,
-    Pinned,
-    PinsNow,
-    Purged,
 )
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.server import ControlRunner
@@ -85,7 +82,7 @@ class Backend:
     async def purge(self, place, *, dry_run):
         self.places.append(place)
         self.purges.append((place.bucket, place.prefix, dry_run))
-        return Purged(objects=2, pages=3, size_bytes=4096)
+        return PurgeAnswer(objects=2, pages=3, bytes=4096)
 
     async def pin(self, place, *, dry_run):
         return self._pin("pin", place, dry_run)
@@ -98,11 +95,11 @@ class Backend:
         if self.refusal is not None:
             raise self.refusal
         self.pinned.append((call, place.bucket, place.prefix, dry_run))
-        return Pinned(objects=2, pages=3, size_bytes=4096, held=1)
+        return PinAnswer(f"s3://{place.bucket}/{place.prefix}", objects=2, pages=3, bytes=4096, held=1)
 
     def pins(self):
-        pins = (Pin("s3://b/a", "call", 12.5), Pin("s3://*/x", "rules[1]", None))
-        return PinsNow(pins, size_bytes=10, limit_bytes=90)
+        pins = [PinSummary("s3://b/a", "call", 12.5), PinSummary("s3://*/x", "rules[1]", None)]
+        return PinList(pins, bytes=10, limit_bytes=90)
 
     def warming(self, place, *, dry_run):
         self.places.append(place)

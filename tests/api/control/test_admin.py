@@ -1,6 +1,7 @@
 import pytest
 
-from shadeproxy.api.control.context import CachedObject, CachedPage
+from shadeproxy.api.control.bodies import PageSummary
+from shadeproxy.api.control.context import CachedObject
 from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectMeta, ObjectRef
 
@@ -65,7 +66,7 @@ async def test_an_object_is_shown_with_pages_and_weight(client, backend, key):
 
     backend.objects[ObjectRef("b", key)] = CachedObject(
         ObjectMeta('"e"', 10, (("Content-Type", "image/png"),)),
-        (CachedPage(0, "ram", 10),),
+        (PageSummary(0, "ram", 10, pinned=False),),
         validated_s=12.5,
     )
     await client.put("/v1/jobs/free", json={})
@@ -96,7 +97,7 @@ async def test_an_object_without_scores_has_no_weight(client, backend):
 
 async def test_cached_objects_are_listed(client, backend):
     for key in ("d/a", "d/b", "d/\udcff"):
-        pages = (CachedPage(0, "ram", 4 << 20, True), CachedPage(1, "disk", 4 << 20))
+        pages = (PageSummary(0, "ram", 4 << 20, True), PageSummary(1, "disk", 4 << 20, pinned=False))
         backend.objects[ObjectRef("b", key)] = CachedObject(ObjectMeta('"e"', 9 << 20), pages, 12.5, "stale")
     told = await (await client.get("/v1/objects/b", params={"prefix": "d/", "limit": "2"})).json()
     summary = {

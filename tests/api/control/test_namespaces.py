@@ -2,7 +2,8 @@
 
 import pytest
 
-from shadeproxy.api.control.context import CachedObject, CachedPage, Pin, PinsNow
+from shadeproxy.api.control.bodies import PageSummary, PinList, PinSummary
+from shadeproxy.api.control.context import CachedObject
 from shadeproxy.core.types import ObjectMeta, ObjectRef
 from shadeproxy.engine.placement.pins import Prefix
 
@@ -35,7 +36,7 @@ async def test_the_hint_says_where_there_is_only_one(client, context, refused):
 
 
 async def test_objects_are_looked_at_in_the_namespace_that_is_named(client, backend, refused):
-    cached = CachedObject(ObjectMeta('"e"', 4), (CachedPage(0, "ram", 4),))
+    cached = CachedObject(ObjectMeta('"e"', 4), (PageSummary(0, "ram", 4, pinned=False),))
     backend.objects[ObjectRef("b", "k", "team-a")] = cached
     assert (await client.get("/v1/objects/b/k")).status == 404
     answer = await client.get("/v1/objects/b/k?namespace=team-a")
@@ -48,8 +49,8 @@ async def test_objects_are_looked_at_in_the_namespace_that_is_named(client, back
 
 
 async def test_pins_tell_their_namespace(client, backend, monkeypatch):
-    pins = (Pin("s3://b/a", "call", 1.0), Pin("s3://b/a", "call", 2.0, "team-a"))
-    monkeypatch.setattr(backend, "pins", lambda: PinsNow(pins, 0, 0))
+    pins = (PinSummary("s3://b/a", "call", 1.0), PinSummary("s3://b/a", "call", 2.0, "team-a"))
+    monkeypatch.setattr(backend, "pins", lambda: PinList(pins, 0, 0))
     told = (await (await client.get("/v1/pins")).json())["pins"]
     assert [pin.get("namespace") for pin in told] == [None, "team-a"]
 
