@@ -100,7 +100,7 @@ class Announced(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the sampler's items. It is a generator so that nothing is drawn before the loader asks."""
-        # The epoch may also be set on the sampler itself: take the later one.
+        # The loop may set the epoch on the wrapped sampler instead: take the later of both.
         epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
         self._epoch = epoch + 1
         items = iter(self.sampler)

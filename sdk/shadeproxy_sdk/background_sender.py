@@ -86,7 +86,7 @@ class BackgroundSender:
             self._closing = True
             self._changed.notify_all()
         atexit.unregister(self.close)
-        if clean:  # Else it may be waiting for a dead proxy; it is a daemon, and ends at the flag.
+        if clean:  # else it may hang at a dead proxy: the daemon thread ends later, at the flag
             self._thread.join(timeout_s)
         return clean
 

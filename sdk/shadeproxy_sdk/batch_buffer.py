@@ -123,7 +123,7 @@ class BatchBuffer:
         for position, first in self._twins.items():
             data = self.views[first]
             assert data is not None
-            # A write into one must not change the other.
+            # A sample that is named twice gets a copy: a write into one must not change the other.
             self.put(position, data if self.in_slot(first) else bytes(data))
         return [data for data in self.views if data is not None]
 

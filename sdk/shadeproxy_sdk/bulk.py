@@ -330,7 +330,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                call = self._again(call)  # It was idle, as in _send.
+                call = self._again(call)  # The server closed it while it was idle, as in _send.
                 continue
             except BaseException:
                 channel.close()

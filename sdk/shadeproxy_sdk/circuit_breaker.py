@@ -60,7 +60,7 @@ class CircuitBreaker:
             if decision is BreakerDecision.PROBE:
                 self._pause_s = min(2 * self._pause_s, self._max_pause_s)
             elif self._probe_at is not None:
-                return  # Another request of the same time has already opened the breaker.
+                return  # a parallel request has already opened the breaker
             self._probe_at = self._clock() + self._pause_s
 
     def succeeded(self) -> None:

@@ -128,7 +128,7 @@ class ShadeTrainerMixin:
         """Return Trainer's loss, or in mode "importance" the corrected one; report each sample's loss."""
         above: Any = super()
         ids = inputs.pop(SAMPLE_IDS, None)
-        labels = inputs.get("labels")  # Trainer may take them out.
+        labels = inputs.get("labels")  # Trainer may remove the labels from the inputs.
         loss, outputs = above.compute_loss(model, inputs, return_outputs=True, **kwargs)
         if ids is not None and model.training:
             corrected = self._beside.safely(self._report, ids, outputs, labels)

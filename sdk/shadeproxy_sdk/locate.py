@@ -64,7 +64,7 @@ class Located(NamedTuple):
         index = self.rows["index"]
         parts = min(parts, len(index))
         cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
-        # Never between two pieces of one item.
+        # Cut only between items: the pieces of one item stay together.
         starts = np.searchsorted(index, index[cuts])
         bounds = [0, *sorted({int(start) for start in starts} - {0}), len(index)]
         return [self._replace(rows=self.rows[start:stop]) for start, stop in itertools.pairwise(bounds)]
@@ -178,7 +178,7 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     numbers = ("header_offset", "offset", "length", "position")
     if any((records[name] >= _MOST).any() for name in numbers) or (records["file"][here] >= len(files)).any():
         return False
-    # An item that is not here has one record.
+    # An item without bytes here has exactly one record, which says so.
     if ((steps == 0) & ~(here[1:] & here[:-1])).any():
         return False
     first = np.ones(len(index), np.bool_)

@@ -94,7 +94,7 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # There is no room for the job: it goes on as without a proxy, and asks again.
+            # The proxy holds as many jobs as it may: go on as without a proxy, and ask again later.
             self.failures += 1
             self._complain(error)
 
@@ -178,7 +178,7 @@ class Registration:
             except ControlError as error:
                 if fresh or not self._is_gone(error, asked):
                     raise
-            if self.name == asked:  # else another thread has found out, too
+            if self.name == asked:  # else another thread has renamed the job already
                 self._register()
             return self._ask(method, self._path + path, body, content_type, timeout_s)
 

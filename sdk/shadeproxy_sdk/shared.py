@@ -64,7 +64,7 @@ class Once:
 
 def worker_info() -> Any:
     """Return torch's ``WorkerInfo`` in a DataLoader's worker, else None."""
-    # A process that has not imported it is no worker of it.
+    # Do not import torch here: a process that has not imported it is not one of its workers.
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
 

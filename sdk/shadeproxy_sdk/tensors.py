@@ -123,7 +123,7 @@ def _follow(column: Sequence[Any]) -> bool:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
-    # Live storages do not overlap, so everything within the first one's bytes is a view of it.
+    # Storages that are in use never overlap: what lies within the first one's bytes is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
         return False
     for tensor in column:

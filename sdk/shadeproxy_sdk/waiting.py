@@ -19,7 +19,8 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-_LONGEST_S = 4 * _PERIOD_S  # bound on one check's share: a machine that slept did not wait
+# Limit of the time that one check adds: a machine that slept did not wait for data.
+_LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
 _LINGER_S = 10.0  # after the sampler's end; longer while workers hold batches
@@ -44,7 +45,7 @@ class LoaderWatch:
         """Begin an epoch of ``sampler``; the calling thread is the loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
-            self._changed = threading.Condition()  # a parent's may be held for ever
+            self._changed = threading.Condition()  # after a fork the parent's may stay held for ever
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")

@@ -87,7 +87,8 @@ def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, e
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
     if enough:
-        left_bytes -= sum(aside.values())  # the advice offers to delete or to keep them; compute the latter
+        # The advice offers to delete or to keep them: count what is left if they are kept.
+        left_bytes -= sum(aside.values())
     left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
     if not tiers or left_bytes < _MIB:
         return f"{delete}lower cache.inflight or s3.workers, or raise the limit"

@@ -100,7 +100,7 @@ class Persistence:
     async def _export(self, hints: HintRegistry, kind: str, name: str) -> bytes | None:
         if kind not in {"datasets", "orders"}:
             return hints.export(kind, name)
-        # In a thread: millions of keys or ids to pack.
+        # In a thread, because packing millions of keys or ids takes long.
         return await asyncio.get_running_loop().run_in_executor(self._pool, hints.export, kind, name)
 
     def _hand_over(self, item: Item, blob: bytes | None) -> None:

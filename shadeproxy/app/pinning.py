@@ -151,6 +151,6 @@ def _uri(place: Prefix) -> str:
 
 def _name(place: Prefix) -> str:
     if place.namespace:
-        # No bucket name begins like this.
+        # JSON begins with "[" here, and no bucket's name does, so the two forms cannot be confused.
         return msgspec.json.encode(place).decode()
     return f"{place.bucket}/{place.prefix}"

@@ -141,7 +141,7 @@ class ConfigReloader:
     def _apply(self, new: _Prepared) -> None:
         targets, status, settings = self.targets, self.status, new.settings
         targets.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
-        # First of all, whatever fails below: what is remembered is of the clients before.
+        # Forget first, in case something below fails: remembered rights belong to the clients of before.
         targets.engine.forget_rights(make_verdicts(settings))
         targets.lane.forget(remembers=remembers(settings))
         targets.rules.adopt(new.reloadable.rules)

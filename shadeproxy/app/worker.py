@@ -96,7 +96,7 @@ class WorkerProcess:
     def _protocol(self) -> WorkerProtocol:
         connection = WorkerProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
         if self._over.is_set():
-            # Accepted in the same turn of the loop in which the server was closed.
+            # This connection was accepted in the turn of the loop in which the server was closed.
             connection.end()
         return connection
 

@@ -52,7 +52,7 @@ signal.
 """
 _RESTART_S = 1.0
 _BACKLOG = 1024
-# Relayed connections are gone by then.
+# Short, because all relayed connections have ended before.
 _RELAY_END_S = 0.1
 _CONFIRM_S = 5.0
 

@@ -47,7 +47,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # As Text: keys may hold rich's markup.
+        # As rich's Text, because keys may hold characters that rich would take for markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),

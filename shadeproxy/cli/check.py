@@ -113,7 +113,7 @@ def _check_memory(settings: Settings) -> CheckRow:
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # As servers do; otherwise a port that was closed a moment ago would count as taken.
+        # Reuse the address, as servers do: else a port that was closed a moment ago would count as taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))

@@ -20,7 +20,7 @@ def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool
     paths = {"cache.ram.path": settings.cache.ram.path}
     if settings.cache.disk.capacity:
         paths["cache.disk.path"] = settings.cache.disk.path
-    # Look at all of them before changing any.
+    # Check all directories before changing any.
     for setting, path in paths.items():
         drop_cache(path, setting=setting, dry_run=True)
     for setting, path in paths.items():

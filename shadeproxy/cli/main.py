@@ -325,7 +325,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    # If no width is set, the table of spreads needs more than 80 columns.
+    # Output that is no terminal gets a fixed width: the table of spreads needs more than 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     results = run_bench(names, quick=quick, out=None if quick else out, console=console)
     failed = [row.name for row in results.rows if row.status == "failed"]

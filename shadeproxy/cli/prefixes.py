@@ -44,7 +44,7 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
     try:
         if not as_json:
             typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
-        # Progress on stderr, so that the result can be piped.
+        # Progress goes to stderr, so that the result on stdout can be piped.
         with _bar(quiet=as_json) as bar:
             task = bar.add_task(uri, total=None, read="")
             while operation["state"] == "running":

@@ -17,7 +17,7 @@ class FairQueue(Generic[Waiter]):
     """A queue of ``(client, waiter)``. Each entry occurs once."""
 
     def __init__(self) -> None:
-        # In the order of the next turns: a dict keeps the order of insertion.
+        # Clients in the order of their next turns, because a dict keeps the order of insertion.
         self._queues: dict[str, deque[Waiter]] = {}
         self.count = 0
         """Number of waiters."""
@@ -64,7 +64,7 @@ async def granted(
     in which it was granted, ``give`` gives the grant back instead.
     """
     try:
-        # Not wait_for: in the turn of the grant it may time out or swallow a cancellation.
+        # asyncio.wait_for is avoided: in the step that grants, it may time out or swallow a cancellation.
         await asyncio.wait({future}, timeout=limit_s)
     except asyncio.CancelledError:
         if future.done():

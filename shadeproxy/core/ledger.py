@@ -69,7 +69,7 @@ class Ledger:
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # A waiter behind this one may fit into the free bytes.
+        # Once this waiter has gone, the one behind it may fit into the free bytes.
         self._grant()
 
     def _grant(self) -> None:

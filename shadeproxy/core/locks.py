@@ -48,7 +48,7 @@ def _take(descriptor: int) -> None:
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails beside a holder
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails if another process holds the lock
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         sleep(_PAUSE_S)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -44,7 +44,7 @@ def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
         # Resolve links: mountinfo lists mount points without links.
         place = Path(os.path.realpath(path))
         mounts = [mount for mount in _mounts(proc) if place.is_relative_to(mount.point)]
-    # The later of two mounts on one point is on top.
+    # Where two mounts have one mount point, the later one hides the earlier.
     nearest = max(mounts, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in mounts if nearest is not None and mount.point == nearest.point]
     return bool(last) and last[-1].kind in {"tmpfs", "ramfs"}
@@ -72,7 +72,7 @@ def _group_limits(proc: Path) -> list[MemoryLimit]:
 
 def _limits_up(mount: _Mount, group: str, names: tuple[str, ...]) -> list[MemoryLimit]:
     """Return the limits of a group and of all groups above it, as far as this mount shows them."""
-    # A group outside of the container's view: its own group is the root of the mount.
+    # The container does not see its group's path: there the group is the root of the mount.
     inside = Path("/")
     if Path("/", group).is_relative_to(mount.root):
         inside /= Path("/", group).relative_to(mount.root)

@@ -54,7 +54,7 @@ def _canonical_host(host: str) -> str:
     except ValueError:
         return host
     mapped = getattr(address, "ipv4_mapped", None)
-    # Connecting to the unspecified address reaches this machine.
+    # A connection to the unspecified address (0.0.0.0 or ::) reaches this machine.
     if (mapped or address).is_loopback or address.is_unspecified:
         return _LOOPBACK
     return str(mapped or address)

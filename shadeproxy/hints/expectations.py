@@ -102,7 +102,7 @@ class Expectations:
         self._tick = max(tick, self._tick)
         by_space: dict[int, tuple[Space, list[Job]]] = {}
         for job in self._jobs:
-            # Most jobs of a long list do not read here: they must cost nothing.
+            # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
             activity = self._activities.get(job.name)
             if activity is not None and activity.reads and job.in_use and self._says_anything(job):
                 space = self._space(job.name)
@@ -236,7 +236,7 @@ class Expectations:
         for job, code in codes.items():
             mine = slice(None) if len(codes) == 1 else of == code
             explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
-        # Together: reads of several ranks or epochs of a job came in the same ticks.
+        # Count all reads of a job together: its ranks and epochs read in the same ticks.
         for name, reads in counts.items():
             self._activity(name).read(reads, tick)
         return explained

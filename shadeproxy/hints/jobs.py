@@ -14,7 +14,7 @@ from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 _NEW_RUN_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
-FORGET_AFTER = 168  # times ``expires_s``; a week, with the default expiry
+FORGET_AFTER = 168  # in multiples of ``expires_s``: a week, with the default of an hour
 _MOST_EPOCH = (1 << 31) - 1
 _MOST_POSITION = 1 << 24  # in an epoch without an announced order: as many as may be announced
 
@@ -162,7 +162,7 @@ class Jobs:
         if epoch is None:
             return
         latest, heard_s = self._begun.get(job.name, (-1, 0.0))
-        # An earlier epoch comes from a rank that is behind, or from a job that has restarted.
+        # A report of an earlier epoch comes from a rank that is behind, or from a restarted job.
         is_new = epoch > latest or (epoch < latest and now_s - heard_s >= _NEW_RUN_S)
         if is_new or epoch == latest:
             self._begun[job.name] = (epoch, now_s)

@@ -180,7 +180,7 @@ def digest_of(samples: Iterable[Sample], namespace: str = OWN) -> str:
     """Return the digest of the canonical manifest of ``samples``, which all are in ``namespace``."""
     digest = hashlib.sha256()
     if namespace:
-        # No sample has an empty bucket, so this line cannot be taken for one.
+        # No sample has an empty bucket, so the digest cannot take this line for a sample.
         digest.update(f"\0{namespace}\0\n".encode("utf-8", "surrogateescape"))
     lines = map(_canonical, samples)
     while batch := b"".join(islice(lines, _BATCH)):

@@ -118,7 +118,7 @@ class PageIndex:
     def inside(self, units: Ids) -> NDArray[np.bool_]:
         """Return which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""
         present = np.zeros(len(self) + 1, dtype=np.bool_)
-        present[units] = True  # -1 is the spare place at the end
+        present[units] = True  # index -1, of unknown pages, marks the spare element at the end
         if self.beside is not None:
             present[self.beside[units[units >= 0]]] = True
         sums = np.append(0, np.cumsum(present[:-1]))

@@ -97,7 +97,7 @@ class HintRegistry:
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
             if known.dataset is not None and self.datasets[known.dataset].digest == digest:
-                job.dataset = known.dataset  # the same samples under another name
+                job.dataset = known.dataset  # another dataset name, but the same samples: keep the scores
             elif not known.in_use:
                 self.delete_job(job.name)
         known = self.jobs.put(job, now_s)

@@ -17,7 +17,7 @@ _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
-_BOOSTED = 4.0  # still late at this boost: latency is not the cause
+_BOOSTED = 4.0  # above this boost, lateness has another cause than latency
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
@@ -67,7 +67,7 @@ class FetchPace:
         """Note ``count`` samples read since the last call; ``rate_per_s``: long-term mean, or nan."""
         elapsed_s = max(now_s - self._last_s, 0.0)
         self._last_s = now_s
-        # While a reader is held up, the measured rate is what it gets, not what it could read.
+        # While a reader waits, its measured rate is what it is given, and not what it could take.
         kept = math.exp(-elapsed_s / _FAST_S)
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s

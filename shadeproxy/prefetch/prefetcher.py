@@ -35,14 +35,14 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_SPARE = 2  # some wanted pages win no place, or came meanwhile
+_SPARE = 2  # wanted pages per slot, as some win no place or come meanwhile
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
-_MOST_READY = 4  # 1 / n of the capacity of all tiers
+_MOST_READY = 4  # unread pages take at most 1 / n of the capacity of all tiers
 _PART_PAGES = 8
-_ASKED = 64  # pages of an object
+_ASKED = 64  # pages of an object that are looked up in the orders
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # each may concern its object alone; so many do not
+_REFUSALS_IN_A_ROW = 32  # one may concern its object alone; so many in a row are the origin's
 _FIRST_PAUSE_S = 0.1
 _MOST_DOUBLINGS = 10  # limit for a number that grows for as long as the origin is away
 _MOST_PAUSE_S = 5.0
@@ -302,7 +302,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        # Not the page: a fetch of another version of it may still be under way.
+        # The page itself is no key: a fetch of another version of it may still be under way.
         key = next(self._keys)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key))

@@ -15,7 +15,7 @@ class ReadyPages:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._pages: dict[PageKey, tuple[int, int]] = {}  # sample, bytes
+        self._pages: dict[PageKey, tuple[int, int]] = {}  # sample and bytes of each page
         self._of_sample: defaultdict[int, set[PageKey]] = defaultdict(set)
 
     def add(self, key: PageKey, sample: int, size_bytes: int) -> None:

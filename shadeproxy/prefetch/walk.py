@@ -131,7 +131,7 @@ class Walk:
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
         if len(gone):
             self.pace.note_reach(int(gone[-1]))
-            # In a later epoch its page may have been evicted.
+            # By the next epoch its page may have been evicted.
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
@@ -152,7 +152,7 @@ class Walk:
         for sample, where in zip(ids, samples, strict=False):
             pages = list(islice(pages_of(port, where), left))
             if looked and len(pages) == left:
-                self.complete = False  # the rest of it in the next look
+                self.complete = False  # the next look goes on with the rest
                 break
             needs = [need for need in pages if need is not None]
             self._state[sample] = _LACKS if needs else _THERE

@@ -24,7 +24,7 @@ from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
 _BESIDE_OTHERS = 8
-_RANKED = 64  # pages at a time
+_RANKED = 64  # pages ranked at a time
 _ASKED = 256  # pages of an object, in one step of the event loop
 _LOOKED_AT = 64  # objects, in one step of the event loop: 12 us each
 _FAILURES_IN_A_ROW = 16

@@ -74,7 +74,7 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     found["sources"] = sources.astype(np.uint8)
     found["ranks"] = ranks[readers]
     if "" in names:
-        # Where all reads are of one job its number is 0, whatever it was.
+        # If all reads are of one job, its number becomes 0, whatever it was before.
         nobody = names.index("") if len(np.unique(jobs)) > 1 else 0
         found["stock"] = np.array([nobody], dtype=np.uint8)
     prefixes = np.full(len(found["sizes"]), NO_GROUP, dtype=np.uint16)

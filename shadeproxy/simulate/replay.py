@@ -27,7 +27,7 @@ from shadeproxy.simulate.trace import Trace
 
 _BLOCK = 256  # reads that the learner takes in together, as in the engine
 _MOST_SAMPLED = 65_536
-_GHOSTS = 32  # for each page that fits
+_GHOSTS = 32  # ghosts for each page that fits into the cache
 _LONG_TRACE = 1_000_000
 """Reads from which the eviction pool is used for all caches, in a tenth of the time. For shorter traces a
 cache of up to ``SAMPLE`` pages is ranked whole for every newcomer, as in the engine."""
@@ -234,7 +234,7 @@ class Replay:
         self._used -= self._sizes[page]
         self._let_go(page)
 
-    # ------------------------------------------------------------------ facts
+    # ------------------------------------------------------------------ features of pages
 
     def _columns(self, pages: Slots) -> PageColumns:
         facts, count, tick = self._facts.take(pages), len(pages), float(self._tick)

@@ -11,7 +11,7 @@ from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock
 DATABASE_NAME = "cache.db"
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EIO})
 _RIGHTS = f"make the directory and its files readable and writable for user id {os.geteuid()}"
-# By SQLite's primary result code.
+# Causes and remedies by SQLite's primary result code.
 _HINTS = {
     sqlite3.SQLITE_FULL: "free space there",
     sqlite3.SQLITE_IOERR: "free space there, or mend the disk",

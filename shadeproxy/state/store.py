@@ -38,7 +38,8 @@ _T = TypeVar("_T")
 # Larger than any value: diskcache would otherwise put long ones into files, outside the transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
-# The mark of sealed values. A new form needs a new one: others are refused, and clients register again.
+# The mark at the start of every value. A new form of values needs a new mark: values with another mark are
+# refused, and clients register again.
 _MARK = b"\x01"
 _HASH_BYTES = 8
 _START = len(_MARK) + _HASH_BYTES

@@ -124,7 +124,7 @@ def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO
 def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isprintable() else _CONTROLS.sub(_escape, value)
-    # Other values are shown by their repr, which escapes as well.
+    # All other values are shown by their repr, which escapes control characters as well.
     return value
 
 

@@ -28,7 +28,7 @@ _MOST_JOBS = 255
 _MOST_READERS = (1 << 16) - 1
 _MOST_EPOCH = (1 << 16) - 1
 _MOST_BYTES = (1 << 32) - 1
-_MOST_MS = (1 << 32) - 1  # seven weeks
+_MOST_MS = (1 << 32) - 1  # in milliseconds, seven weeks
 _SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(SOURCES)}
 
 

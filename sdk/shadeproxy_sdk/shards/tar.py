@@ -109,5 +109,5 @@ def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
         ) from None
     shard.seek(end)
     if any(shard.read(tarfile.BLOCKSIZE)):
-        # tarfile takes this damage for the end.
+        # tarfile would take this damage for the end of the archive, without an error.
         raise ConfigError(f"{shard} is damaged at byte {end}: pack or upload it again")

@@ -32,7 +32,7 @@ def make_control_app(context: ControlContext) -> web.Application:
 
     app = web.Application(middlewares=[translate_errors, guard])
     for route in routes:
-        # Keys hold slashes; every other parameter is one segment.
+        # Only keys may hold slashes; every other parameter is one segment of the path.
         app.router.add_route(route.method, route.path.replace("{key}", "{key:.+}"), _bind(route, context))
     return app
 

@@ -124,14 +124,15 @@ class _Answer:
                 await self._send_at_its_turn(self._ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
-                self._start(cold)  # before waiting for the caller
+                self._start(cold)  # before the flush, which waits for the caller
             elif self.lookahead:
                 await self._frames.flush()
                 self._news.clear()
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls use up the budget: fetch one item without it.
+                # Other calls have taken the whole budget: fetch this one item without it, so that this call
+                # goes on.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -189,7 +190,7 @@ class _Answer:
             outcome = await self.lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # No await in between, so the current item asks the origin first.
+            # No await between the two calls, so that the current item asks the origin before later ones.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):

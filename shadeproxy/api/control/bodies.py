@@ -34,7 +34,7 @@ MAX_READS_BYTES = 8 * 1024 * 1024
 MAX_READS = 65_536
 """Items of one batch or locate call."""
 
-# The rule of the S3 listener: no slash, so a bucket never names a path.
+# The same rule as in the S3 listener: without a slash, a bucket's name cannot be taken for a path.
 BUCKET_PATTERN = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}$"
 
 _OLD_WARNINGS = msgspec.Meta(

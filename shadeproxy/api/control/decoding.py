@@ -58,7 +58,7 @@ def decode_columns(
         if arrays and _is_plain(rest, arrays):
             return decode(rest, kind), arrays
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
-        pass  # the whole body is decoded below, for its error text
+        pass  # decode the whole body below: its error names the place of the fault
     return decode(data, kind), {}
 
 

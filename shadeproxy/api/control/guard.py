@@ -63,5 +63,5 @@ def _by_socket_file(request: web.Request) -> bool:
 
 def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
     name = host_name(host)
-    # A page can point its own name at this machine, but it cannot choose an address.
+    # Safe: a web page can point a name of its own at this machine, but no IP address (DNS rebinding).
     return is_loopback(name) or name in allowed_hosts or address_of(name) is not None

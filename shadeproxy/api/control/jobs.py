@@ -51,7 +51,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    context.count_reads()  # so that jobs have read on by the reads that were hits
+    context.count_reads()  # hits that wait in the access log move jobs on, too
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 

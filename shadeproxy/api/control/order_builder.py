@@ -23,7 +23,7 @@ class OrderBuilder:
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")
-        # Shielded: another caller may wait for the same task.
+        # Shielded, because cancelling this caller must not cancel the task: another caller may wait for it.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]

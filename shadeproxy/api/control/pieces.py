@@ -68,7 +68,7 @@ class PieceReader:
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
-            # Most samples are whole objects: skip making, comparing and noting a span.
+            # A shortcut for whole objects, which most samples are: no span is made, compared and recorded.
             body = engine.take(handle, self.job, now_s)
         else:
             span = span_in(sample, handle.meta.size)

@@ -130,7 +130,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(hints, asked)
-        # The dataset may belong to a client that is no longer in the configuration.
+        # The dataset's namespace may be that of a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
         job = _job_context(asked, asked.job or _only_reader(hints, dataset))

@@ -112,7 +112,8 @@ class RequestAuthorizer:
         self._log.warning("answer cut", error=why)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Before the signature: the proxy's own key at the origin need not be a key of a client.
+        # Check this before the signature: the proxy signs with its own key for the origin, and no client
+        # needs to have that key.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)

@@ -37,7 +37,7 @@ async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) 
     request = call.request
     question = ForwardRequest(
         method="OPTIONS",
-        # About the bucket: its rules are the same for each of its keys.
+        # Ask about the bucket, because CORS rules are the same for all of its keys.
         ref=call.ref.beside(""),
         raw_path=f"/{quote(request.bucket, safe='-_.~:')}",
         headers=(("Origin", site), ("Access-Control-Request-Method", request.method)),

@@ -60,7 +60,7 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         ("GET", ""): Operation("GetObject", _READ, cached=True),
         ("HEAD", ""): Operation("HeadObject", _READ, cached=True),
         ("PUT", ""): Operation("PutObject", _WRITE, Touches.OBJECT),
-        # Ceph's: PUT ?append&position=N.
+        # A call of Ceph: PUT ?append&position=N.
         ("PUT", "append"): Operation("AppendObject", _WRITE, Touches.OBJECT),
         ("DELETE", ""): Operation("DeleteObject", _WRITE, Touches.OBJECT),
         ("POST", "uploads"): Operation("CreateMultipartUpload", _WRITE),

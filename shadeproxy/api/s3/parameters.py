@@ -14,7 +14,7 @@ from shadeproxy.core.errors import InvalidRequest, NotSupported
 _NONE: frozenset[str] = frozenset()
 _VERSION = frozenset({"versionId"})
 _READ = _VERSION | RESPONSE_OVERRIDES | {"partNumber"}
-# "allow-unordered" is Ceph's.
+# "allow-unordered" is a parameter of Ceph.
 _LIST = frozenset(
     {
         "allow-unordered",

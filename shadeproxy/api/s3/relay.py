@@ -48,7 +48,7 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str) -> None:
             link.close()
             if not left:
                 raise
-            # The coordinator is late with accepting.
+            # The coordinator has not accepted earlier connections yet: try again later.
             await asyncio.sleep(_CONNECT_AGAIN_S)
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
@@ -230,7 +230,7 @@ class WorkerProtocol(asyncio.Protocol):
             coordinator.pause()
         coordinator.write(raw)
         if self._lane == _GIVEN:
-            self._give_held(coordinator)  # bytes that came meanwhile
+            self._give_held(coordinator)  # send the bytes that came while it connected
 
     def _give_held(self, coordinator: "_Coordinator") -> None:
         held, self._held = self._held, b""

@@ -195,7 +195,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # it could not be cut out, so it would be remembered with the block
+            return  # such a Range cannot be cut out, so it would be remembered as part of the block
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -248,7 +248,7 @@ class RequestCache:
             return None
         try:
             span = spec.resolve(handle.meta.size)
-            if spec.first is None:  # the last bytes: only now is their first page known
+            if spec.first is None:  # a suffix range: its first page follows from the object's size
                 handle = self._engine.find_handle(ref, span.start, now_s)
                 if handle is None or spec.resolve(handle.meta.size) != span:
                     return None

@@ -40,7 +40,7 @@ class Listed(Enum):
     """The state of a cached object, by a listing."""
 
     CURRENT = auto()
-    FRESH = auto()  # current, and no check was due yet
+    FRESH = auto()  # the cached version is current, and no check was due yet
     OTHER = auto()  # another version is cached
     UNKNOWN = auto()  # nothing of it is cached, or it is being written
 
@@ -156,7 +156,7 @@ class Revalidator:
     async def _ask(self, check: _Check) -> ObjectMeta:
         ref, upstream, grant = check
         task = asyncio.current_task()
-        DEADLINE.set(None)  # the check has its own bound: others may join it
+        DEADLINE.set(None)  # other callers may join the check, so it has a time limit of its own
         try:
             if grant is Grant.GET:
                 meta = await probe_get(self._origin, ref, upstream)
@@ -178,7 +178,7 @@ class Revalidator:
         if self._checks.get(key) is task:
             del self._checks[key]
         if not task.cancelled():
-            task.exception()  # retrieve the error: every waiter may have hung up
+            task.exception()  # retrieve the error, because all callers may have gone: asyncio would log it
 
     async def _work(self) -> None:
         DEADLINE.set(None)
@@ -227,13 +227,14 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # If a reader checked it meanwhile, no reader's credentials are left.
+                # None if a reader has checked the object meanwhile: then its credentials are gone from the
+                # list.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # also an answer: the cached pages are dropped
+                pass  # the object has lost its identity: its cached pages were dropped
             except OriginError:
                 # An object that fails alone must not keep the others from being checked.
                 self._failed_in_a_row += 1

@@ -66,7 +66,7 @@ class Versions:
         """Return an object's metadata, from memory or from the record of its first page."""
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
-            # A newer answer may have come while the record was read.
+            # While the record was read, the origin may have given a newer answer.
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
@@ -170,7 +170,7 @@ class Versions:
             self._cache.mark_all_stale()
         self._verdicts = verdicts
 
-    # ------------------------------------------------------------------ news
+    # ------------------------------------------------------------------ what the origin says of versions
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
         """Record the origin's answer. Return the richer metadata of that version."""
@@ -223,7 +223,7 @@ class Versions:
 
     def end_write(self, refs: Iterable[ObjectRef]) -> None:
         self._writing.subtract(refs)
-        self._writing += Counter()  # keeps positive counts only
+        self._writing += Counter()  # adding an empty Counter drops the counts that are 0
 
     def being_written(self, ref: ObjectRef) -> bool:
         writing = self._writing

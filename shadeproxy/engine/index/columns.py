@@ -42,7 +42,7 @@ REST = np.dtype(
         ("generation", np.int64),  # plus one for every page that the slot holds
         # A slot's stamp changes whenever its page comes, moves, leaves or is marked stale.
         ("stamp", np.int64),
-        ("position", np.int32),  # in its tier's members
+        ("position", np.int32),  # position among the members of its tier
         ("unverified", np.bool_),  # body hash not checked since recovery
         ("pinned", np.bool_),  # never evicted for other pages
     ],

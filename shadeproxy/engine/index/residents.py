@@ -30,8 +30,8 @@ from shadeproxy.tiers.rows import Rows
 
 __all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
-_PINNED = -1  # in place of a position among the members
-_NOWHERE = 0  # in place of a location, until there is one
+_PINNED = -1  # stands for a position: a pinned page is no member
+_NOWHERE = 0  # stands for a location until the page has one
 
 
 class Residents:

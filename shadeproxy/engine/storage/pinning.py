@@ -76,7 +76,7 @@ class Pinning:
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         pinned = table.pinned[ready]
-        # Make room before taking it.
+        # Unpin before pinning: the bytes that become free may then be pinned.
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
         if not await self._set(ready[free], generations[free], version, pinned=False):
             return False

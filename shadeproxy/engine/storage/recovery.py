@@ -113,7 +113,7 @@ class Recovery:
         self._stale_buckets.clear()
         self._all_stale = False
 
-    # ------------------------------------------------------------------ news during recovery
+    # ------------------------------------------------------------------ changes during recovery
 
     def disown(self, object_hash: int) -> None:
         """Keep an object from being recovered, now and after a restart."""

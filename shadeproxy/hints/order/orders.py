@@ -156,7 +156,7 @@ class Orders:
             tracker.settle(now_s)
             self._read_on(tracker)
 
-    # ------------------------------------------------------------------ settling
+    # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
         """Return the order to be built for a job, or None. At most one build at a time for each job."""

@@ -34,7 +34,7 @@ class TwoQueue:
             return True
         if size > self._capacity:
             return False
-        # The ghost counts as of before this read: making room may drop it.
+        # Look at the ghosts before making room, which may drop this one.
         queue = self._main if page in self._ghosts.pages else self._new
         if queue is self._main:
             self._ghosts.remove(page)

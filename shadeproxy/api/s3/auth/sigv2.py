@@ -116,7 +116,7 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
         )
-    # As S3 does: a client whose clock is wrong is not sent to look for another fault.
+    # Check the time first, as S3 does: a client with a wrong clock then gets an error about its clock.
     if claim.signed_s is not None and abs(now_s - claim.signed_s) > MAX_SKEW_S:
         raise ClockSkew(
             "The difference between the request time and the current time is too large",
