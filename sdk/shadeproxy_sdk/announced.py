@@ -57,8 +57,8 @@ def announce(
 
 
 class Announced(Sampler[Any]):
-    """The result of ``announce``; other attributes are the sampler's. Epochs are those of ``set_epoch``, or
-    else counted.
+    """The result of ``announce``: has all attributes of the sampler. Takes epochs from ``set_epoch``, or
+    counts its iterations.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
 
 
 def _twin(sampler: Any) -> Any:
-    """Return a copy of ``sampler`` that draws the same next items and does not touch it; None if that is
-    impossible. Only exact types: a subclass may draw from anywhere.
+    """Return an independent copy of ``sampler`` that draws the same next items, or None if no such copy can
+    be made. Subclasses are not copied, because they may draw from anywhere.
     """
     kind = type(sampler)
     if kind in {DistributedSampler, SequentialSampler}:

@@ -78,8 +78,8 @@ class Announcements:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refuses ``piece``. If other pieces went before it, try once more from the
-        beginning: the proxy may have lost those.
+        """Note that the proxy refuses ``piece``. Once an epoch, begin again with its first piece, because the
+        proxy may have lost earlier ones; otherwise give the epoch's order up.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:

@@ -76,7 +76,9 @@ class BatchBuffer:
         self._final = True
 
     def lay(self, lengths: Sequence[int], allocate: Allocate) -> None:
-        """Give every sample of known length a slot, side by side; move samples that are there into theirs."""
+        """Give every sample of known length a slot in the buffer, side by side. Move samples that have
+        arrived already into their slots.
+        """
         if self._final:
             return
         self.lengths = list(lengths)

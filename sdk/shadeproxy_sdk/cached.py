@@ -65,7 +65,9 @@ def substitute(
 
 
 def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
-    """Return the samples that may be replaced in ``epoch``: one half by ``seed``; in the next the other."""
+    """Return the samples that may be replaced in ``epoch``: one half of all, drawn by ``seed``. In the next
+    epoch it is the other half.
+    """
     half: NDArray[np.bool_] = (np.random.default_rng([seed]).permutation(samples) + epoch) % 2 == 0
     return half
 
@@ -73,8 +75,8 @@ def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
 def _slots(
     values: NDArray[np.float32], yielding: NDArray[np.bool_], *, batch_size: int, share: float
 ) -> NDArray[np.int64]:
-    """Return positions to replace among those that are ``yielding``, the least of ``values`` first, and in
-    each batch at most its share.
+    """Return the positions to replace, all of them ``yielding``: those with the least ``values`` first, and
+    at most a fixed share of each batch.
     """
     places = np.flatnonzero(yielding)
     places = places[np.lexsort((places, values[places], places // batch_size))]

@@ -41,8 +41,8 @@ class CircuitBreaker:
                 self._probe_at = min(self._probe_at, self._clock() + pause_s)
 
     def ask(self) -> BreakerDecision:
-        """Return whether this request may go. A PROBE must be followed by ``failed`` or ``succeeded``, or the
-        pause begins again.
+        """Return whether this request may be sent. After PROBE the caller must call ``failed`` or
+        ``succeeded``; otherwise the pause begins again.
         """
         with self._lock:
             if self._probe_at is None:

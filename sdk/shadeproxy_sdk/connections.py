@@ -39,8 +39,8 @@ class Offers:
 
 
 class TransportState:
-    """One per process. ``proven``: located files could be read from here the last time. ``by_id``: breakers
-    that say if the proxy knows a manifest's samples by id, for each manifest by name and digest.
+    """The state of one process. ``proven``: the last attempt to read the cache's files succeeded. ``by_id``:
+    a breaker for each manifest, by name and digest, that says whether the proxy knows its samples by id.
     """
 
     def __init__(self, pause_s: float) -> None:

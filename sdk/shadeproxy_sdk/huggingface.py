@@ -169,7 +169,9 @@ def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of each next token: logits (b, t, words), labels (b, t), -100 is none."""
+    """Return for each sample the mean cross entropy of its next tokens. logits: (b, t, words); labels: (b,
+    t), where -100 marks a position without a label.
+    """
     logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]
     losses = functional.cross_entropy(logits.transpose(1, 2), coming, reduction="none", ignore_index=-100)
     return losses.sum(1) / (coming != -100).sum(1).clamp(min=1)

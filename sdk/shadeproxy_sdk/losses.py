@@ -55,8 +55,8 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return the ids of ``report`` and one loss for each: of (b, ...) losses the mean over those that mask or
-    lengths let count, nan if none does. Raises ValueError, TypeError; the text says what to pass.
+    """Return the ids of ``report``, and one loss for each: the mean of its losses in (b, ...) that ``mask``
+    or ``lengths`` select, nan if they select none. Raises ValueError, TypeError; the text says what to pass.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)

@@ -38,9 +38,9 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
-        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` when it is resumed. A
-        resumed start is due at once, because samples before it will not be read. Unsent steps of the last
-        epoch stay due.
+        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if it is resumed. A resumed
+        epoch reports its start at once, because the samples before it will not be read. Steps of the last
+        epoch that were not sent are still sent.
         """
         with self._lock:
             self._note()
@@ -71,8 +71,8 @@ class Progress:
             self._estimated_s += stall_s
 
     def told(self, position: int, stall_s: float) -> None:
-        """Set the user's ``position``, after waiting ``stall_s`` more. Estimates of this epoch from before
-        are part of that time.
+        """Set the ``position`` that the user reports, with ``stall_s`` more of waiting. That time includes
+        what was estimated for this epoch before.
         """
         with self._lock:
             self._told = position - self._start

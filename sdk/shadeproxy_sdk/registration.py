@@ -107,8 +107,8 @@ class Registration:
         return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
 
     def delete(self, path: str) -> bool:
-        """DELETE the job's ``path``. Return whether nothing is there now. Never raises, and registers
-        nothing: a job that is forgotten, or whose name belongs to another run, has nothing to delete.
+        """DELETE the job's ``path``. Return whether it is gone now. Never raises. Does not register the job:
+        one that the proxy has forgotten, or whose name another run has, has nothing to delete.
         """
         url = self._path + path
         try:

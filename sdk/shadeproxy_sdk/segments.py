@@ -82,7 +82,9 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close everything. No reader may be inside; after a fork none is, whatever the copied count says."""
+        """Close everything. Call it when no thread reads. In a forked child no thread does, although the
+        copied count may say so.
+        """
         files, self._files = self._files, OrderedDict()
         closing, self._closing = self._closing, []
         for descriptor in [*files.values(), *closing]:

@@ -47,8 +47,8 @@ class Once:
         self._covers = covers
 
     def warn(self, text: str) -> None:
-        """Log ``text`` as a warning, the first time; later ones at debug level. So are those of all
-        DataLoader workers but the first, because they notice at the same moment.
+        """Log ``text`` as a warning the first time, and at debug level afterwards. All DataLoader workers but
+        the first log at debug level from the start, because they notice the cause at the same moment.
         """
         first = not self._said.value and not _is_later_worker()
         if first:

@@ -48,8 +48,8 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def site_of(fields: Mapping[str, str], host: str) -> str | None:
-    """Return the origin of the web page that sent ``fields`` (lower-case names). "" if the page is not named;
-    None if no page sent them, or a page of ``host`` itself.
+    """Return the origin of the web page that sent a request with ``fields`` (lower-case names): "" if the
+    fields do not name it, None if no page sent the request, or a page of ``host`` itself did.
     """
     origin = fields.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():

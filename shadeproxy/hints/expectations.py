@@ -266,7 +266,9 @@ class Expectations:
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the jobs that surely made a read, if it is of their samples: named, or alone on a dataset."""
+        """Yield the jobs that surely made a read, provided that it is of their samples: the job that the read
+        names, else one that has its dataset to itself.
+        """
         if job is not None:
             if job.job in self._jobs:
                 yield self._jobs.get(job.job)

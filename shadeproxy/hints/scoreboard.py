@@ -150,8 +150,8 @@ class ScoreColumn:
         return 1.0 if score != score or not self._total > 0 else score / self.mean  # noqa: PLR0124 (nan)
 
     def drawn_weight(self, count: int) -> float:
-        """Return the mean weight of reads that are drawn by weight from ``count`` samples; of whole units
-        where samples are parts of objects. 0 where the scores say nothing.
+        """Return the mean weight of reads that are drawn by weight from ``count`` samples, or of whole units
+        if samples are parts of objects. 0 if the scores say nothing.
         """
         if not self._total > 0:
             return 0.0

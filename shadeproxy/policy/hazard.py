@@ -189,7 +189,9 @@ def _hazards(events: Table, exposure: Table) -> Table:
 
 
 def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
-    """Return events over exposure; towards ``prior`` where events are few, and below it where none came."""
+    """Return events over exposure. Few events move the result towards ``prior``, and without any it is at
+    most ``prior``.
+    """
     waited = np.maximum(exposure, 1e-9)
     weight = events / (events + _PRIOR)
     rate = weight * events / waited + (1 - weight) * np.minimum(prior, _PRIOR / waited)

@@ -69,8 +69,8 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches announced samples of ``upcoming``, and what it observes of reads (``PageObserver``) makes it
-    expect. ``start`` once, before the first read, ``aclose`` once.
+    """Fetches announced samples of ``upcoming``, and pages that the reads it observes make likely
+    (``PageObserver``). Call ``start`` once, before the first read, and ``aclose`` once.
     """
 
     def __init__(

@@ -21,7 +21,9 @@ _TABLES = {"version": "i", "reader_jobs": "u", "reader_ranks": "u", "job_names":
 
 
 def is_recording(arrays: Arrays) -> bool:
-    """Return whether these are of a proxy: for each read ``objects``, the hash of the object, and more."""
+    """Return whether these arrays are the recording of a proxy, which has the hash of the object of each read
+    in ``objects``.
+    """
     return "objects" in arrays
 
 

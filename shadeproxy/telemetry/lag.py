@@ -36,8 +36,8 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
-        """Return the upper bound of the bucket in which that share of all lags ends, 0 without any; for
-        the last bucket the longest lag.
+        """Return the upper bound of the bucket in which that share of all lags ends: 0 if there are no lags,
+        and the longest lag for the last bucket.
         """
         return self._quantile_s(self.buckets, share)
 

@@ -119,8 +119,8 @@ class FrameWriter:
             self._request.transport.abort()
 
     async def _taken(self) -> None:
-        """Wait for room, as long as the caller takes a byte in each KEEPALIVE_S. A caller that stopped would
-        keep fetched bytes, or a connection of the origin, from all others.
+        """Wait for room as long as the caller takes at least a byte in each KEEPALIVE_S. A caller that has
+        stopped is cut off: fetched bytes and connections to the origin are needed for others.
         """
         waiting_bytes = self._waiting_bytes()
         if waiting_bytes <= _LITTLE_BYTES:

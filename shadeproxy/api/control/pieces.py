@@ -50,7 +50,9 @@ class PieceReader:
     job: JobContext | None
 
     def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
-        """Return the arguments of ``engine.hit``, ``ready`` and ``locate``; None if only ``open`` can say."""
+        """Return the arguments for ``engine.hit``, ``ready`` and ``locate``, or None if the object must be
+        opened with ``open`` first.
+        """
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
             return None
@@ -84,8 +86,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether ``open`` now would save a wait later. That is so unless ``hit`` or a refusal will
-        answer, or the piece is known to be longer than ``most_bytes``.
+        """Return whether calling ``open`` now saves waiting later: not if ``hit`` or a refusal will answer,
+        nor if the piece is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:

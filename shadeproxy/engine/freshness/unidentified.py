@@ -71,8 +71,8 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Return whether ``read`` holds the whole answer to ``wanted``, which is ``needed`` where the object's
-    length is known.
+    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: that range in
+    bytes, if the object's length is known.
     """
     if read.meta.size < 0:
         return wanted is None and read.span == Span(0, ENDLESS)

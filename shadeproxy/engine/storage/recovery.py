@@ -172,8 +172,8 @@ class Recovery:
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Mark a page stale if the resident and the left-out record are two versions, neither read since
-        the start: it is not known which is right, so the origin will be asked.
+        """Mark a page stale if the resident page and the record that was left out are of two versions, and
+        neither was read since the start: which one is current is not known, so the origin will be asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:

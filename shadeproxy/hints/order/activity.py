@@ -48,16 +48,16 @@ class JobActivity:
         self.gap += (gap - self.gap) * max(_moved(reads, _PACE_READS), reads / self._measured)
 
     def ordered(self, found: int, others: int, chance: float = 0.0) -> None:
-        """Note reads that the job's order announced near its place, and others. ``chance``: share that would
-        be found there in any order; below 1.
+        """Note the numbers of reads that the order announced near the job's place, and of other reads.
+        ``chance``: the share that would be near it in an order drawn at random, below 1.
         """
         if reads := found + others:
             share = (found / reads - chance) / (1 - chance)
             self._order += (share - self._order) * _moved(reads, _TRUST_READS)
 
     def drawn(self, weights: list[float], expected: float) -> None:
-        """Note weights of samples that were read. ``expected``: their mean, were they drawn by weight; that
-        of any other reads is 1.
+        """Note the weights of samples that were read. ``expected``: the mean weight of samples drawn by
+        weight; the mean of samples read for other reasons is 1.
         """
         if expected < _LEAST_EXPECTED:
             return

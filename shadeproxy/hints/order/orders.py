@@ -46,8 +46,8 @@ class OrderState(NamedTuple):
 
 
 class JobMatch(NamedTuple):
-    """Reads of one job as its order has them. ``certain``: they are surely of that job. ``heard.found``
-    has a bit for every read.
+    """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
+    ``heard.found`` has an element for every read.
     """
 
     job: str
