@@ -56,7 +56,6 @@ TABLE = {
     "app.bus_errors": "e2e/test_truncated.py",
     "app.channel": "app/test_workers.py",
     "app.clients": "config/test_namespaces.py",
-    "app.granted": "app/test_proxy.py",
     "app.listening": "api/control/test_server.py",
     "app.media": "tiers/test_group.py",
     "app.reloadable": "app/test_workers.py",

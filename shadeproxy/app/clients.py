@@ -1,10 +1,23 @@
-"""Build the clients of the S3 listener, and their rights, from ``[auth]``."""
+"""Build the clients of the S3 listener, and their rights, from ``[auth]``; mark caches of other accounts.
+
+Law: the mark is in the state before the first read for a client with an upstream of its own. A proxy that
+starts without such clients and finds the mark checks each object with its own credentials before it answers
+from the cache.
+"""
+
+import asyncio
+from contextlib import suppress
 
 from shadeproxy.api.s3.auth.clients import ClientKey, Right
 from shadeproxy.app.origins import upstream_of
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Client
+from shadeproxy.core.errors import StateError
 from shadeproxy.core.types import OWN, SHARED, Upstream
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.state.store import StateStore
+
+_KIND, _NAME = "granted", "to clients"
 
 
 def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
@@ -34,6 +47,29 @@ def build_upstreams(settings: Settings) -> dict[str, Upstream]:
 def has_own_upstreams(settings: Settings) -> bool:
     """Return whether a client has origin rights of its own, so that each hit must be authorised."""
     return any(not client.upstream.is_shared for client in settings.auth.clients)
+
+
+class Grants:
+    """The mark in ``state`` of a cache with objects read for clients with upstreams of their own."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+
+    async def take_over(self, settings: Settings, cache: PageCache) -> None:
+        """Make the mark, or act on an earlier one, before the first request is answered."""
+        found = await asyncio.to_thread(self._state.load_all, _KIND)
+        if has_own_upstreams(settings):
+            self.note(settings)
+            with suppress(StateError):  # the store logs it and tries again
+                await self._state.flush()
+        elif found:
+            cache.mark_all_stale()
+            self._state.delete(_KIND, _NAME)
+
+    def note(self, settings: Settings) -> None:
+        """Make the mark if ``settings`` have clients with upstreams of their own."""
+        if has_own_upstreams(settings):
+            self._state.put(_KIND, _NAME, b"1")
 
 
 def _rights(client: Client) -> tuple[Right, ...]:

@@ -27,9 +27,9 @@ from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup
+from shadeproxy.app.clients import Grants
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.doubtful_jobs import DoubtfulJobs
-from shadeproxy.app.granted import Grants
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener

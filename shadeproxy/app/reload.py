@@ -17,9 +17,8 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.app.admin import Observer
-from shadeproxy.app.clients import build_upstreams, has_own_upstreams
+from shadeproxy.app.clients import Grants, build_upstreams, has_own_upstreams
 from shadeproxy.app.fitting import MemoryWatch
-from shadeproxy.app.granted import Grants
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, merge
