@@ -41,6 +41,15 @@ class History(NamedTuple):
     state: int
 
 
+class Histories(NamedTuple):
+    """Read histories of n pages: columns of shape (n,), as in ``History``."""
+
+    last: Column
+    gap: Column
+    reads: NDArray[np.intp]
+    state: NDArray[np.intp]
+
+
 def first_read(tick: float) -> History:
     """Return the history of a page that was read for the first time."""
     return History(tick, 0.0, 1, 0)

@@ -11,13 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.policy.history import History
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.history import Histories, History
 
 _WAYS = 8
 _STEPS = 12.0  # steps of the stored mean gap in an octave: each within 3 % of the gap
 _WRAP = 1 << 32
 BYTES = 12
 """Bytes of one ghost: tag, last tick (modulo 2^32), gap, reads, state and prefix."""
+
+
+Hashes = NDArray[np.uint64]
 
 
 class Ghost(NamedTuple):
@@ -78,5 +82,43 @@ class Ghosts:
         self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
+    def find_many(self, pages: Hashes, tick: float) -> Histories:
+        """Return what is known of pages, as ``find`` does; no reads where nothing is."""
+        tags, ways = self._places(pages)
+        same = self.tag[ways] == tags[:, None]
+        at = np.take_along_axis(ways, same.argmax(axis=1)[:, None], axis=1)[:, 0]
+        idle = np.uint32(int(tick) % _WRAP) - self.last[at]
+        known = same.any(axis=1) & (idle <= len(self))
+        reads = np.where(known, self.reads[at], 0).astype(np.intp)
+        gaps: Column = np.where(reads > 1, 2.0 ** (self.gap[at] / _STEPS), 0.0)
+        lasts: Column = tick - idle.astype(np.float64)
+        return Histories(lasts, gaps, reads, self.state[at].astype(np.intp))
+
+    def put_many(self, pages: Hashes, histories: Histories, prefixes: NDArray[np.integer]) -> None:
+        """Store the histories of different pages, as ``put`` does in the order of their last reads."""
+        tags, ways = self._places(pages)
+        lasts = (histories.last.astype(np.int64) % _WRAP).astype(np.uint32)
+        gaps = np.minimum(np.rint(np.log2(np.maximum(histories.gap, 1.0)) * _STEPS), 255)
+        left = np.argsort(histories.last, kind="stable")
+        while len(left):  # one page of each set at a time
+            _, firsts = np.unique(ways[left, 0], return_index=True)
+            one = left[firsts]
+            there = self.tag[ways[one]]
+            # A page that is there keeps its place, then come free ones, then those read longest ago.
+            order = (lasts[one, None] - self.last[ways[one]]).astype(np.int64)
+            order[there == 0] = _WRAP
+            order[there == tags[one, None]] = _WRAP + 1
+            at = ways[one, order.argmax(axis=1)]
+            self.tag[at], self.last[at], self.gap[at] = tags[one], lasts[one], gaps[one]
+            self.reads[at], self.state[at] = histories.reads[one], histories.state[one]
+            self.prefix[at] = prefixes[one]
+            left = np.delete(left, firsts)
+
     def _place(self, page: int) -> tuple[int, int]:
         return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+
+    def _places(self, pages: Hashes) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+        """Return the tag of each page, and the places of its set: intp[n, 8]."""
+        tags = np.maximum((pages & np.uint64(_WRAP - 1)).astype(np.uint32), 1)
+        starts = ((pages >> np.uint64(32)) * np.uint64(self._sets) >> np.uint64(32)).astype(np.intp) * _WAYS
+        return tags, starts[:, None] + np.arange(_WAYS)
