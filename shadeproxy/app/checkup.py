@@ -183,7 +183,7 @@ class Checkup:
         await self._watch_directories()
         await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
-        state_aside = await asyncio.to_thread(_like, settings.state.path / "cache.db.damaged-*")
+        state_aside = await asyncio.to_thread(_like, settings.state.path / "*.damaged-*")
         descriptors_open = await asyncio.to_thread(_descriptors_open)
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")

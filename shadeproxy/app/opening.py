@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shadeproxy.api.control.order_builder import OrderBuilder
+from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.persistence import Persistence
@@ -172,9 +173,10 @@ class PartOpener:
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         learning = WorkPool(1, "learning")
         self._stack.push_async_callback(asyncio.to_thread, learning.shutdown)
+        policy = get_policy(settings.policy.name, settings.policy.objective)
         cache = PageCache(
             media.media,
-            policy=get_policy(settings.policy.name, settings.policy.objective),
+            policy=policy,
             weights=state.hints,
             next_uses=state.hints.expectations,
             pins=state.pins.pins,
@@ -185,6 +187,8 @@ class PartOpener:
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
+        if policy.learns:
+            await self._keep_histories(cache, learning)
         cache.start_recovery()
         cache.erasing.start(self._clock)
         self._stack.push_async_callback(cache.erasing.aclose)
@@ -195,6 +199,15 @@ class PartOpener:
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.pending_segments))
         return cache
+
+    async def _keep_histories(self, cache: PageCache, pool: WorkPool) -> None:
+        settings = self._settings
+        file = HistoryFile(
+            cache, settings.state.path, page_size=settings.cache.page_size, pool=pool, clock=self._clock
+        )
+        await asyncio.to_thread(file.restore)
+        file.start()
+        self._stack.push_async_callback(file.stop)
 
     async def _recorder(self) -> Recorder | None:
         path = self._settings.telemetry.trace

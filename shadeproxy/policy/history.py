@@ -49,6 +49,10 @@ class Histories(NamedTuple):
     reads: NDArray[np.intp]
     state: NDArray[np.intp]
 
+    def at(self, places: NDArray[np.intp] | NDArray[np.bool_]) -> "Histories":
+        """Return those of some pages."""
+        return Histories(self.last[places], self.gap[places], self.reads[places], self.state[places])
+
 
 def first_read(tick: float) -> History:
     """Return the history of a page that was read for the first time."""

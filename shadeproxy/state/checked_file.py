@@ -6,8 +6,9 @@ a changed, missing or moved byte is found before a block is used; mode 0600.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from xxhash import xxh3_64
 
@@ -20,7 +21,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckedFileWriter:
-    """Writes a new file beside ``path``; ``commit`` puts it there. All calls raise StateError."""
+    """Writes a new file beside ``path``; ``commit`` puts it there, ``close`` ends it. Raises StateError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,14 +34,6 @@ class CheckedFileWriter:
         except OSError as error:
             raise _refusal(path, error) from error
         self._write(_MAGIC)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Remove what was not committed."""
-        self._file.close()
-        self._new.unlink(missing_ok=True)
 
     def add(self, block: bytes) -> None:
         """Append a block that is not empty."""
@@ -62,6 +55,13 @@ class CheckedFileWriter:
                 os.close(directory)
         except OSError as error:
             raise _refusal(self._path, error) from error
+
+    def close(self) -> None:
+        """Remove what was not committed."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
         """Write parts, and the hash of all bytes up to here: blocks cannot change places."""

@@ -2,6 +2,7 @@
 
 import os
 import random
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +13,7 @@ BLOCKS = [b"first", b"second" * 50, b"third"]
 
 
 def write(path, blocks=BLOCKS):
-    with CheckedFileWriter(path) as file:
+    with closing(CheckedFileWriter(path)) as file:
         for block in blocks:
             file.add(block)
         file.commit()
@@ -45,7 +46,7 @@ def test_only_the_owner_may_read_it(path):
 
 def test_what_is_not_committed_leaves_the_old_file(path):
     write(path, [b"old"])
-    with CheckedFileWriter(path) as file:
+    with closing(CheckedFileWriter(path)) as file:
         file.add(b"new")
     assert list(read_checked(path)) == [b"old"]
     assert list(path.parent.iterdir()) == [path]
@@ -53,7 +54,7 @@ def test_what_is_not_committed_leaves_the_old_file(path):
 
 def test_a_kill_while_it_is_written_leaves_the_old_file(path):
     write(path, [b"old"])
-    with CheckedFileWriter(path) as killed:
+    with closing(CheckedFileWriter(path)) as killed:
         killed.add(b"new")
         left = path.with_name("learnt.new").read_bytes()
     path.with_name("learnt.new").write_bytes(left)

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
 from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.hints.reuse.durable import ResidentColumns
 from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.history import History, first_read, read_again, read_again_many
+from shadeproxy.policy.history import Histories, History, first_read, read_again, read_again_many
 
 _OBSERVATIONS_PER_BATCH = 256
 _BYTES_PER_GHOST = 2048
@@ -38,8 +39,8 @@ class PageHistories:
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
         self._residents = residents
         self._off_loop = off_loop
-        self._ghosts = Ghosts(ghosts_for(capacity_bytes))
-        self._learner = ReuseLearner(seed)
+        self._ghosts = self.ghosts = Ghosts(ghosts_for(capacity_bytes))
+        self._learner = self.learner = ReuseLearner(seed)
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
@@ -112,9 +113,13 @@ class PageHistories:
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give pages of an earlier process a history, as far as their uses tell one."""
+        """Give pages of an earlier process the history that was kept, or what their uses tell of one."""
         self._fit()
         table = self._residents
+        kept = self._ghosts.find_many(page_hashes(table.object_hash[slots], table.number[slots]), tick)
+        known = kept.reads > 0
+        self._put(slots[known], kept.at(known))
+        slots = slots[~known]
         uses, idle = table.uses[slots], tick - table.last_use[slots]
         reads = np.where(uses >= 1, np.minimum(uses, 2), 0).astype(np.intp)
         span = np.maximum(table.last_use[slots] - table.admitted[slots], 1.0)
@@ -147,6 +152,19 @@ class PageHistories:
         """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
         pages = page_hashes(object_hashes, numbers).tolist()
         return np.fromiter((self._rate_of(page, tick) for page in pages), np.float64, len(pages))
+
+    @property
+    def slots(self) -> int:
+        """Number of slots of which some have a history."""
+        return len(self._reads)
+
+    def of_residents(self, start: int, stop: int) -> ResidentColumns:
+        """Return the histories of the resident pages of these slots, for the next process."""
+        table, stop = self._residents, min(stop, len(self._reads))
+        slots = start + np.flatnonzero(self._reads[start:stop])
+        histories = Histories(self._last, self._gap, self._reads, self._state).at(slots)
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        return ResidentColumns(pages, histories, self._learner.prefixes(table.group[slots]))
 
     def learn(self, tick: float) -> None:
         """Take in what was observed, and make a new table if one is due."""
@@ -192,6 +210,9 @@ class PageHistories:
 
     def _set(self, slot: int, history: History) -> None:
         self._last[slot], self._gap[slot], self._reads[slot], self._state[slot] = history
+
+    def _put(self, slots: Slots, histories: Histories) -> None:
+        self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = histories
 
     def _fit(self) -> None:
         slots = self._residents.slots

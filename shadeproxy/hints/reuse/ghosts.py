@@ -31,6 +31,17 @@ class Ghost(NamedTuple):
     prefix: int
 
 
+class GhostColumns(NamedTuple):
+    """Ghosts as they are stored; all columns of shape (n,)."""
+
+    tag: NDArray[np.uint32]
+    last: NDArray[np.uint32]
+    gap: NDArray[np.uint8]
+    reads: NDArray[np.uint8]
+    state: NDArray[np.uint8]
+    prefix: NDArray[np.uint8]
+
+
 class Ghosts:
     """Read histories by page hash, ``count`` or a little more of them."""
 
@@ -113,6 +124,21 @@ class Ghosts:
             self.reads[at], self.state[at] = histories.reads[one], histories.state[one]
             self.prefix[at] = prefixes[one]
             left = np.delete(left, firsts)
+
+    def columns(self) -> GhostColumns:
+        """Return all places, not copied; those with tag 0 are free."""
+        return GhostColumns(self.tag, self.last, self.gap, self.reads, self.state, self.prefix)
+
+    def copied(self, start: int, stop: int) -> GhostColumns:
+        """Return a copy of the places ``[start, stop)``."""
+        part = slice(start, stop)
+        bytewise = (self.gap[part], self.reads[part], self.state[part], self.prefix[part])
+        return GhostColumns(self.tag[part].copy(), self.last[part].copy(), *map(np.copy, bytewise))
+
+    def clear(self) -> None:
+        """Forget all."""
+        for column in self.columns():
+            column[:] = 0
 
     def _place(self, page: int) -> tuple[int, int]:
         return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS

@@ -6,16 +6,17 @@ alone.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample
+from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample, SampleState
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, age_bin, age_bins
 
-_MOST_PREFIXES = 64
+MOST_PREFIXES = 64
 _LEAST_READS = 1024  # of a group, and of all others, before it becomes a prefix
 _LEAST_REFRESH = 256.0
 _REFRESH_SHARE = 64  # a change of phase costs some of these shares of the cache
@@ -35,6 +36,18 @@ class Refresh:
         self.evidence.add(self.fresh)
         self.evidence.expose(self.waits, self.hazards)
         return learn(self.evidence)
+
+
+class Learnt(NamedTuple):
+    """What a learner knows, at rest. prefix_of, group_reads: by group. ``evidence`` and ``fresh`` may be in
+    use by a refresh, until the thread that runs it is free.
+    """
+
+    sample: SampleState
+    evidence: Evidence
+    fresh: Evidence
+    prefix_of: Index
+    group_reads: Column
 
 
 class ReuseLearner:
@@ -114,12 +127,29 @@ class ReuseLearner:
         self._evidence = Evidence.empty(self._prefixes)
         self._refreshing = False
 
+    def learnt(self, groups: int) -> Learnt:
+        """Return what was learnt of so many groups; the evidence is in use, see ``Learnt``."""
+        self._make_room(groups)
+        prefix_of, group_reads = self._prefix_of[:groups].copy(), self._group_reads[:groups].copy()
+        return Learnt(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
+
+    def restore(self, learnt: Learnt, groups: Index, tick: float) -> None:
+        """Go on from what an earlier learner knew at ``tick``. groups: the numbers of its groups here."""
+        self._make_room(int(groups.max(initial=0)))
+        self._prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
+        sample = learnt.sample
+        self._sample = ReuseSample.restored(sample._replace(groups=groups[sample.groups]))
+        learnt.evidence.add(learnt.fresh)
+        self._evidence, self._fresh = learnt.evidence, Evidence.empty(learnt.evidence.prefixes)
+        self._prefixes, self.hazards = learnt.evidence.prefixes, learn(learnt.evidence)
+        self._made_tick, self._due_tick = tick, tick + _LEAST_REFRESH
+
     def _split(self) -> None:
         """Make each group that is read often enough a prefix of its own."""
         total = self._group_reads.sum()
         often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
         for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
-            if self._prefixes >= _MOST_PREFIXES:
+            if self._prefixes >= MOST_PREFIXES:
                 return
             self._prefix_of[group] = self._prefixes
             self._prefixes += 1

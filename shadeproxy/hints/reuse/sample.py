@@ -6,7 +6,7 @@ would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages; 
 them leave, by their hash.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,20 @@ class Reads(NamedTuple):
     lasts: Column
 
 
+class SampleState(NamedTuple):
+    """A sample at rest. ``pages``: their mixed hashes; all columns of shape (n,), as in ``ReuseSample``."""
+
+    seed: int
+    below: int
+    pages: Hashes
+    groups: Index
+    states: Index
+    reads: Index
+    last: Column
+    gap: Column
+    seen: Column
+
+
 class ReuseSample:
     """The sampled pages. ``seed``: secret, 64 bits. ``most``: of them at once."""
 
@@ -51,6 +65,25 @@ class ReuseSample:
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def state(self) -> SampleState:
+        """Return a copy of all that the sample knows."""
+        count = len(self._at)
+        pages = np.fromiter(self._at, np.uint64, count)
+        groups, states, reads = self._groups[:count], self._states[:count], self._reads[:count]
+        last, gap, seen = np.stack([self._last[:count], self._gap[:count], self._seen[:count]])
+        counts = groups.copy(), states.copy(), reads.copy()
+        return SampleState(int(self._seed), self._below, pages, *counts, last, gap, seen)
+
+    @classmethod
+    def restored(cls, state: SampleState) -> Self:
+        """Return the sample that was in this state."""
+        sample, count = cls(state.seed), len(state.pages)
+        sample._below = state.below
+        sample._at = {page: place for place, page in enumerate(state.pages.tolist())}
+        sample._groups[:count], sample._states[:count], sample._reads[:count] = state[3:6]
+        sample._last[:count], sample._gap[:count], sample._seen[:count] = state[6:]
+        return sample
 
     def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
         """Add the evidence of reads. ``prefix_of``: by group."""
