@@ -91,6 +91,15 @@ def read_again_many(
     return more, gap, 1 + (count * GAP_OCTAVES + octave) * _RATIOS + np.where(first, 1, ratio)
 
 
+def told_by_uses(uses: Column, last_use: Column, admitted: Column) -> Histories:
+    """Return histories as far as uses since the admission tell one; columns of shape (n,), times in ticks."""
+    reads = np.clip(uses, 0, 2).astype(np.intp)
+    span = np.maximum(last_use - admitted, 1.0)
+    gap = np.where(reads == 2, span / np.maximum(uses - 1, 1), 0.0)
+    _, _, states = read_again_many(np.ones(len(gap), dtype=np.intp), np.zeros(len(gap)), gap)
+    return Histories(last_use, gap, reads, np.where(reads == 2, states, 0))
+
+
 def age_bins(ages: Column) -> NDArray[np.intp]:
     """Return the bin of each age: half octaves, by the exponent of the square."""
     squares: Column = np.maximum(ages * ages, 1.0)

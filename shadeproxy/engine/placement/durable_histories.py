@@ -83,4 +83,5 @@ def restore(
         ghosts.clear()
         raise
     histories.learner.restore(learnt, groups.of_names(head.groups).astype(np.intp), head.tick)
+    histories.restored = True
     return head.tick, "" if fits else f"{head.places:,} ghosts of a cache of another size"

@@ -15,7 +15,14 @@ from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.history import Histories, History, first_read, read_again, read_again_many
+from shadeproxy.policy.history import (
+    Histories,
+    History,
+    first_read,
+    read_again,
+    read_again_many,
+    told_by_uses,
+)
 
 _OBSERVATIONS_PER_BATCH = 256
 _BYTES_PER_GHOST = 2048
@@ -44,6 +51,8 @@ class PageHistories:
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
+        self.restored = False
+        """True if the histories of an earlier process were kept."""
 
     # ------------------------------------------------------------------ reads
 
@@ -113,23 +122,22 @@ class PageHistories:
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give pages of an earlier process the history that was kept, or what their uses tell of one."""
+        """Give pages of an earlier process the history that was kept; if none were, what their uses tell."""
         self._fit()
         table = self._residents
-        kept = self._ghosts.find_many(page_hashes(table.object_hash[slots], table.number[slots]), tick)
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        kept = self._ghosts.find_many(pages, tick)
         known = kept.reads > 0
         self._put(slots[known], kept.at(known))
-        slots = slots[~known]
-        uses, idle = table.uses[slots], tick - table.last_use[slots]
-        reads = np.where(uses >= 1, np.minimum(uses, 2), 0).astype(np.intp)
-        span = np.maximum(table.last_use[slots] - table.admitted[slots], 1.0)
-        gap = np.where(uses >= 2, span / np.maximum(uses - 1, 1), 0.0)
-        self._last[slots], self._reads[slots], self._gap[slots] = tick - idle, reads, gap
-        self._state[slots] = 0
-        again = slots[reads >= 2]
-        self._reads[again], self._gap[again], self._state[again] = read_again_many(
-            np.ones(len(again), dtype=np.intp), np.zeros(len(again)), self._gap[again]
-        )
+        slots, pages = slots[~known], pages[~known]
+        if self.restored:  # uses also count reads that were explained, which say nothing
+            self._reads[slots] = 0
+            return
+        uses = table.uses[slots].astype(np.float64)
+        told = told_by_uses(uses, table.last_use[slots], table.admitted[slots])
+        self._put(slots, told)
+        read = told.reads > 0
+        self._learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
 
     def leave(self, slot: int) -> None:
         """Keep the history of a page that loses its slot as a ghost."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample, SampleState
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
-from shadeproxy.policy.history import AGE_BINS, STATES, age_bin, age_bins
+from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
 MOST_PREFIXES = 64
 _LEAST_READS = 1024  # of a group, and of all others, before it becomes a prefix
@@ -79,6 +79,11 @@ class ReuseLearner:
             self.hazards,
             self._prefix_of,
         )
+
+    def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
+        """Take in pages that an earlier process read, so that it is seen when they are not read again."""
+        self._make_room(int(groups.max(initial=0)))
+        self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def prefixes(self, groups: NDArray[np.integer]) -> Index:
         """Return the prefix that pages of each group count to: 0 for all but those read often."""

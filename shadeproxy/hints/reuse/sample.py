@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits
-from shadeproxy.policy.history import AGE_BINS, History, first_read, read_again
+from shadeproxy.policy.history import AGE_BINS, Histories, History, first_read, read_again
 
 MOST = 16_384
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -111,6 +111,17 @@ class ReuseSample:
             waits = Waits(prefix_of[of], states, since, until)
             evidence.expose(waits, hazards)
             evidence.meet(waits.prefixes, states, until)
+
+    def enter(self, pages: Hashes, groups: Index, histories: Histories, tick: float) -> None:
+        """Let pages of which something is known wait here too, from ``tick`` on."""
+        mixed = self._mix(pages)
+        for number in np.flatnonzero(mixed < self._below if self._below < _ALL else mixed >= 0).tolist():
+            page, last, gap, reads, state = mixed.item(number), *(one.item(number) for one in histories)
+            if page not in self._at:
+                self._enter(page, groups.item(number), last)
+                if (place := self._at.get(page)) is not None:
+                    self._gap[place], self._reads[place], self._states[place] = gap, reads, state
+                    self._seen[place] = tick - last
 
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return the ticks that sampled pages have waited since evidence of them was last taken.
