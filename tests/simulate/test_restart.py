@@ -36,7 +36,7 @@ def test_when_the_data_set_changes_at_the_same_time():
     epochs = [part * 300 + random.permutation(300) for part in range(2) for _ in range(10)]
     ids = np.concatenate(epochs)
     trace = Trace(ids.astype(np.uint32), 3000, jobs=np.zeros(len(ids), np.uint8), stock=(0,))
-    for restart in (Restart(3000), Restart(8700, lost=True)):
+    for restart in (Restart(3000), Restart(3000, lost=True)):
         assert hits(trace, restart) == pytest.approx(hits(trace), abs=0.05)
 
 
