@@ -216,6 +216,7 @@ class Checkup:
             memory_error=self._reloader.memory.verdict.cause,
             memory_remedy=self._reloader.memory.verdict.remedy,
             doubtful_jobs=await self._doubtful_jobs(),
+            ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:

@@ -27,6 +27,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -206,6 +207,9 @@ class PartOpener:
             cache, settings.state.path, page_size=settings.cache.page_size, pool=pool, clock=self._clock
         )
         await asyncio.to_thread(file.restore)
+        histories = cache.placement.histories
+        self._stats.watch("ghost_bytes", lambda: float(len(histories.ghosts) * BYTES))
+        self._stats.watch("sampled_pages", lambda: float(histories.learner.sampled))
         file.start()
         self._stack.push_async_callback(file.stop)
 

@@ -11,7 +11,7 @@ from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.hints.reuse.durable import ResidentColumns
-from shadeproxy.hints.reuse.ghosts import Ghosts
+from shadeproxy.hints.reuse.ghosts import BYTES, Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
 from shadeproxy.policy.base import Column
@@ -38,6 +38,11 @@ _NEVER = History(0.0, 0.0, 0, 0)
 def ghosts_for(capacity_bytes: int) -> int:
     """Return the number of ghosts that a cache of this capacity keeps, of ``ghosts.BYTES`` each."""
     return int(min(max(capacity_bytes // _BYTES_PER_GHOST, _LEAST_GHOSTS), _MOST_GHOSTS))
+
+
+def counted_bytes(capacity_bytes: int) -> int:
+    """Return the bytes of ghosts that count against a capacity: all but the fewest that a cache ever has."""
+    return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
 
 
 class PageHistories:

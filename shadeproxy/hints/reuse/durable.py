@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.identity import GroupName
 from shadeproxy.hints.reuse.ghosts import GhostColumns, Ghosts, Hashes
-from shadeproxy.hints.reuse.learner import MOST_PREFIXES, Learnt
+from shadeproxy.hints.reuse.learner import MOST_PREFIXES, LearnerState
 from shadeproxy.hints.reuse.sample import MOST, SampleState
 from shadeproxy.policy.hazard import Evidence
 from shadeproxy.policy.history import AGE_BINS, GAP_GROUPS, MOST_READS, STATES, Histories
@@ -76,7 +76,7 @@ def load_head(data: bytes) -> Head:
     return Head(int(_number(block, "page_size")), int(_number(block, "places")), tick, groups)
 
 
-def dump_learnt(learnt: Learnt) -> bytes:
+def dump_learnt(learnt: LearnerState) -> bytes:
     """Encode what a learner knows; in the thread that runs its refreshes."""
     sample, evidence = learnt.sample, learnt.evidence.sum(learnt.fresh)
     columns = (
@@ -90,7 +90,7 @@ def dump_learnt(learnt: Learnt) -> bytes:
     return _encode("learnt", numbers, columns)
 
 
-def load_learnt(data: bytes, groups: int) -> Learnt:
+def load_learnt(data: bytes, groups: int) -> LearnerState:
     """Decode what a learner knew, of so many groups. Raises StateError."""
     block = _decode(data, "learnt")
     prefixes, halvings = int(_number(block, "prefixes")), int(_number(block, "halvings"))
@@ -118,7 +118,7 @@ def load_learnt(data: bytes, groups: int) -> Learnt:
     )
     table = (prefixes * STATES, AGE_BINS)
     events, exposure = (evidence.pop(name).reshape(table) for name in ("events", "exposure"))
-    return Learnt(
+    return LearnerState(
         state,
         Evidence(events, exposure, **evidence),
         Evidence.empty(prefixes),

@@ -38,7 +38,7 @@ class Refresh:
         return learn(self.evidence)
 
 
-class Learnt(NamedTuple):
+class LearnerState(NamedTuple):
     """What a learner knows, at rest. prefix_of, group_reads: by group. ``evidence`` and ``fresh`` may be in
     use by a refresh, until the thread that runs it is free.
     """
@@ -51,7 +51,7 @@ class Learnt(NamedTuple):
 
 
 class ReuseLearner:
-    """Learnt reuse. ``seed``: of the sample, secret."""
+    """LearnerState reuse. ``seed``: of the sample, secret."""
 
     def __init__(self, seed: int) -> None:
         self._sample = ReuseSample(seed)
@@ -132,13 +132,18 @@ class ReuseLearner:
         self._evidence = Evidence.empty(self._prefixes)
         self._refreshing = False
 
-    def learnt(self, groups: int) -> Learnt:
-        """Return what was learnt of so many groups; the evidence is in use, see ``Learnt``."""
+    @property
+    def sampled(self) -> int:
+        """Number of pages whose reads teach."""
+        return len(self._sample)
+
+    def learnt(self, groups: int) -> LearnerState:
+        """Return what was learnt of so many groups; the evidence is in use, see ``LearnerState``."""
         self._make_room(groups)
         prefix_of, group_reads = self._prefix_of[:groups].copy(), self._group_reads[:groups].copy()
-        return Learnt(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
+        return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
 
-    def restore(self, learnt: Learnt, groups: Index, tick: float) -> None:
+    def restore(self, learnt: LearnerState, groups: Index, tick: float) -> None:
         """Go on from what an earlier learner knew at ``tick``. groups: the numbers of its groups here."""
         self._make_room(int(groups.max(initial=0)))
         self._prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
