@@ -58,7 +58,6 @@ TABLE = {
     "app.clients": "config/test_namespaces.py",
     "app.granted": "app/test_proxy.py",
     "app.listening": "api/control/test_server.py",
-    "app.media": "tiers/test_group.py",
     "app.reloadable": "app/test_workers.py",
     "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",
