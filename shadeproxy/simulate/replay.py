@@ -132,7 +132,7 @@ class Replay:
             if lost
             else restarted(self._learner, self._ghosts, residents, tick, self._groups)
         )
-        next_histories = self._ghosts.find_many(self.hashes[pages], tick)
+        next_histories = Histories(*self._ghosts.find_many(self.hashes[pages], tick)[:4])
         if lost:
             next_histories = told_by_uses(*(facts[name][pages] for name in ("uses", "last_use", "admitted")))
             self._learner.enter(self.hashes[pages], self._groups[pages], next_histories, tick)

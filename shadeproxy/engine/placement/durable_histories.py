@@ -13,7 +13,7 @@ from shadeproxy.core.identity import GroupName
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.hints.reuse import durable
-from shadeproxy.hints.reuse.ghosts import GhostColumns, Ghosts
+from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
 
 MOST_GHOSTS = 1 << 24
 """Ghosts that are kept: 200 MB. Of more, about those that were read last."""
@@ -43,7 +43,7 @@ def export(
         yield _residents(histories, start)
 
 
-def _ghosts(start: int, part: GhostColumns, tick: float, longest_idle: int) -> Encode:
+def _ghosts(start: int, part: StoredGhosts, tick: float, longest_idle: int) -> Encode:
     return lambda: durable.dump_ghosts(start, part, tick, longest_idle)
 
 

@@ -133,7 +133,7 @@ class PageHistories:
         pages = page_hashes(table.object_hash[slots], table.number[slots])
         kept = self._ghosts.find_many(pages, tick)
         known = kept.reads > 0
-        self._put(slots[known], kept.at(known))
+        self._put(slots[known], Histories(*kept[:4]).at(known))
         slots, pages = slots[~known], pages[~known]
         if self.restored:  # uses also count reads that were explained, which say nothing
             self._reads[slots] = 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import StateError
 from shadeproxy.core.identity import GroupName
-from shadeproxy.hints.reuse.ghosts import GhostColumns, Ghosts, Hashes
+from shadeproxy.hints.reuse.ghosts import GhostColumns, Ghosts, Hashes, StoredGhosts
 from shadeproxy.hints.reuse.learner import MOST_PREFIXES, LearnerState
 from shadeproxy.hints.reuse.sample import MOST, SampleState
 from shadeproxy.policy.hazard import Evidence
@@ -127,7 +127,7 @@ def load_learnt(data: bytes, groups: int) -> LearnerState:
     )
 
 
-def dump_ghosts(start: int, ghosts: GhostColumns, tick: float, longest_idle: int) -> bytes:
+def dump_ghosts(start: int, ghosts: StoredGhosts, tick: float, longest_idle: int) -> bytes:
     """Encode the ghosts of places from ``start`` on that were read in the last ticks."""
     idle = np.uint32(int(tick) & 0xFFFFFFFF) - ghosts.last
     kept = (ghosts.tag != 0) & (idle <= longest_idle)
@@ -159,7 +159,7 @@ def load_histories(data: bytes, ghosts: Ghosts, *, fits: bool) -> None:
         _load_ghosts(block, ghosts.columns())
 
 
-def _load_ghosts(block: _Block, ghosts: GhostColumns) -> None:
+def _load_ghosts(block: _Block, ghosts: StoredGhosts) -> None:
     start, places = int(_number(block, "start")), int(_number(block, "places"))
     _require(0 <= start <= start + places <= len(ghosts.tag))
     bits = np.frombuffer(block.columns.get("kept", b""), np.uint8)
@@ -176,8 +176,8 @@ def _load_residents(block: _Block, ghosts: Ghosts) -> None:
     _within(found, state=STATES, reads=MOST_READS + 1, prefix=MOST_PREFIXES)
     _require(bool(np.isfinite(found["last"]).all() and np.isfinite(found["gap"]).all()))
     gap = found["gap"].astype(np.float64)
-    histories = Histories(found["last"], gap, _whole(found["reads"]), _whole(found["state"]))
-    ghosts.put_many(found["pages"], histories, found["prefix"])
+    reads, state, prefix = (_whole(found[name]) for name in ("reads", "state", "prefix"))
+    ghosts.put_all(found["pages"], GhostColumns(found["last"], gap, reads, state, prefix))
 
 
 def _encode(

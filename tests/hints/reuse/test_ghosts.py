@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shadeproxy.hints.reuse.ghosts import BYTES, Ghosts
-from shadeproxy.policy.history import Histories, History, first_read, read_again
+from shadeproxy.hints.reuse.ghosts import BYTES, GhostColumns, Ghosts
+from shadeproxy.policy.history import History, first_read, read_again
 
 
 def pages(count, seed=0):
@@ -56,7 +56,7 @@ def test_memory_is_what_is_said():
 
 
 def histories_of(found):
-    return [History(*row) for row in zip(*(column.tolist() for column in found), strict=True)]
+    return [History(*row) for row in zip(*(column.tolist() for column in found[:4]), strict=True)]
 
 
 def test_pages_together_are_stored_and_found_as_one_by_one():
@@ -71,8 +71,8 @@ def test_pages_together_are_stored_and_found_as_one_by_one():
     ]
     for page, history in zip(coming, reads, strict=True):
         one.put(page, history, 3)
-    columns = Histories(*(np.array(column) for column in zip(*reads, strict=True)))
-    many.put_many(np.array(coming, np.uint64), columns, np.full(300, 3))
+    columns = GhostColumns(*(np.array(column) for column in zip(*reads, strict=True)), np.full(300, 3))
+    many.put_all(np.array(coming, np.uint64), columns)
     asked = there + new
     found = histories_of(many.find_many(np.array(asked, np.uint64), 500.0))
     expected = [one.find(page, 500.0) for page in asked]
