@@ -57,7 +57,6 @@ TABLE = {
     "app.channel": "app/test_workers.py",
     "app.clients": "config/test_namespaces.py",
     "app.listening": "api/control/test_server.py",
-    "app.media": "tiers/test_group.py",
     "app.reloadable": "app/test_workers.py",
     "app.serve": "e2e/test_serve.py",
     "app.tier_diagnosis": "app/test_diagnosis.py",

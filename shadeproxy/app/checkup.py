@@ -183,7 +183,7 @@ class Checkup:
         await self._watch_directories()
         await self._watch_memory()
         state_error = await asyncio.to_thread(_write_error, settings.state.path)
-        state_aside = await asyncio.to_thread(_like, settings.state.path / "cache.db.damaged-*")
+        state_aside = await asyncio.to_thread(_like, settings.state.path / "*.damaged-*")
         descriptors_open = await asyncio.to_thread(_descriptors_open)
         origin = self._stats.snapshot()["origin"]
         pages = origin["by_kind"].get("get")
@@ -216,6 +216,7 @@ class Checkup:
             memory_error=self._settings.memory.verdict.cause,
             memory_remedy=self._settings.memory.verdict.remedy,
             doubtful_jobs=await self._doubtful_jobs(),
+            ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
         )
 
     async def _probe(self) -> tuple[str, OriginError | None]:

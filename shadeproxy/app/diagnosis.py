@@ -40,8 +40,8 @@ class DoubtfulJob:
 class ProxyState:
     """Facts about a proxy. ``probe``: the origin's answer to a request just now, or ``probe_error`` and
     ``probe_code``: its failure, and ``probe_hint``: what to change where no S3 server answered. ``health``:
-    ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. Times are seconds, None
-    where unknown.
+    ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``: memory of
+    read histories. Times are seconds, None where unknown.
     """
 
     status: str
@@ -72,6 +72,7 @@ class ProxyState:
     loop_lag_p99_s: float = 0.0
     probe_hint: str = ""
     unidentified: int = 0
+    ghost_bytes: int = 0
 
 
 def diagnose(facts: ProxyState) -> list[Finding]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shadeproxy.api.control.order_builder import OrderBuilder
+from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.persistence import Persistence
@@ -27,6 +28,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -180,9 +182,10 @@ class PartOpener:
         self._stack.push_async_callback(asyncio.to_thread, media.close)
         learning = WorkPool(1, "learning")
         self._stack.push_async_callback(asyncio.to_thread, learning.shutdown)
+        policy = get_policy(settings.policy.name, settings.policy.objective)
         cache = PageCache(
             media.media,
-            policy=get_policy(settings.policy.name, settings.policy.objective),
+            policy=policy,
             weights=state.hints,
             next_uses=state.hints.expectations,
             pins=state.pins.pins,
@@ -194,6 +197,8 @@ class PartOpener:
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
+        if policy.learns:
+            await self._keep_histories(cache, learning)
         cache.start_recovery()
         cache.erasing.start(self._clock)
         self._stack.push_async_callback(cache.erasing.aclose)
@@ -204,6 +209,18 @@ class PartOpener:
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.pending_segments))
         return cache
+
+    async def _keep_histories(self, cache: PageCache, pool: WorkPool) -> None:
+        settings = self._settings
+        file = HistoryFile(
+            cache, settings.state.path, page_size=settings.cache.page_size, pool=pool, clock=self._clock
+        )
+        await asyncio.to_thread(file.restore)
+        histories = cache.placement.histories
+        self._stats.watch("ghost_bytes", lambda: float(len(histories.ghosts) * BYTES))
+        self._stats.watch("sampled_pages", lambda: float(histories.learner.sampled))
+        file.start()
+        self._stack.push_async_callback(file.stop)
 
     async def _recorder(self) -> Recorder | None:
         path = self._settings.telemetry.trace

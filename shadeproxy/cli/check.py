@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
 from shadeproxy.app.fitting import judge_memory, tier_settings
+from shadeproxy.app.media import ghost_share
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
@@ -43,6 +44,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     yield _check_memory(settings)
+    yield _check_histories(settings)
     for tier in tier_settings(settings):
         yield check_tier(settings, tier)
     yield check_writable("state.path", settings.state.path)
@@ -108,6 +110,12 @@ def _check_memory(settings: Settings) -> CheckRow:
             "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
         )
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
+
+
+def _check_histories(settings: Settings) -> CheckRow:
+    total_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings))
+    taken = f"{format_size(total_bytes * ghost_share(settings))} of the capacity, in memory"
+    return CheckRow("read histories", ok=True, detail=taken if ghost_share(settings) else "take no capacity")
 
 
 def _check_port(key: str, address: Address) -> CheckRow:

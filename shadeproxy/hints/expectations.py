@@ -297,6 +297,8 @@ class Expectations:
     def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
         """Return whether a read is of a job's samples, and the weight of what was read; None: no scores."""
         scores, space = self._scores(job), self._space(job)
+        if isinstance(space, Dataset) and space.groups.find_one(object_hash) < 0:
+            return False, None  # of a hundred jobs with parts most are through here: arrays would cost 1 ms
         if isinstance(space, Dataset) and space.pages is None:
             sample = space.groups.find_one(object_hash)
             return sample >= 0, None if sample < 0 or scores is None else scores.draw_weight(sample)

@@ -29,12 +29,16 @@ def expect(jobs: Sequence[JobColumns], count: int) -> tuple[Column, Column]:
     """Return ticks until the earliest announced use, inf where there is none, and reads per tick of jobs
     that may draw the page before it: two columns of shape (count,).
     """
-    soonest, rate = np.full(count, np.inf), np.zeros(count)
-    for job in jobs:
+    rate = np.zeros(count)
+    soonest = jobs[0].distance.copy() if jobs else np.full(count, np.inf)
+    for job in jobs[1:]:
         np.minimum(soonest, job.distance, out=soonest)
     for job in jobs:
-        # A page that the order leaves out is drawn after the announced reads: 1 / (horizon + 1 / rate).
         left_out = np.isinf(job.distance)
-        drawn = np.where(job.horizon < soonest, job.draws / (1 + job.horizon * job.draws), 0.0)
-        rate += np.where(left_out, drawn, job.doubt * job.draws)
+        beside = job.doubt * job.draws
+        if left_out.any():
+            # A page that the order leaves out is drawn after the announced reads: 1 / (horizon + 1 / rate).
+            drawn = np.where(job.horizon < soonest, job.draws / (1 + job.horizon * job.draws), 0.0)
+            beside = np.where(left_out, drawn, beside)
+        rate += beside
     return soonest, rate

@@ -93,6 +93,12 @@ class Evidence:
             mine: Table = getattr(self, one.name)
             mine += getattr(other, one.name)
 
+    def sum(self, other: "Evidence") -> "Evidence":
+        """Return the sum of two, of as many prefixes."""
+        total = self.grown(self.prefixes)
+        total.add(other)
+        return total
+
     def meet(self, prefixes: Index, states: Index, ages: Column) -> None:
         """Add one read for each page, of those ages; all of shape (n,)."""
         np.add.at(self.events, (prefixes * STATES + states, age_bins(ages)), 1.0)

@@ -41,6 +41,19 @@ class History(NamedTuple):
     state: int
 
 
+class Histories(NamedTuple):
+    """Read histories of n pages: columns of shape (n,), as in ``History``."""
+
+    last: Column
+    gap: Column
+    reads: NDArray[np.intp]
+    state: NDArray[np.intp]
+
+    def at(self, places: NDArray[np.intp] | NDArray[np.bool_]) -> "Histories":
+        """Return those of some pages."""
+        return Histories(self.last[places], self.gap[places], self.reads[places], self.state[places])
+
+
 def first_read(tick: float) -> History:
     """Return the history of a page that was read for the first time."""
     return History(tick, 0.0, 1, 0)
@@ -76,6 +89,15 @@ def read_again_many(
     count = np.where(more == 2, 0, np.where(more <= 4, 1, 2))
     octave = np.clip(np.frexp(gap)[1] - 1, 0, GAP_OCTAVES - 1)
     return more, gap, 1 + (count * GAP_OCTAVES + octave) * _RATIOS + np.where(first, 1, ratio)
+
+
+def told_by_uses(uses: Column, last_use: Column, admitted: Column) -> Histories:
+    """Return histories as far as uses since the admission tell one; columns of shape (n,), times in ticks."""
+    reads = np.clip(uses, 0, 2).astype(np.intp)
+    span = np.maximum(last_use - admitted, 1.0)
+    gap = np.where(reads == 2, span / np.maximum(uses - 1, 1), 0.0)
+    _, _, states = read_again_many(np.ones(len(gap), dtype=np.intp), np.zeros(len(gap)), gap)
+    return Histories(last_use, gap, reads, np.where(reads == 2, states, 0))
 
 
 def age_bins(ages: Column) -> NDArray[np.intp]:

@@ -29,7 +29,6 @@ class TraceJobs:
         facts = read_facts(trace, hints)
         self._ids, self._job_of, self._announced = trace.ids, facts.job, facts.announced
         self._jobs = [_TraceJob(hint, trace.objects) for hint in hints]
-        self._start = 0
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Begin the block of reads ``[start, stop)``. Return which of them an order or a score explains."""
@@ -46,7 +45,12 @@ class TraceJobs:
         """Return ticks to the next announced use of ``ids``, and draws per tick, after read ``at``."""
         for job in self._jobs:
             job.advance(at)
-        return expect([job.columns(ids, at + 1.0) for job in self._jobs], len(ids))
+        return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
+
+    def restart(self) -> None:
+        """Forget how jobs have read: none counts until it reads again."""
+        for job in self._jobs:
+            job.restart()
 
 
 class _TraceJob:
@@ -55,6 +59,7 @@ class _TraceJob:
     def __init__(self, hint: JobHints, objects: int) -> None:
         self.number = hint.job
         self.done = 0
+        self.heard = True
         self._hint = hint
         count = self._never = len(hint.order)
         by_id = np.argsort(hint.order, kind="stable")
@@ -79,6 +84,9 @@ class _TraceJob:
         self._drawn_now: list[float] = []
         self._seen = 0.0
         """The tick of the latest read: activity is told of a block's reads together."""
+
+    def restart(self) -> None:
+        self._activity, self.heard = JobActivity(), False
 
     def take_scores(self, start: int) -> None:
         """Take the scores that are posted before this read of the trace."""
@@ -130,6 +138,7 @@ class _TraceJob:
         if self._coming is not None:
             self.advance(int(tick))
         if self._count:
+            self.heard = True
             self._activity.ordered(self._found, self._others, self._chance)
             self._activity.drawn(self._drawn_now, self._drawn)
             self._activity.read(self._count, tick)

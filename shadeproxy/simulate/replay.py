@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from shadeproxy.engine.index.members import Members, Slots
 from shadeproxy.engine.index.residents import NO_TIER
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
+from shadeproxy.hints.reuse.durable import ResidentColumns
 from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.default import CANDIDATE_FACTOR
 from shadeproxy.policy.hazard import LEAST_RATE
-from shadeproxy.policy.history import History, first_read, read_again
+from shadeproxy.policy.history import Histories, History, first_read, read_again, told_by_uses
 from shadeproxy.policy.select import choose_beaten
 from shadeproxy.simulate.hints import Announce, require_epochs, score_updates
 from shadeproxy.simulate.jobs import TraceJobs
+from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
 _BLOCK = 256  # reads that the learner takes in together, as in the engine
@@ -48,9 +50,17 @@ class Replay:
     """A cache of ``capacity_bytes``; ``run`` once."""
 
     def __init__(
-        self, trace: Trace, policy: Policy, capacity_bytes: int, *, announce: Announce, seed: int = 0
+        self,
+        trace: Trace,
+        policy: Policy,
+        capacity_bytes: int,
+        *,
+        announce: Announce,
+        seed: int = 0,
+        restart: Restart | None = None,
     ) -> None:
         """Raise ConfigError when the trace lacks an array that ``announce`` needs."""
+        self._restarts = restart
         objects = trace.objects
         self._trace = trace
         self._policy = policy
@@ -98,12 +108,38 @@ class Replay:
         reads = len(self._trace.ids)
         hits = np.zeros(reads, dtype=np.bool_)
         updates = self._updates
-        starts = sorted({*range(0, reads, _BLOCK), *updates})
+        restart = self._restarts
+        starts = sorted({*range(0, reads, _BLOCK), *updates, *(() if restart is None else (restart.read,))})
         for start, stop in zip(starts, [*starts[1:], reads], strict=True):
             for first, end, scores in updates.get(start, ()):
                 self._facts["weight"][first:end] = _normalised(scores)
+            if restart is not None and start == restart.read:
+                self._restart(float(start), lost=restart.lost)
             hits[start:stop] = self._read(start, stop)
         return hits
+
+    def _restart(self, tick: float, *, lost: bool) -> None:
+        """Go on as the next process does."""
+        pages, facts = self._members.slots, self._facts
+        self._observe(tick)
+        histories = Histories(
+            facts["last"], facts["gap"], facts["reads"].astype(np.intp), facts["state"].astype(np.intp)
+        )
+        known = pages[facts["reads"][pages] > 0]
+        residents = ResidentColumns(self.hashes[known], histories.at(known), np.zeros(len(known), np.intp))
+        self._learner, self._ghosts = (
+            (ReuseLearner(0), Ghosts(len(self._ghosts)))
+            if lost
+            else restarted(self._learner, self._ghosts, residents, tick, self._groups)
+        )
+        next_histories = Histories(*self._ghosts.find_many(self.hashes[pages], tick)[:4])
+        if lost:
+            next_histories = told_by_uses(*(facts[name][pages] for name in ("uses", "last_use", "admitted")))
+            self._learner.enter(self.hashes[pages], self._groups[pages], next_histories, tick)
+        for name, column in zip(Histories._fields, next_histories, strict=True):
+            facts[name][pages] = column
+        if self._jobs is not None:
+            self._jobs.restart()
 
     # ------------------------------------------------------------------ reads
 

@@ -33,6 +33,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
         "secrets",
         "bucket names",
         "memory",
+        "read histories",
         "cache.ram.path",
         "cache.disk.path",
         "state.path",
@@ -256,3 +257,10 @@ def test_tls_files(check, tmp_path):
     ((found, advice),) = failures(result)
     assert found.startswith("s3.tls: /none.pem, /none.key: [Errno 2] No such file or directory")
     assert advice == "name PEM files that fit each other"
+
+
+def test_it_says_what_read_histories_take(check):
+    assert (
+        "ok      read histories: 6.0 MiB of the capacity, in memory\n"
+        in check.run("--set", "cache.ram.capacity=1 GiB").stdout
+    )

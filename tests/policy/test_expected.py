@@ -40,3 +40,10 @@ def test_an_order_that_is_not_believed_leaves_all_pages_of_its_dataset_alike():
     job = JobColumns(np.array([50.0, 5000.0, INF]) / 1e-3, np.full(3, 1e-3), 0.0, 1.0)
     _, rate = expect([job], 3)
     assert rate == pytest.approx(np.full(3, 1e-3))
+
+
+def test_what_a_job_said_stays_as_it_is():
+    first, second = np.array([50.0, 5.0]), np.array([20.0, 70.0])
+    jobs = [JobColumns(distance, np.zeros(2), 0.0) for distance in (first, second)]
+    assert expect(jobs, 2)[0].tolist() == [20.0, 5.0]
+    assert (first.tolist(), second.tolist()) == ([50.0, 5.0], [20.0, 70.0])

@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
 from shadeproxy.engine.index.residents import Residents, Slots
-from shadeproxy.hints.reuse.ghosts import Ghosts
+from shadeproxy.hints.reuse.durable import ResidentColumns
+from shadeproxy.hints.reuse.ghosts import BYTES, Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.history import History, first_read, read_again, read_again_many
+from shadeproxy.policy.history import (
+    Histories,
+    History,
+    first_read,
+    read_again,
+    read_again_many,
+    told_by_uses,
+)
 
 _OBSERVATIONS_PER_BATCH = 256
 _BYTES_PER_GHOST = 2048
@@ -32,17 +40,24 @@ def ghosts_for(capacity_bytes: int) -> int:
     return int(min(max(capacity_bytes // _BYTES_PER_GHOST, _LEAST_GHOSTS), _MOST_GHOSTS))
 
 
+def counted_bytes(capacity_bytes: int) -> int:
+    """Return the bytes of ghosts that count against a capacity: all but the fewest that a cache ever has."""
+    return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
+
+
 class PageHistories:
     """Read histories of the pages of ``residents``, and of pages that would fit in ``capacity_bytes``."""
 
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
         self._residents = residents
         self._off_loop = off_loop
-        self._ghosts = Ghosts(ghosts_for(capacity_bytes))
-        self._learner = ReuseLearner(seed)
+        self._ghosts = self.ghosts = Ghosts(ghosts_for(capacity_bytes))
+        self._learner = self.learner = ReuseLearner(seed)
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
+        self.restored = False
+        """True if the histories of an earlier process were kept."""
 
     # ------------------------------------------------------------------ reads
 
@@ -112,19 +127,22 @@ class PageHistories:
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give pages of an earlier process a history, as far as their uses tell one."""
+        """Give pages of an earlier process the history that was kept; if none were, what their uses tell."""
         self._fit()
         table = self._residents
-        uses, idle = table.uses[slots], tick - table.last_use[slots]
-        reads = np.where(uses >= 1, np.minimum(uses, 2), 0).astype(np.intp)
-        span = np.maximum(table.last_use[slots] - table.admitted[slots], 1.0)
-        gap = np.where(uses >= 2, span / np.maximum(uses - 1, 1), 0.0)
-        self._last[slots], self._reads[slots], self._gap[slots] = tick - idle, reads, gap
-        self._state[slots] = 0
-        again = slots[reads >= 2]
-        self._reads[again], self._gap[again], self._state[again] = read_again_many(
-            np.ones(len(again), dtype=np.intp), np.zeros(len(again)), self._gap[again]
-        )
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        kept = self._ghosts.find_many(pages, tick)
+        known = kept.reads > 0
+        self._put(slots[known], Histories(*kept[:4]).at(known))
+        slots, pages = slots[~known], pages[~known]
+        if self.restored:  # uses also count reads that were explained, which say nothing
+            self._reads[slots] = 0
+            return
+        uses = table.uses[slots].astype(np.float64)
+        told = told_by_uses(uses, table.last_use[slots], table.admitted[slots])
+        self._put(slots, told)
+        read = told.reads > 0
+        self._learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
 
     def leave(self, slot: int) -> None:
         """Keep the history of a page that loses its slot as a ghost."""
@@ -147,6 +165,19 @@ class PageHistories:
         """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
         pages = page_hashes(object_hashes, numbers).tolist()
         return np.fromiter((self._rate_of(page, tick) for page in pages), np.float64, len(pages))
+
+    @property
+    def slots(self) -> int:
+        """Number of slots of which some have a history."""
+        return len(self._reads)
+
+    def of_residents(self, start: int, stop: int) -> ResidentColumns:
+        """Return the histories of the resident pages of these slots, for the next process."""
+        table, stop = self._residents, min(stop, len(self._reads))
+        slots = start + np.flatnonzero(self._reads[start:stop])
+        histories = Histories(self._last, self._gap, self._reads, self._state).at(slots)
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        return ResidentColumns(pages, histories, self._learner.prefixes(table.group[slots]))
 
     def learn(self, tick: float) -> None:
         """Take in what was observed, and make a new table if one is due."""
@@ -192,6 +223,9 @@ class PageHistories:
 
     def _set(self, slot: int, history: History) -> None:
         self._last[slot], self._gap[slot], self._reads[slot], self._state[slot] = history
+
+    def _put(self, slots: Slots, histories: Histories) -> None:
+        self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = histories
 
     def _fit(self) -> None:
         slots = self._residents.slots

@@ -61,7 +61,7 @@ class Placement:
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
         capacity_bytes = sum(tier.capacity_bytes for tier in tiers) if policy.learns else 0
-        self._histories = PageHistories(
+        self._histories = self.histories = PageHistories(
             residents, capacity_bytes, seed=int(rng.integers(1 << 62)), off_loop=off_loop
         )
         self.features = PageFeatures(

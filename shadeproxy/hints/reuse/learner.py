@@ -6,16 +6,17 @@ alone.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample
+from shadeproxy.hints.reuse.sample import Hashes, Reads, ReuseSample, SampleState
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
-from shadeproxy.policy.history import AGE_BINS, STATES, age_bin, age_bins
+from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
-_MOST_PREFIXES = 64
+MOST_PREFIXES = 64
 _LEAST_READS = 1024  # of a group, and of all others, before it becomes a prefix
 _LEAST_REFRESH = 256.0
 _REFRESH_SHARE = 64  # a change of phase costs some of these shares of the cache
@@ -37,8 +38,20 @@ class Refresh:
         return learn(self.evidence)
 
 
+class LearnerState(NamedTuple):
+    """What a learner knows, at rest. prefix_of, group_reads: by group. ``evidence`` and ``fresh`` may be in
+    use by a refresh, until the thread that runs it is free.
+    """
+
+    sample: SampleState
+    evidence: Evidence
+    fresh: Evidence
+    prefix_of: Index
+    group_reads: Column
+
+
 class ReuseLearner:
-    """Learnt reuse. ``seed``: of the sample, secret."""
+    """LearnerState reuse. ``seed``: of the sample, secret."""
 
     def __init__(self, seed: int) -> None:
         self._sample = ReuseSample(seed)
@@ -66,6 +79,11 @@ class ReuseLearner:
             self.hazards,
             self._prefix_of,
         )
+
+    def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
+        """Take in pages that an earlier process read, so that it is seen when they are not read again."""
+        self._make_room(int(groups.max(initial=0)))
+        self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def prefixes(self, groups: NDArray[np.integer]) -> Index:
         """Return the prefix that pages of each group count to: 0 for all but those read often."""
@@ -114,12 +132,34 @@ class ReuseLearner:
         self._evidence = Evidence.empty(self._prefixes)
         self._refreshing = False
 
+    @property
+    def sampled(self) -> int:
+        """Number of pages whose reads teach."""
+        return len(self._sample)
+
+    def learnt(self, groups: int) -> LearnerState:
+        """Return what was learnt of so many groups; the evidence is in use, see ``LearnerState``."""
+        self._make_room(groups)
+        prefix_of, group_reads = self._prefix_of[:groups].copy(), self._group_reads[:groups].copy()
+        return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
+
+    def restore(self, learnt: LearnerState, groups: Index, tick: float) -> None:
+        """Go on from what an earlier learner knew at ``tick``. groups: the numbers of its groups here."""
+        self._make_room(int(groups.max(initial=0)))
+        self._prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
+        sample = learnt.sample
+        self._sample = ReuseSample.restored(sample._replace(groups=groups[sample.groups]))
+        learnt.evidence.add(learnt.fresh)
+        self._evidence, self._fresh = learnt.evidence, Evidence.empty(learnt.evidence.prefixes)
+        self._prefixes, self.hazards = learnt.evidence.prefixes, learn(learnt.evidence)
+        self._made_tick, self._due_tick = tick, tick + _LEAST_REFRESH
+
     def _split(self) -> None:
         """Make each group that is read often enough a prefix of its own."""
         total = self._group_reads.sum()
         often = (self._prefix_of == 0) & (self._group_reads >= _LEAST_READS)
         for group in np.flatnonzero(often & (total - self._group_reads >= _LEAST_READS)).tolist():
-            if self._prefixes >= _MOST_PREFIXES:
+            if self._prefixes >= MOST_PREFIXES:
                 return
             self._prefix_of[group] = self._prefixes
             self._prefixes += 1

@@ -6,14 +6,14 @@ would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages; 
 them leave, by their hash.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits
-from shadeproxy.policy.history import AGE_BINS, History, first_read, read_again
+from shadeproxy.policy.history import AGE_BINS, Histories, History, first_read, read_again
 
 MOST = 16_384
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -35,6 +35,20 @@ class Reads(NamedTuple):
     lasts: Column
 
 
+class SampleState(NamedTuple):
+    """A sample at rest. ``pages``: their mixed hashes; all columns of shape (n,), as in ``ReuseSample``."""
+
+    seed: int
+    below: int
+    pages: Hashes
+    groups: Index
+    states: Index
+    reads: Index
+    last: Column
+    gap: Column
+    seen: Column
+
+
 class ReuseSample:
     """The sampled pages. ``seed``: secret, 64 bits. ``most``: of them at once."""
 
@@ -51,6 +65,25 @@ class ReuseSample:
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def state(self) -> SampleState:
+        """Return a copy of all that the sample knows."""
+        count = len(self._at)
+        pages = np.fromiter(self._at, np.uint64, count)
+        groups, states, reads = self._groups[:count], self._states[:count], self._reads[:count]
+        last, gap, seen = np.stack([self._last[:count], self._gap[:count], self._seen[:count]])
+        counts = groups.copy(), states.copy(), reads.copy()
+        return SampleState(int(self._seed), self._below, pages, *counts, last, gap, seen)
+
+    @classmethod
+    def restored(cls, state: SampleState) -> Self:
+        """Return the sample that was in this state."""
+        sample, count = cls(state.seed), len(state.pages)
+        sample._below = state.below
+        sample._at = {page: place for place, page in enumerate(state.pages.tolist())}
+        sample._groups[:count], sample._states[:count], sample._reads[:count] = state[3:6]
+        sample._last[:count], sample._gap[:count], sample._seen[:count] = state[6:]
+        return sample
 
     def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
         """Add the evidence of reads. ``prefix_of``: by group."""
@@ -78,6 +111,17 @@ class ReuseSample:
             waits = Waits(prefix_of[of], states, since, until)
             evidence.expose(waits, hazards)
             evidence.meet(waits.prefixes, states, until)
+
+    def enter(self, pages: Hashes, groups: Index, histories: Histories, tick: float) -> None:
+        """Let pages of which something is known wait here too, from ``tick`` on."""
+        mixed = self._mix(pages)
+        for number in np.flatnonzero(mixed < self._below if self._below < _ALL else mixed >= 0).tolist():
+            page, last, gap, reads, state = mixed.item(number), *(one.item(number) for one in histories)
+            if page not in self._at:
+                self._enter(page, groups.item(number), last)
+                if (place := self._at.get(page)) is not None:
+                    self._gap[place], self._reads[place], self._states[place] = gap, reads, state
+                    self._seen[place] = tick - last
 
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return the ticks that sampled pages have waited since evidence of them was last taken.

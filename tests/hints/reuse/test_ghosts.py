@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shadeproxy.hints.reuse.ghosts import BYTES, Ghosts
-from shadeproxy.policy.history import first_read, read_again
+from shadeproxy.hints.reuse.ghosts import BYTES, GhostColumns, Ghosts
+from shadeproxy.policy.history import History, first_read, read_again
 
 
 def pages(count, seed=0):
@@ -53,3 +53,42 @@ def test_memory_is_what_is_said():
     ghosts = Ghosts(8000)
     columns = (ghosts.tag, ghosts.last, ghosts.gap, ghosts.reads, ghosts.state, ghosts.prefix)
     assert sum(column.nbytes for column in columns) == BYTES * len(ghosts) == BYTES * 8000
+
+
+def histories_of(found):
+    return [History(*row) for row in zip(*(column.tolist() for column in found[:4]), strict=True)]
+
+
+def test_pages_together_are_stored_and_found_as_one_by_one():
+    one, many, random = Ghosts(1024), Ghosts(1024), np.random.default_rng(4)
+    there, new = pages(400), pages(200, seed=5)
+    for ghosts in (one, many):
+        for tick, page in enumerate(there):
+            ghosts.put(page, read_again(first_read(float(tick)), tick + 7.0), 2)
+    coming = there[::4] + new
+    reads = [
+        read_again(first_read(400.0), 410.0 + (n + gap) / 10) for n, gap in enumerate(random.random(300))
+    ]
+    for page, history in zip(coming, reads, strict=True):
+        one.put(page, history, 3)
+    columns = GhostColumns(*(np.array(column) for column in zip(*reads, strict=True)), np.full(300, 3))
+    many.put_all(np.array(coming, np.uint64), columns)
+    asked = there + new
+    found = histories_of(many.find_many(np.array(asked, np.uint64), 500.0))
+    expected = [one.find(page, 500.0) for page in asked]
+    assert [history.reads for history in found] == [
+        0 if one is None else one.history.reads for one in expected
+    ]
+    for history, ghost in zip(found, expected, strict=True):
+        assert ghost is None or history == ghost.history
+    assert 350 < sum(ghost is not None for ghost in expected) < 600, "some sets overflowed"
+    assert all(many.find(page, 500.0) == one.find(page, 500.0) for page in asked)
+
+
+def test_pages_together_are_forgotten_as_one_by_one():
+    ghosts, page = Ghosts(64), pages(1)[0]
+    ghosts.put(page, first_read(float(5 << 32)), 0)
+    asked = np.array([page], np.uint64)
+    assert ghosts.find_many(asked, float(5 << 32) + len(ghosts)).reads[0] == 1
+    assert ghosts.find_many(asked, float(5 << 32) + len(ghosts)).last[0] == float(5 << 32)
+    assert ghosts.find_many(asked, float(5 << 32) + len(ghosts) + 1).reads[0] == 0

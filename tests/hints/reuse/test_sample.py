@@ -5,6 +5,7 @@ import pytest
 
 from shadeproxy.hints.reuse.sample import Reads, ReuseSample
 from shadeproxy.policy.hazard import Evidence, Hazards
+from shadeproxy.policy.history import Histories
 
 HASHES = np.random.default_rng(0).integers(1 << 63, size=5000, dtype=np.uint64) * np.uint64(2)
 
@@ -82,3 +83,16 @@ def test_the_sample_grows_again_after_a_scan():
         sample.waiting(tick + 500, prefix_of)
     read(np.arange(100), 2.0**21 - 2.0**19)
     assert len(sample) == 100
+
+
+def test_pages_of_an_earlier_process_wait_from_now_on():
+    sample = ReuseSample(0)
+    pages = np.array([5, 6], np.uint64)
+    told = Histories(np.array([100.0, 200.0]), np.array([0.0, 50.0]), np.array([1, 2]), np.array([0, 17]))
+    sample.enter(pages, np.array([0, 0]), told, 1000.0)
+    waits = sample.waiting(1500.0, np.zeros(1, np.intp))
+    assert waits.states.tolist() == [0, 17]
+    assert waits.since.tolist() == [900.0, 800.0], "what they waited before taught already"
+    assert waits.until.tolist() == [1400.0, 1300.0]
+    sample.enter(pages, np.array([0, 0]), told, 2000.0)
+    assert sample.waiting(2000.0, np.zeros(1, np.intp)).since.tolist() == [1400.0, 1300.0]

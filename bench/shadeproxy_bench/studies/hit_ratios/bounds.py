@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
+UNDISTURBED = "undisturbed"
+"""Ours without the restart of the row."""
+
 RIVALS = ("lru", "s3-fifo", "w-tinylfu")
 """The policies whose best result is "best" in a bound."""
 
@@ -79,6 +82,14 @@ def share_of_gain(share: float) -> Bound:
         lambda results: (
             results[OURS].hits - results[LRU].hits - share * (results[MIN].hits - results[LRU].hits)
         ),
+    )
+
+
+def near_undisturbed(points: float) -> Bound:
+    """Return the bound of the hits without a restart less some points."""
+    return Bound(
+        f">= without a restart - {points:g}",
+        lambda results: results[OURS].hits - results[UNDISTURBED].hits + points,
     )
 
 

@@ -19,13 +19,15 @@ from shadeproxy.simulate.baselines.registry import BASELINES, baseline_hits
 from shadeproxy.simulate.bound import clairvoyant_hits
 from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.restart import Restart
 from shadeproxy.simulate.trace import NOBODY, Trace
-from shadeproxy_bench.studies.hit_ratios.bounds import LRU, MIN, OURS, Ratios, Results
+from shadeproxy_bench.studies.hit_ratios.bounds import LRU, MIN, OURS, UNDISTURBED, Ratios, Results
 from shadeproxy_bench.studies.hit_ratios.row import Row
 from shadeproxy_bench.studies.hit_ratios.rows import GROUPS, ROWS
 from shadeproxy_bench.tables import table
 
 OTHERS = (LRU, *BASELINES, MIN)
+_OF_OURS = (OURS, UNDISTURBED)
 _MOST_PROCESSES = 2
 _SHARE_OF_GAIN = 0.8
 
@@ -101,7 +103,8 @@ def measure(task: Task) -> Found:
     digest = _digest(trace, capacity, counted)
     known = task.known.ratios if task.known.digest == digest else {}
     found = {}
-    for name in (OURS, *OTHERS):
+    restart = Restart(len(trace.ids) // 2) if row.restarts else None
+    for name in (OURS, *OTHERS, *([UNDISTURBED] if row.restarts else [])):
         if name in known:
             found[name] = known[name]
             continue
@@ -110,8 +113,15 @@ def measure(task: Task) -> Found:
         elif name in BASELINES:
             hits = baseline_hits(name, trace, capacity)
         else:
-            policy = get_policy(task.ours if name == OURS else name, row.objective)
-            hits = Replay(trace, policy, capacity, announce=announce, seed=task.seed).run()
+            policy = get_policy(task.ours if name in _OF_OURS else name, row.objective)
+            hits = Replay(
+                trace,
+                policy,
+                capacity,
+                announce=announce,
+                seed=task.seed,
+                restart=restart if name == OURS else None,
+            ).run()
         found[name] = ratios(trace, hits, counted)
     return Found(digest, found)
 
@@ -157,7 +167,7 @@ class Kept:
         return Found(digest, {name: Ratios(*numbers) for name, numbers in found.items()})
 
     def add(self, task: Task, found: Found) -> None:
-        others = {name: list(ratios) for name, ratios in found.ratios.items() if name != OURS}
+        others = {name: list(ratios) for name, ratios in found.ratios.items() if name not in _OF_OURS}
         self._found[f"{task.row}, seed {task.seed}"] = found.digest, others
         if self._path is not None:
             self._path.write_text(json.dumps(self._found))

@@ -32,7 +32,8 @@ def of_the_client(trace: Trace) -> NDArray[np.bool_]:
 
 class Row(NamedTuple):
     """One row. ``group``: rows that are run together. ``trace``: takes ``seed``. ``cache``: places, or
-    a share of the data's bytes if below 1. ``beside``: True for a client beside a job.
+    a share of the data's bytes if below 1. ``beside``: True for a client beside a job. ``restarts``: True
+    for a restart in the middle.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Row(NamedTuple):
     counted: Counted = every_read
     objective: Objective = "bytes"
     beside: bool = False
+    restarts: bool = False
 
     @property
     def name(self) -> str:

@@ -3,10 +3,12 @@
 ``TODAY`` are ratios of the default policy before expected next uses, on these traces at seed 0.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
 from shadeproxy.policy.default import Objective
+from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.workloads import importance, lagged, uniform
 from shadeproxy_bench import interference, traffic
 from shadeproxy_bench.studies.hit_ratios.bounds import (
@@ -16,10 +18,17 @@ from shadeproxy_bench.studies.hit_ratios.bounds import (
     near_best,
     near_best_bytes,
     near_min,
+    near_undisturbed,
     share_of_gain,
     times_best,
 )
-from shadeproxy_bench.studies.hit_ratios.row import Row, later_epochs, later_quarters, of_the_client
+from shadeproxy_bench.studies.hit_ratios.row import (
+    Row,
+    every_read,
+    later_epochs,
+    later_quarters,
+    of_the_client,
+)
 
 _OBJECTS, _READS = 10_000, 200_000
 _SAMPLES = 5000
@@ -244,7 +253,39 @@ def _beside() -> list[Row]:
     ]
 
 
+def _restarts() -> list[Row]:
+    cases: list[tuple[str, Callable[..., Trace], int, str]] = [
+        ("Zipf 1", _ZIPF_1, 500, "none"),
+        ("A x5, then B x5", partial(traffic.one_after_another, 2000, 5), 2000, "none"),
+        (
+            "training beside Zipf 1, 4:1",
+            partial(traffic.training_beside_zipf, _SAMPLES, 10, share=0.8),
+            2000,
+            "none",
+        ),
+        (
+            "client after a kill: five epochs of 800",
+            partial(interference.after_a_kill, epochs=True),
+            interference.CACHE,
+            "trace",
+        ),
+    ]
+    return [
+        Row(
+            "restarts",
+            f"restart in the middle: {words}",
+            trace,
+            places,
+            (near_undisturbed(0.5),),
+            announce=announce,
+            counted=of_the_client if announce == "trace" else every_read,
+            restarts=True,
+        )
+        for words, trace, places, announce in cases
+    ]
+
+
 ROWS: dict[str, Row] = {
-    row.name: row for row in (*_stock(), *_training(), *_announced(), *_sizes(), *_beside())
+    row.name: row for row in (*_stock(), *_training(), *_announced(), *_sizes(), *_beside(), *_restarts())
 }
 GROUPS = tuple(dict.fromkeys(row.group for row in ROWS.values()))

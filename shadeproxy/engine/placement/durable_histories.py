@@ -1,0 +1,87 @@
+"""Read histories and what they taught, over a restart: as blocks of bytes, and back.
+
+Laws: plain defs, no I/O. A block is copied where the pages are used, a bounded part of them at a time, and
+encoded in another thread. Pages that were resident come back as ghosts: recovery finds them there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from shadeproxy.core.errors import StateError
+from shadeproxy.core.identity import GroupName
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.placement.histories import PageHistories
+from shadeproxy.hints.reuse import durable
+from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
+
+MOST_GHOSTS = 1 << 24
+"""Ghosts that are kept: 200 MB. Of more, about those that were read last."""
+
+_PLACES = 1 << 16  # of ghosts in a block: 0.1 ms to copy
+_SLOTS = 1 << 13
+_MEASURED = 1 << 16
+
+Encode = Callable[[], bytes]
+"""Makes one block, in the thread that makes tables."""
+
+
+def export(
+    histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
+) -> Iterator[Encode]:
+    """Yield each block, copied as it is asked for: what changes in between is in one of them or in none."""
+    ghosts, learner = histories.ghosts, histories.learner
+    histories.learn(tick)
+    head = durable.Head(page_size, len(ghosts), tick, groups)
+    yield lambda: durable.dump_head(head)
+    learnt = learner.learnt(len(groups))
+    yield lambda: durable.dump_learnt(learnt)
+    longest_idle = _longest_idle(ghosts, tick)
+    for start in range(0, len(ghosts), _PLACES):
+        yield _ghosts(start, ghosts.copied(start, start + _PLACES), tick, longest_idle)
+    for start in range(0, histories.slots, _SLOTS):
+        yield _residents(histories, start)
+
+
+def _ghosts(start: int, part: StoredGhosts, tick: float, longest_idle: int) -> Encode:
+    return lambda: durable.dump_ghosts(start, part, tick, longest_idle)
+
+
+def _residents(histories: PageHistories, start: int) -> Encode:
+    residents = histories.of_residents(start, start + _SLOTS)
+    return lambda: durable.dump_residents(residents)
+
+
+def _longest_idle(ghosts: Ghosts, tick: float) -> int:
+    """Return for how many ticks a ghost may be unread, so that at most about ``MOST_GHOSTS`` are kept."""
+    if len(ghosts) <= MOST_GHOSTS:
+        return len(ghosts)
+    some = ghosts.columns().last[:: max(len(ghosts) // _MEASURED, 1)]
+    idle = np.uint32(int(tick) & 0xFFFFFFFF) - some
+    return min(int(np.quantile(idle, MOST_GHOSTS / len(ghosts))), len(ghosts))
+
+
+def restore(
+    blocks: Iterable[bytes], histories: PageHistories, groups: PrefixGroups, page_size: int
+) -> tuple[float, str]:
+    """Restore what ``export`` made, into a cache that has no pages yet (blocking).
+
+    Return the tick, and in words what was left out, "" for nothing. Raises StateError; then all of it was.
+    """
+    ghosts, coming = histories.ghosts, iter(blocks)
+    if (first := next(coming, None)) is None:
+        return 0.0, ""
+    head = durable.load_head(first)
+    if head.page_size != page_size:
+        raise StateError(f"they are of pages of {head.page_size:,} bytes, not of {page_size:,}")
+    fits = head.places == len(ghosts)
+    try:
+        learnt = durable.load_learnt(next(coming, b""), len(head.groups))
+        for block in coming:
+            durable.load_histories(block, ghosts, fits=fits)
+    except StateError:
+        ghosts.clear()
+        raise
+    histories.learner.restore(learnt, groups.of_names(head.groups).astype(np.intp), head.tick)
+    histories.restored = True
+    return head.tick, "" if fits else f"{head.places:,} ghosts of a cache of another size"

@@ -1,0 +1,116 @@
+"""A file of checked blocks that is replaced as a whole: written now and then, read once at a start.
+
+Laws: blocking; under the file's name is the old file or the new one, never a part of one, over kill -9 too;
+a changed, missing or moved byte is found before a block is used; mode 0600.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from xxhash import xxh3_64
+
+from shadeproxy.core.errors import StateError
+
+_MAGIC = b"shadeproxy blocks 1\n"
+_LENGTH_BYTES, _HASH_BYTES = 4, 8
+_MOST_BLOCK_BYTES = 64 << 20
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+class CheckedFileWriter:
+    """Writes a new file beside ``path``; ``commit`` puts it there, ``close`` ends it. Raises StateError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f"{path.name}.new")
+        self._hash = xxh3_64()
+        self.size_bytes = 0
+        try:
+            self._file: BinaryIO = os.fdopen(os.open(self._new, _FLAGS, 0o600), "wb")
+            os.fchmod(self._file.fileno(), 0o600)
+        except OSError as error:
+            raise _refusal(path, error) from error
+        self._write(_MAGIC)
+
+    def add(self, block: bytes) -> None:
+        """Append a block that is not empty."""
+        assert 0 < len(block) <= _MOST_BLOCK_BYTES, "a block that no reader takes"
+        self._write(len(block).to_bytes(_LENGTH_BYTES, "little"), block)
+
+    def commit(self) -> None:
+        """Make the new file durable and rename it to ``path``."""
+        self._write(bytes(_LENGTH_BYTES))
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._new.replace(self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+
+    def close(self) -> None:
+        """Remove what was not committed."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._new.unlink(missing_ok=True)
+
+    def _write(self, *parts: bytes) -> None:
+        """Write parts, and the hash of all bytes up to here: blocks cannot change places."""
+        for part in parts:
+            self._hash.update(part)
+        try:
+            self._file.writelines((*parts, self._hash.digest()))
+        except OSError as error:
+            raise _refusal(self._path, error) from error
+        self.size_bytes += sum(map(len, parts)) + _HASH_BYTES
+
+
+def read_checked(path: Path) -> Iterator[bytes]:
+    """Yield the blocks of a file; none where there is no file. Raises StateError.
+
+    The last call proves that the file ends where its writer ended it.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
+    with file:
+        seen = xxh3_64()
+        _read(file, len(_MAGIC), seen, _MAGIC)
+        while length := int.from_bytes(_read(file, _LENGTH_BYTES, seen, b"", hashed=False), "little"):
+            if length > _MOST_BLOCK_BYTES:
+                raise StateError(f"{path} is damaged: a block of {length} bytes")
+            yield _read(file, length, seen, b"")
+        _read(file, 0, seen, b"")
+        if file.read(1):
+            raise StateError(f"{path} is damaged: it goes on after its end")
+
+
+def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
+    """Return the next bytes; where they are ``hashed``, check what is read up to them."""
+    try:
+        found = file.read(length)
+        seen.update(found)
+        good = len(found) == length and (not expected or found == expected)
+        if good and hashed:
+            good = file.read(_HASH_BYTES) == seen.digest()
+    except OSError as error:
+        raise StateError(f"{file.name} cannot be read: {error.strerror}") from error
+    if not good:
+        raise StateError(f"{file.name} is damaged, or cut off")
+    return found
+
+
+def _refusal(path: Path, error: OSError) -> StateError:
+    return StateError(f"{path} cannot be written: {error.strerror}")
