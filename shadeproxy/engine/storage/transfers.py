@@ -5,16 +5,17 @@ dropped while it is written loses its token and is never placed; a location is r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import ObjectMeta, Page, Source
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
@@ -38,6 +39,25 @@ class Medium:
     source: Source
     write: RunIO | None = None
     load: RunIO | None = None
+
+
+class NewPage(NamedTuple):
+    """A page that came from the origin, to be stored if it earns a place.
+
+    ``validated_s``: Unix time of the last check against the origin. ``wanted``: asked again after the write;
+    an invalidated page is not placed. ``stored``: called once, with whether the page is resident now.
+    """
+
+    page: Page
+    meta: ObjectMeta
+    body: memoryview
+    validated_s: float
+    wanted: Callable[[], bool]
+    stored: Callable[[bool], None]
+
+    @property
+    def header(self) -> RecordHeader:
+        return RecordHeader(self.page, self.meta, len(self.body), self.validated_s)
 
 
 @dataclass(slots=True)
@@ -73,7 +93,7 @@ class Transfers:
         self._stats = stats
         self._ledger = ledger
         self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
         self.on_first_use: Callable[[int], None] = lambda _slot: None
         """Called with the slot of a prefetched page when it is read for the first time."""
         self.released = [0] * len(media)
@@ -85,16 +105,15 @@ class Transfers:
         return not self._tasks and not self._unplaced
 
     async def drain(self) -> None:
-        """Wait for moves between tiers."""
+        """Wait for pages on their way into a tier."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def store(
-        self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
-    ) -> bool:
+    def store(self, slot: int, new: NewPage) -> bool | None:
         """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        ``wanted`` is called after the write. Return False if the page was not stored; its slot is then gone.
+        Return whether it was stored; None where a task writes it, which calls ``new.stored``. The slot of a
+        page that is not stored is gone.
         """
         self._unplaced[slot] = object()
         index, location = self._first_place(slot)
@@ -102,11 +121,16 @@ class Transfers:
             # Pinned pages hold their maximum already: treat it as an ordinary page.
             self._residents.holds[slot] = False
             index, location = self._first_place(slot)
-        if location is not None:
-            return await self._write(self._plan(slot, index, location, header, body), wanted)
-        self._forget(slot)
-        self._stats.record_bypass()
-        return False
+        if location is None:
+            self._forget(slot)
+            self._stats.record_bypass()
+            return False
+        plan = self._plan(slot, index, location, new.header, new.body)
+        run = self._media[index].write
+        if run is None:
+            return self._write_now(plan, new.wanted)
+        self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
+        return None
 
     def unplaced_among(self, slots: Slots) -> list[int]:
         """Return those of ``slots`` whose page is on its way into a tier."""
@@ -158,14 +182,39 @@ class Transfers:
         record_bytes = self._residents.sizes[slot]
         return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body)
 
-    async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
-        medium, stored = self._media[plan.index], False
-        tier = medium.tier
+    def _start(self, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+        task = asyncio.create_task(write)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _write_now(self, plan: Write, wanted: Callable[[], bool]) -> bool:
+        stored = False
         try:
-            await run_io(medium.write, partial(tier.write, plan.location, plan.header, plan.body))
+            self._media[plan.index].tier.write(plan.location, plan.header, plan.body)
+            stored = wanted()
+        except TierError as error:
+            self.note_failure(self._media[plan.index].tier, "write", error)
+        except BaseException:
+            self._settle(plan, stored=False)
+            raise
+        return self._settle(plan, stored=stored)
+
+    async def _write(self, plan: Write, wanted: Callable[[], bool], run: RunIO) -> bool:
+        tier, stored = self._media[plan.index].tier, False
+        try:
+            await run(partial(tier.write, plan.location, plan.header, plan.body))
             stored = wanted()
         except TierError as error:
             self.note_failure(tier, "write", error)
+        except BaseException:
+            # The erasure of what was written so far is queued behind the write.
+            self._settle(plan, stored=False)
+            raise
+        return self._settle(plan, stored=stored)
+
+    def _settle(self, plan: Write, *, stored: bool) -> bool:
+        """Place the page after its write, or give its location back. Return whether it is resident."""
         if self._unplaced.get(plan.slot) is not plan.token:
             stored = False  # dropped meanwhile; the slot may hold another page by now
         elif not stored:
@@ -178,7 +227,7 @@ class Transfers:
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes)
-        self._stats.record_admission(tier.name)
+        self._stats.record_admission(self._media[plan.index].tier.name)
         return True
 
     def place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
@@ -234,14 +283,14 @@ class Transfers:
         self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = self._plan(slot, lower, target, header, body)
-        task = asyncio.create_task(self._finish_demotion(plan))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self._demoted(plan, self._media[lower].write))
         return True
 
-    async def _finish_demotion(self, plan: Write) -> None:
+    async def _demoted(self, plan: Write, run: RunIO | None) -> bool:
         try:
-            await self._write(plan, lambda: True)
+            if run is None:
+                return self._write_now(plan, _always)
+            return await self._write(plan, _always, run)
         finally:
             self._ledger.give(plan.record_bytes)
 
@@ -271,6 +320,18 @@ class Transfers:
         """Count and log a tier's failure."""
         self._stats.record_tier_error(tier.name, kind)
         _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
+
+
+def _always() -> bool:
+    return True
+
+
+def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
+    """Pass the result of a write on: False if it was cancelled or failed in an unforeseen way."""
+    failed = task.cancelled() or task.exception() is not None
+    stored(not failed and task.result())
+    if not task.cancelled():
+        task.result()  # raises what nobody foresaw, so that the loop reports it
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
