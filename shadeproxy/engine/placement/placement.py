@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.core.off_loop import OffLoop, at_once
-from shadeproxy.engine.index.residents import Residents, Slots, page_hash
+from shadeproxy.engine.index.hash_table import page_hash, page_hashes
+from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
 from shadeproxy.engine.placement.free_runs import cheapest_run
@@ -127,6 +128,21 @@ class Placement:
         self.tick += 1
         if self._policy.learns and not explained:
             self._histories.missed(page_hash(object_hash, number), group, self.tick)
+
+    def note_misses(
+        self,
+        object_hashes: NDArray[np.uint64],
+        numbers: NDArray[np.uint32],
+        groups: NDArray[np.intp],
+        explained: NDArray[np.bool_],
+    ) -> None:
+        """Note demand reads as ``note_miss`` does, oldest first; columns of shape (n,)."""
+        ticks = self.tick + np.arange(1.0, len(numbers) + 1)
+        self.tick += len(numbers)
+        if self._policy.learns:
+            own = ~explained
+            pages = page_hashes(object_hashes, numbers)
+            self._histories.missed_many(pages[own], groups[own], ticks[own])
 
     # ------------------------------------------------------------------ decisions
 

@@ -159,8 +159,13 @@ class PageCache:
 
     def miss_many(self, misses: Sequence[tuple[ObjectRef, int, bool]]) -> None:
         """Note demand reads of missing pages, oldest first, as ``miss`` does: object, number, explained."""
-        for ref, number, explained in misses:
-            self.miss(ref, number, explained=explained)
+        refs, numbers, explained = zip(*misses, strict=True) if misses else ((), (), ())
+        self.placement.note_misses(
+            np.array([object_hash(ref) for ref in refs], np.uint64),
+            np.array(numbers, np.uint32),
+            np.array([self.groups.of(ref) for ref in refs], np.intp),
+            np.array(explained, np.bool_),
+        )
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
         """See ``PartialReads.alone``. Flush the access log first."""

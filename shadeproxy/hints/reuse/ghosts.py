@@ -11,11 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import History
 
 _WAYS = 8
 _STEPS = 12.0  # steps of the stored mean gap in an octave: each within 3 % of the gap
+_GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
+_GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
+_HALF = np.uint64(32)
+_FREE, _OWN = (
+    1 << 33,
+    1 << 34,
+)  # more than any age: a free entry is taken before the oldest, the page's own first
+Hashes = NDArray[np.uint64]
+
 BYTES = 12
 """Bytes of one ghost: tag, last tick (modulo 2^32), gap, reads, state and prefix."""
 
@@ -25,6 +35,16 @@ class Ghost(NamedTuple):
 
     history: History
     prefix: int
+
+
+class GhostColumns(NamedTuple):
+    """What is known of n pages; columns of shape (n,). ``reads``: 0 where nothing is known."""
+
+    last: Column
+    gap: Column
+    reads: NDArray[np.intp]
+    state: NDArray[np.intp]
+    prefix: NDArray[np.intp]
 
 
 class Ghosts:
@@ -59,7 +79,7 @@ class Ghosts:
         idle = (int(tick) - self._lasts[at]) % _WRAP
         if idle > len(self):
             return None
-        gap = 2.0 ** (self._gaps[at] / _STEPS) if self._reads[at] > 1 else 0.0
+        gap = _GAPS[self._gaps[at]] if self._reads[at] > 1 else 0.0
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
     def put(self, page: int, history: History, prefix: int) -> None:
@@ -78,5 +98,48 @@ class Ghosts:
         self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
+    def are_apart(self, pages: Hashes) -> bool:
+        """Return whether no two of the pages share a set: only then do many count as one by one."""
+        return len(set(self._sets_of(pages).tolist())) == len(pages)
+
+    def find_many(self, pages: Hashes, ticks: Column | float) -> GhostColumns:
+        """Return what is known of pages at their ticks, as ``find`` does."""
+        sets, tags = self._sets_of(pages), _tags_of(pages)
+        own = self.tag.reshape(-1, _WAYS)[sets] == tags[:, None]
+        at = sets * _WAYS + own.argmax(axis=1)
+        idle = _wrapped(ticks) - self.last[at]
+        known = (self.tag[at] == tags) & (idle <= len(self))
+        reads = np.where(known, self.reads[at], 0)
+        return GhostColumns(
+            ticks - idle.astype(np.float64),
+            np.where(reads > 1, _GAP_COLUMN[self.gap[at]], 0.0),
+            reads.astype(np.intp),
+            np.where(known, self.state[at], 0).astype(np.intp),
+            np.where(known, self.prefix[at], 0).astype(np.intp),
+        )
+
+    def put_many(self, pages: Hashes, ghosts: GhostColumns) -> None:
+        """Store histories as ``put`` does, of pages that ``are_apart``."""
+        sets, tags = self._sets_of(pages), _tags_of(pages)
+        last, found = _wrapped(ghosts.last), self.tag.reshape(-1, _WAYS)[sets]
+        rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
+        rank[found == 0] = _FREE
+        rank[found == tags[:, None]] = _OWN
+        at = sets * _WAYS + rank.argmax(axis=1)
+        self.tag[at], self.last[at] = tags, last
+        self.gap[at] = np.minimum(np.rint(np.log2(np.maximum(ghosts.gap, 1.0)) * _STEPS), 255)
+        self.reads[at], self.state[at], self.prefix[at] = ghosts.reads, ghosts.state, ghosts.prefix
+
+    def _sets_of(self, pages: Hashes) -> NDArray[np.intp]:
+        return ((pages >> _HALF) * np.uint64(self._sets) >> _HALF).astype(np.intp)
+
     def _place(self, page: int) -> tuple[int, int]:
         return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+
+
+def _tags_of(pages: Hashes) -> NDArray[np.uint32]:
+    return np.maximum(pages.astype(np.uint32), 1)
+
+
+def _wrapped(ticks: Column | float) -> NDArray[np.uint32]:
+    return np.asarray(ticks).astype(np.int64).astype(np.uint32)
