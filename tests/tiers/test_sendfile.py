@@ -156,3 +156,14 @@ def test_short_records_share_their_blocks(tmpfs):
         write(store, f"k{number}", bytes(9_000))
     assert store.used_bytes - empty < 8 * 10_240
     store.close()
+
+
+def test_the_place_of_a_record_that_was_sent_is_not_taken_over(tmpfs, sockets):
+    sender, _ = sockets
+    store = opened(tmpfs / "tier")
+    location = write(store, "k", os.urandom(LENGTH))
+    send_lent(store, location, sender)
+    assert store.take_over(location, LENGTH) is None
+    store.release(location)
+    location = write(store, "k", os.urandom(LENGTH))
+    assert store.take_over(location, LENGTH) is not None

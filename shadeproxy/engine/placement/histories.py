@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
-from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.hints.reuse.ghosts import GhostColumns, Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
@@ -167,6 +167,25 @@ class PageHistories:
                 self._page(slot), history, self._learner.prefix(int(self._residents.group[slot]))
             )
             self._reads[slot] = 0
+
+    def take_over(self, slots: Slots, pages: NewRows) -> None:
+        """Give slots to new pages as ``leave`` and ``enter`` would, one after another."""
+        self._fit()
+        found = self._ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)
+        self._leave_many(slots)
+        self._residents.take_over(slots, pages)
+        self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = found[:4]
+
+    def _leave_many(self, slots: Slots) -> None:
+        table, slots = self._residents, slots[self._reads[slots] > 0]
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        if not self._ghosts.are_apart(pages):
+            for slot in slots.tolist():
+                self.leave(slot)
+            return
+        prefixes = self._learner.prefixes(table.group[slots])
+        kept = (self._last[slots], self._gap[slots], self._reads[slots], self._state[slots])
+        self._ghosts.put_many(pages, GhostColumns(*kept, prefixes))
 
     # ------------------------------------------------------------------ expectations
 

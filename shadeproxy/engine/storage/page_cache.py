@@ -95,7 +95,7 @@ class PageCache:
         )
         self.listing = Listing(self.residents, self.groups, self._places, self._recovery)
         self._partial = PartialReads(self.placement, self.pins)
-        self._admission = PageAdmission(
+        self.insert_many = PageAdmission(
             self.residents,
             media,
             self.groups,
@@ -103,7 +103,7 @@ class PageCache:
             placement=self.placement,
             transfers=self.transfers,
             disown=self._recovery.disown,
-        )
+        ).insert_many
 
     # ------------------------------------------------------------------ reading
 
@@ -239,20 +239,10 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store one page as ``insert_many`` does. Return False when it was served without being stored.
-
-        A reader that no longer waits for the answer does not end the write.
-        """
+        """Store one page. Return False when it was served without being stored. Who leaves ends no write."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
         return await answer
-
-    def insert_many(self, pages: Sequence[NewPage]) -> None:
-        """Store the pages that earn a place; flush the access log first: it ranks pages by their reads.
-
-        ``NewPage.stored`` is called once for each: before this returns, or after a write that takes a task.
-        """
-        self._admission.insert_many(pages)
 
     def mark_unread(self, page: Page) -> None:
         """Mark a page that was just stored as prefetched and not read yet."""

@@ -55,10 +55,6 @@ class NewPage(NamedTuple):
     wanted: Callable[[], bool]
     stored: Callable[[bool], None]
 
-    @property
-    def header(self) -> RecordHeader:
-        return RecordHeader(self.page, self.meta, len(self.body), self.validated_s)
-
 
 @dataclass(slots=True)
 class Write:
@@ -125,12 +121,28 @@ class Transfers:
             self._forget(slot)
             self._stats.record_bypass()
             return False
-        plan = self._plan(slot, index, location, new.header, new.body)
+        plan = self._plan(
+            slot, index, location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
+        )
         run = self._media[index].write
         if run is None:
             return self._write_now(plan, new.wanted)
         self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
         return None
+
+    def store_at(self, slot: int, index: int, location: Location, new: NewPage) -> bool:
+        """Write a page in a new slot, without a task, to a place that was reserved for it; as ``store``."""
+        self._unplaced[slot] = object()
+        return self._write_now(
+            self._plan(
+                slot,
+                index,
+                location,
+                RecordHeader(new.page, new.meta, len(new.body), new.validated_s),
+                new.body,
+            ),
+            new.wanted,
+        )
 
     def unplaced_among(self, slots: Slots) -> list[int]:
         """Return those of ``slots`` whose page is on its way into a tier."""
@@ -154,6 +166,30 @@ class Transfers:
         self._release(index, location)
         self._remove(slot)
         self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def vacate(self, slots: list[int], index: int, reason: str) -> None:
+        """Count pages out whose slots and places in a tier other pages take over."""
+        for slot in self._residents.unread.intersection(slots):
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("wasted")
+        self.released[index] += len(slots)
+        for _ in slots:
+            self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def settle_many(
+        self, index: int, slots: list[int], locations: list[Location], written: list[bool]
+    ) -> None:
+        """Make pages that took places over readable where they were written; remove the others."""
+        table = self._residents
+        ready = np.array(written, np.bool_)
+        table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
+        for slot, location, stored in zip(slots, locations, written, strict=True):
+            if stored:
+                self._stats.record_admission(self._media[index].tier.name)
+            else:
+                table.abandon(slot, index)
+                self._remove(slot)
+                self._release(index, location)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
         """Note the demand reads that are the first of a prefetched page."""
@@ -187,6 +223,21 @@ class Transfers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def note_bypass(self) -> None:
+        """Count a page that is served without being stored."""
+        self._stats.record_bypass()
+
+    def write_now(self, index: int, location: Location, new: NewPage) -> bool:
+        """Write a page without a task. Return whether it is written and still wanted."""
+        try:
+            self._media[index].tier.write(
+                location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
+            )
+            return new.wanted()
+        except TierError as error:
+            self.note_failure(self._media[index].tier, "write", error)
+            return False
 
     def _write_now(self, plan: Write, wanted: Callable[[], bool]) -> bool:
         stored = False

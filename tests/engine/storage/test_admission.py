@@ -8,7 +8,9 @@ import pytest
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
+from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.storage.transfers import NewPage
+from shadeproxy.tiers.store import SegmentStore
 
 ETAG = '"v1"'
 
@@ -145,6 +147,94 @@ async def test_a_reader_that_gives_up_waiting_does_not_end_the_write(make_bench)
     await bench.cache.drain()
     assert body_of(bench, "a") == b"x" * 5000
     bench.cache.assert_quiescent()
+
+
+SMALL = 1100
+"""More pages than are all ranked for each newcomer."""
+
+
+async def full_bench(make_bench, *, policy="lru", sizes=(4000,), **options):
+    """A full tier of more than a thousand pages, and their bodies by key."""
+    bench = await make_bench(policy=policy, ram_bytes=SMALL * 5000, segment_bytes=1 << 20, **options)
+    bodies = {f"{n:05d}": (b"%05d" % n) * (sizes[n % len(sizes)] // 5) for n in range(3 * SMALL)}
+    answers = {}
+    for start in range(0, len(bodies), 40):
+        keys = list(bodies)[start : start + 40]
+        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        bench.cache.insert_many([new_page(key, answers, body=bodies[key]) for key in keys])
+    assert all(len(told) == 1 for told in answers.values())
+    return bench, bodies, answers
+
+
+@pytest.mark.parametrize("sizes", [(4000,), (1000, 3000, 7000, 300, 6000)])
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_bench, policy, sizes):
+    bench, bodies, answers = await full_bench(make_bench, policy=policy, sizes=sizes)
+    bench.cache.assert_quiescent()
+    assert len(bench.cache.residents) > 1024
+    resident = {key: body for key in bodies if (body := body_of(bench, key)) is not None}
+    assert len(resident) == len(bench.cache.residents)
+    assert all(body == bodies[key] for key, body in resident.items())
+    if policy == "lru":
+        assert all(told == [True] for told in answers.values())
+        assert sum(key in resident for key in list(bodies)[-600:]) > 570
+    stats = bench.stats
+    assert stats.tiers["ram"].admissions == sum(told == [True] for told in answers.values())
+    left = sum(stats.tiers["ram"].evictions.values())
+    assert stats.tiers["ram"].admissions - left == len(resident)
+
+
+async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
+    bench, bodies, _ = await full_bench(make_bench)
+    views = {key: bench.cache.view_now(Page(ObjectRef("b", key), ETAG, 0)) for key in bodies}
+    views = {key: view for key, view in views.items() if view is not None}
+    answers, more = {}, [f"new{n}" for n in range(SMALL // 2)]
+    for key in more:
+        bench.cache.miss(ObjectRef("b", key), 0, explained=False)
+        bench.cache.insert_many([new_page(key, answers, body=b"n" * 4000)])
+    assert all(bytes(view) == bodies[key] for key, view in views.items())
+    views.clear()
+    bench.cache.assert_quiescent()
+
+
+@pytest.mark.parametrize("fails", ["write", "wanted", "unforeseen"])
+async def test_a_page_whose_write_fails_leaves_its_place(make_bench, monkeypatch, fails):
+    bench, _, _ = await full_bench(make_bench)
+    tier, write = bench.cache.media[0].tier, SegmentStore.write
+    answers, keys, before = {}, [f"new{n}" for n in range(8)], len(bench.cache.residents)
+
+    def failing(location, header, body):
+        if header.page.ref.key == "new3":
+            raise TierError("no") if fails == "write" else ValueError("a fault")
+        write(tier, location, header, body)
+
+    if fails != "wanted":
+        monkeypatch.setattr(tier, "write", failing)
+    pages = [
+        new_page(key, answers, body=b"n" * 4000, wanted=lambda key=key: fails != "wanted" or key != "new3")
+        for key in keys
+    ]
+    if fails == "unforeseen":
+        with pytest.raises(ValueError, match="a fault"):
+            bench.cache.insert_many(pages)
+    else:
+        bench.cache.insert_many(pages)
+        assert [key for key in keys if answers[key] == [False]] == ["new3"]
+        assert len(bench.cache.residents) >= before - 1
+    assert all(len(answers[key]) == 1 for key in keys)
+    assert all((body_of(bench, key) is not None) is answers[key][0] for key in keys)
+    bench.cache.assert_quiescent()
+
+
+async def test_a_worker_finds_pages_that_took_over_and_not_those_that_left(make_bench):
+    share = Share.create()
+    bench, bodies, _ = await full_bench(make_bench, share=share)
+    table = bench.cache.residents
+    for key in bodies:
+        hashed = object_hash(ObjectRef("b", key))
+        slot, found = table.first_page(hashed), share.candidates(hashed, 0)
+        mine = [one for one in found if table.object_hash[one] == hashed and table.tier[one] == 0]
+        assert mine == ([] if slot is None else [slot]) or (slot is not None and len(found) == 8)
 
 
 @pytest.mark.parametrize("policy", ["default", "lru"])
