@@ -26,7 +26,9 @@ _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
 _BATCHES_PER_REFRESH = 16  # of many hits a second: a table then serves for seconds
 _LEAST_SLOTS = 1024
-_WORTH_COLUMNS = 4  # pages: fewer cost less one by one
+WORTH_COLUMNS = 4
+"""Pages of which columns are made: fewer cost less one by one."""
+
 _NEVER = History(0.0, 0.0, 0, 0)
 
 
@@ -112,7 +114,7 @@ class PageHistories:
         while start < count:
             # A table that is made in between counts for the rest.
             part = slice(start, min(start + _OBSERVATIONS_PER_BATCH - len(self._observed), count))
-            if part.stop - start < _WORTH_COLUMNS or not self._ghosts.are_apart(pages[part]):
+            if part.stop - start < WORTH_COLUMNS or not self._ghosts.are_apart(pages[part]):
                 for page, group, tick in _rows(pages[part], groups[part], ticks[part]):
                     self.missed(page, group, tick)
             else:
@@ -199,7 +201,7 @@ class PageHistories:
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
         """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
         pages = page_hashes(object_hashes, numbers)
-        if len(pages) < _WORTH_COLUMNS:
+        if len(pages) < WORTH_COLUMNS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
         ghosts = self._ghosts.find_many(pages, tick)
         rates = self._learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)

@@ -18,6 +18,7 @@ from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NewRows, Residents
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE, UNFIT
+from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
@@ -90,7 +91,8 @@ class PageAdmission:
     def _may_take_over(self, pages: Sequence[NewPage]) -> bool:
         """Return whether pages may take over the places of victims: without a task, and each page once."""
         return (
-            self._media[0].write is None
+            len(pages) >= WORTH_COLUMNS
+            and self._media[0].write is None
             and not self._pins.any
             and len({(new.page.ref, new.page.number) for new in pages}) == len(pages)
         )

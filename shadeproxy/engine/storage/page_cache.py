@@ -20,6 +20,7 @@ from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
+from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.page_features import WeightSource
 from shadeproxy.engine.placement.partial_reads import PartialReads
 from shadeproxy.engine.placement.pins import Pins
@@ -159,7 +160,11 @@ class PageCache:
 
     def miss_many(self, misses: Sequence[tuple[ObjectRef, int, bool]]) -> None:
         """Note demand reads of missing pages, oldest first, as ``miss`` does: object, number, explained."""
-        refs, numbers, explained = zip(*misses, strict=True) if misses else ((), (), ())
+        if len(misses) < WORTH_COLUMNS:
+            for ref, number, told in misses:
+                self.miss(ref, number, explained=told)
+            return
+        refs, numbers, explained = zip(*misses, strict=True)
         self.placement.note_misses(
             np.array([object_hash(ref) for ref in refs], np.uint64),
             np.array(numbers, np.uint32),

@@ -188,10 +188,10 @@ async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
     bench, bodies, _ = await full_bench(make_bench)
     views = {key: bench.cache.view_now(Page(ObjectRef("b", key), ETAG, 0)) for key in bodies}
     views = {key: view for key, view in views.items() if view is not None}
-    answers, more = {}, [f"new{n}" for n in range(SMALL // 2)]
-    for key in more:
-        bench.cache.miss(ObjectRef("b", key), 0, explained=False)
-        bench.cache.insert_many([new_page(key, answers, body=b"n" * 4000)])
+    for turn in range(SMALL // 16):
+        keys, answers = [f"{turn}-{n}" for n in range(8)], {}
+        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        bench.cache.insert_many([new_page(key, answers, body=b"n" * 4000) for key in keys])
     assert all(bytes(view) == bodies[key] for key, view in views.items())
     views.clear()
     bench.cache.assert_quiescent()
