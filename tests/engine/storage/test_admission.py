@@ -226,15 +226,24 @@ async def test_a_page_whose_write_fails_leaves_its_place(make_bench, monkeypatch
     bench.cache.assert_quiescent()
 
 
-async def test_a_worker_finds_pages_that_took_over_and_not_those_that_left(make_bench):
+async def test_workers_are_shown_the_pages_that_took_over_and_none_that_left(make_bench):
     share = Share.create()
-    bench, bodies, _ = await full_bench(make_bench, share=share)
+    bench, _, _ = await full_bench(make_bench, share=share)
+    shown = np.frombuffer(share._shown, np.int32)
+    assert sorted(shown[shown > 0] - 1) == bench.cache.residents.ready().tolist()
+
+
+async def test_a_slot_that_was_taken_over_has_another_generation_and_stamp(make_bench):
+    """So that a read of the old page, noted late, does not count for the new one."""
+    bench, _, _ = await full_bench(make_bench)
     table = bench.cache.residents
-    for key in bodies:
-        hashed = object_hash(ObjectRef("b", key))
-        slot, found = table.first_page(hashed), share.candidates(hashed, 0)
-        mine = [one for one in found if table.object_hash[one] == hashed and table.tier[one] == 0]
-        assert mine == ([] if slot is None else [slot]) or (slot is not None and len(found) == 8)
+    before = {name: getattr(table, name).copy() for name in ("object_hash", "generation", "stamp")}
+    keys = [f"new{n}" for n in range(16)]
+    bench.cache.insert_many([new_page(key, {}, body=b"n" * 4000) for key in keys])
+    changed = np.flatnonzero(table.object_hash != before["object_hash"])
+    assert len(changed) == len(keys)
+    assert (table.generation[changed] > before["generation"][changed]).all()
+    assert (table.stamp[changed] > before["stamp"][changed]).all()
 
 
 @pytest.mark.parametrize("policy", ["default", "lru"])
