@@ -14,8 +14,11 @@ GroupName = tuple[str, str, str]
 """Bucket, the key's first segment with its slash ("" for a key without one), and the namespace."""
 
 
+@lru_cache(maxsize=1024)
 def object_hash(ref: ObjectRef) -> int:
     """Hash bucket, NUL and key in UTF-8 with xxh3-64 into an unsigned 64-bit integer.
+
+    The last results are kept, because one read asks for the same hash several times.
 
     A key that is not valid UTF-8 on the wire keeps its octets (surrogateescape). The namespace is the seed, 0
     for the proxy's own, so equal names in two namespaces have different hashes.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.engine.index.members import Members, Slots
 from shadeproxy.engine.index.residents import NO_TIER
-from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
+from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions, draw_to_rank
 from shadeproxy.hints.reuse.durable import ResidentColumns
 from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
@@ -78,6 +78,7 @@ class Replay:
         # The columns of ``Drawable``: an id keeps its page, so its generation never changes.
         self.tier = np.full(objects, NO_TIER, dtype=np.int8)
         self.generation = np.zeros(objects, dtype=np.int64)
+        self.location = np.zeros(objects, dtype=np.int64)  # only bytes are counted, any place will do
         self.last_use = self._facts["last_use"]
         # An element of a memoryview takes a third of the time of one of an ndarray, to read and to write.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
@@ -243,7 +244,7 @@ class Replay:
 
     def _draw(self) -> int:
         members = self._members.slots
-        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
+        drawn = draw_to_rank(self._rng, members)
         keys = self._policy.key(self._columns(drawn))
         named = self._drawn.renew(drawn, keys, self._tick)
         self._keys_when_drawn[drawn[named]] = keys[named]

@@ -15,6 +15,7 @@ _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
 # Share of the capacity by which a tier shrinks each time the medium reports that it is full.
 _STEP_SHARE = 64
+_MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class Health:
@@ -32,6 +33,8 @@ class Health:
         self._step_bytes = capacity_bytes // _STEP_SHARE
         self._min_free_bytes = min_free_bytes
         self._in_a_row = 0
+        self._unmeasured_bytes = 0
+        self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
 
     def note_success(self) -> None:
         """Reset the count of failures in a row after a successful write."""
@@ -50,6 +53,14 @@ class Health:
         if self.disabled_reason is None and (error.errno in _FINAL or self._in_a_row >= _MOST_FAILURES):
             self.disabled_reason = f"tier {self._name} takes no more pages: {error.strerror}"
             _logger.error("%s", self.disabled_reason)
+
+    def is_due(self, record_bytes: int) -> bool:
+        """Count bytes that are about to be written. Return whether it is time for ``measure``."""
+        self._unmeasured_bytes += record_bytes
+        if self._unmeasured_bytes < self._measure_every_bytes:
+            return False
+        self._unmeasured_bytes = 0
+        return True
 
     def measure(self, descriptor: int, held_bytes: int) -> None:
         """Set the ceiling from the free space beside a tier that holds ``held_bytes``. Raises OSError."""

@@ -37,6 +37,13 @@ class ViewPins:
         reference = self._arrays.get(location)
         return None if reference is None else reference()
 
+    def forget(self, location: Location) -> bool:
+        """Forget ``location`` unless a view of it lives. Return whether it is forgotten."""
+        if self.find(location) is not None:
+            return False
+        self._arrays.pop(location, None)
+        return True
+
     def add(self, location: Location, body: _Bytes) -> None:
         """Watch ``body``, whose views are about to be handed out."""
         if len(self._arrays) >= self._sweep_at:

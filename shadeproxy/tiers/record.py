@@ -54,6 +54,7 @@ _NAMESPACE_NAMES_DECODER = msgspec.msgpack.Decoder(tuple[str, str, str, bytes, i
 # MD5 entity tags, of one part or of several ("<hex>-12"), are stored as 16 bytes.
 _HEX_ETAG = re.compile(r'"([0-9a-f]{32})(-\d+)?"')
 _META_LIMIT_BYTES = 0xFFFF
+_MOST_REMEMBERED = 64
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
 """Nearly every header with its meta fits into this; a longer one is read again."""
@@ -120,22 +121,24 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
 
 
 class MetaEncoder:
-    """``encode_meta`` with a memory of the last result: a caller asks for the length, then writes the same
-    meta.
+    """``encode_meta`` with a memory of the last results: a caller asks for the lengths of the records of a
+    turn, then writes the same metas.
 
-    Several threads use it, so the last result is stored as one tuple.
+    Several threads use it, so a result is stored as one tuple.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Page | None, ObjectMeta | None, bytes] = (None, None, b"")
+        self._last: dict[int, tuple[Page, ObjectMeta, bytes]] = {}
 
     def encode(self, page: Page, meta: ObjectMeta) -> bytes:
         """Return the meta bytes; see ``encode_meta``."""
-        last_page, last_meta, raw = self._last
-        if page is last_page and meta is last_meta:
-            return raw
+        known = self._last.get(id(page))
+        if known is not None and page is known[0] and meta is known[1]:
+            return known[2]
         raw = encode_meta(page, meta)
-        self._last = page, meta, raw
+        if len(self._last) >= _MOST_REMEMBERED:
+            self._last.clear()
+        self._last[id(page)] = page, meta, raw
         return raw
 
 

@@ -194,6 +194,10 @@ class Segment:
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._sent[first:last] = b"\x01" * (last - first)
 
+    def was_sent(self, offset: int, length: int) -> bool:
+        """Return whether any block of these bytes was sent by sendfile since it was last a hole."""
+        return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
+
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
         """Turn the sent slack of a range, which may not be overwritten, to holes, like ``give_back``."""
         runs: list[BlockRange] = []

@@ -137,6 +137,27 @@ class Space:
             return start, taken
         return None
 
+    def shorten(self, address: int, units: int, kept: int) -> int:
+        """Free the end of a record's room, none of which was sent, unless it is too short for any record.
+
+        ``kept``: units to keep, at the least. Return how many it keeps.
+        """
+        kept = max(kept, LEAST_UNITS)
+        if units - kept < LEAST_UNITS:
+            return units
+        self._free.add(address + kept, units - kept)
+        segment, unit = self.segments[number_of(address)], unit_of(address)
+        # The block in which the shorter record ends stays counted for it.
+        own_stop = -(-(unit + kept) // UNITS_PER_BLOCK) * UNITS_PER_BLOCK
+        if own_stop < unit + units:
+            blocks = segment.vacate(own_stop, unit + units - own_stop)
+            segment.records += 1  # it is still there
+            freed_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
+            self.used_bytes -= freed_bytes
+            self.slack_bytes += freed_bytes
+            self._slack.append((segment, blocks))
+        return kept
+
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
         """Free the room of a record. Return its segment, and the blocks that must be punched in any case."""
         segment = self.segments[number_of(address)]

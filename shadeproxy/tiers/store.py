@@ -47,7 +47,6 @@ Arguments = TypeVarTuple("Arguments")
 
 _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
-_MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class SegmentStore:
@@ -97,8 +96,6 @@ class SegmentStore:
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: HeldDirectory | None = None
         self._store_id = 0
-        self._unmeasured_bytes = 0
-        self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
         self._sendfile, self._encoder = sendfile, MetaEncoder()
 
     # ------------------------------------------------------------------ owner's thread: facts
@@ -182,8 +179,7 @@ class SegmentStore:
         """Close the files and unlock, as soon as everything given to ``submit`` before has run."""
         try:
             self._submit(partial(self._close, pages))
-        except RuntimeError:
-            # The executor behind ``submit`` was shut down, so it has run everything.
+        except RuntimeError:  # the executor behind ``submit`` was shut down, so it has run everything
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
@@ -227,6 +223,19 @@ class SegmentStore:
         if not space.empty_segments:
             self._prepare_segment()
         return pack(*extent)
+
+    def take_over(self, location: Location, record_bytes: int) -> Location | None:
+        self._watch_room(record_bytes)
+        segment, offset, room_bytes = self._resolve(location)
+        shrinks = self._health.disabled_reason or self._space.claimed_bytes > self._space.limit_bytes
+        unfit = record_bytes > room_bytes or segment.was_sent(offset, room_bytes)
+        if shrinks or unfit or not self._pins.forget(location):
+            return None
+        self._try(self.erasures.erase, segment, offset)
+        address, units = unpack(location)
+        if (kept := self._space.shorten(address, units, -(-record_bytes // UNIT_BYTES))) < units:
+            self._punch(self._space.trim())
+        return pack(address, kept)
 
     def pin(self, location: Location) -> memoryview:
         """Return a read-only view of the body. Raises TierError when the record is not there."""
@@ -296,9 +305,7 @@ class SegmentStore:
         return self.claim is not None and not self.claim.holds_path()
 
     def _watch_room(self, record_bytes: int) -> None:
-        self._unmeasured_bytes += record_bytes
-        if self._unmeasured_bytes >= self._measure_every_bytes:
-            self._unmeasured_bytes = 0
+        if self._health.is_due(record_bytes):
             self._submit(self._measure)
         self._space.limit_bytes = self.limit_bytes
 
@@ -313,13 +320,9 @@ class SegmentStore:
         meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
             raise TierError("the body is not the one that room was reserved for")
+        address, sequence = address_at(location), next(self._sequence)
         packed = pack_header(
-            header,
-            body,
-            meta=meta,
-            store_id=self._store_id,
-            address=address_at(location),
-            sequence=next(self._sequence),
+            header, body, meta=meta, store_id=self._store_id, address=address, sequence=sequence
         )
         try:
             segment.write(offset, packed, body)
@@ -360,9 +363,8 @@ class SegmentStore:
     def locate(self, location: Location) -> Place:
         """Return the record's place; see ``Tier.locate``. Raises like ``pin``."""
         segment, start, length = self._place_of(location)
-        _, offset, _ = bytes_of(location)
-        header = bytes(segment.body(offset, HEADER_BYTES))
-        return Place(segment.path, offset, header, start, length)
+        offset = bytes_of(location)[1]
+        return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)
 
     def _place_of(self, location: Location) -> tuple[Segment, int, int]:
         """Return the segment of a record, start and length of its body. Raises TierError if not there."""

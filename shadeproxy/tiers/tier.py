@@ -93,6 +93,14 @@ class Tier(Protocol):
         """Reserve room for a record. Raises TierFull (free something first), TierError (tier is off)."""
         ...
 
+    def take_over(self, location: Location, record_bytes: int) -> Location | None:
+        """Erase a record and reserve its room for one that is no longer: ``release`` and ``reserve`` in one.
+
+        Return None, and change nothing, where the room is too short, the tier is off, or someone may still
+        read the old bytes: a view, or a socket that sendfile gave them to.
+        """
+        ...
+
     def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
         """Write the body, then the header (I/O). Raises TierError; the caller then releases the location."""
         ...

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.store import SegmentStore
 
 SEGMENT_BYTES = 1 << 16
@@ -96,6 +98,32 @@ class StoreMachine(RuleBasedStateMachine):
             assert wanted > SEGMENT_BYTES
             return multiple()
         # The writer thread runs writes in the order of ``submit``.
+        self.run_queue()
+        self.store.write(location, sample.header, sample.body)
+        self.live[self.number] = (location, sample)
+        return self.number
+
+    @rule(size=SIZES, handle=consumes(handles), written=st.booleans(), target=handles)
+    def take_over(self, size, handle, written):
+        if handle not in self.live:
+            return multiple()
+        old, _ = self.live.pop(handle)
+        self.number += 1
+        sample = self.make_sample(self.number, size)
+        wanted, used = (
+            self.store.record_bytes(sample.header.page, sample.header.meta, size),
+            self.store.used_bytes,
+        )
+        location = self.store.take_over(old, wanted)
+        if location is None:
+            assert self.store.used_bytes == used
+            self.store.release(old)
+            return multiple()
+        assert wanted <= record_bytes(np.array([old]))[0]
+        assert self.store.used_bytes <= used
+        if not written:
+            self.store.release(location)
+            return multiple()
         self.run_queue()
         self.store.write(location, sample.header, sample.body)
         self.live[self.number] = (location, sample)

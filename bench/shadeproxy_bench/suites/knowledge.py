@@ -26,6 +26,7 @@ from shadeproxy.tiers.tier import Tier
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.suites.decisions import decide
 
 _JOB = "bench"
 _PAGE_BYTES = 100_000
@@ -172,3 +173,21 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
         "Placement.find_place of a scored newcomer, default policy: sample, weights, ranks; CPU of the call",
         partial(choose_victim, residents=samples, choices=scale.pick(2000, 500)),
     )
+    for policy in ("default", "lru"):
+        for mixed in (False, True):
+            sizes = "mixed" if mixed else "equal"
+            for together in (1, 8, 32):
+                yield Planned(
+                    f"decision, batches of {together}, full tier, {policy}, {sizes} sizes",
+                    "us",
+                    Target(6.0, at_least=False, of="ours") if together == 32 else None,
+                    "PageCache.miss_many and insert_many a page, 256 MiB in memory, without the writes of"
+                    " records; CPU of the calls",
+                    partial(
+                        decide,
+                        policy=policy,
+                        together=together,
+                        mixed=mixed,
+                        decisions=scale.pick(16_000, 2000),
+                    ),
+                )

@@ -5,7 +5,7 @@ keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M
 metadata are not here: the record header in the tier has them.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,19 @@ __all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
 _PINNED = -1  # stands for a position: a pinned page is no member
 _NOWHERE = 0  # stands for a location until the page has one
+
+
+class NewRows(NamedTuple):
+    """Pages that are to get slots; columns of shape (n,). ``tick``: that of all."""
+
+    object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
+    etag: NDArray[np.uint64]
+    group: NDArray[np.intp]
+    record_bytes: NDArray[np.int64]
+    body_bytes: NDArray[np.int64]
+    validated_s: NDArray[np.float64]
+    tick: float
 
 
 class Residents:
@@ -179,6 +192,51 @@ class Residents:
         self.holds[slot] = pinned
         return slot
 
+    def take_over(self, slots: Slots, pages: NewRows) -> None:
+        """Give the slots of pages of a tier, none of them pinned, to pages that have no other slot.
+
+        The old pages are gone and the new ones not ready to be read. Their slots stay among the members:
+        call ``ready_again`` or ``abandon`` for each before anything else is decided.
+        """
+        order = slots.tolist()
+        for slot in order:
+            self._leave_index(slot)
+        self.stamp[slots] += 1
+        self.tier[slots] = NO_TIER
+        self.object_hash[slots], self.number[slots], self.etag[slots] = (
+            pages.object_hash,
+            pages.number,
+            pages.etag,
+        )
+        self.group[slots], self.record_bytes[slots] = pages.group, pages.record_bytes
+        self.last_use[slots] = self.admitted[slots] = pages.tick
+        self.uses[slots] = 1.0
+        self.body_bytes[slots], self.validated_s[slots] = pages.body_bytes, pages.validated_s
+        self.generation[slots] += 1
+        self.unverified[slots] = False
+        for slot in order:
+            added = self._index.add(slot)
+            assert added, "page added twice"
+        for slot, number in zip(order, pages.number.tolist(), strict=True):
+            if number:
+                self._other_pages.setdefault(int(self.object_hash[slot]), set()).add(number)
+
+    def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
+        """Make pages that ``take_over`` gave their slots readable in the tier."""
+        # Set the location before the tier that makes it count (columns.py).
+        self.location[slots] = locations
+        self.stamp[slots] += 1
+        self.tier[slots] = tier
+        if self._share is not None:
+            for slot in slots.tolist():
+                self._show(slot)
+
+    def abandon(self, slot: int, tier: int) -> None:
+        """Take a slot that ``take_over`` gave to a page from the members of its tier; ``remove`` it next."""
+        moved = self.members[tier].swap_remove(position := self._positions[slot])
+        if moved >= 0:
+            self._positions[moved] = position
+
     def take_in(
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
     ) -> tuple[Slots, Slots]:
@@ -295,6 +353,12 @@ class Residents:
     def remove(self, slot: int) -> None:
         """Forget a page that is in no tier (``displace`` it first)."""
         assert self.tiers[slot] == NO_TIER, "displace before remove"
+        self._leave_index(slot)
+        self._free.append(slot)
+
+    def _leave_index(self, slot: int) -> None:
+        if self._share is not None:
+            self._share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
         self._index.remove(slot)
         if number := int(self.number[slot]):
             object_hash = int(self.object_hash[slot])
@@ -302,7 +366,6 @@ class Residents:
             others.discard(number)
             if not others:
                 del self._other_pages[object_hash]
-        self._free.append(slot)
 
     def _show(self, slot: int) -> None:
         if self._share is not None and not self.unverified[slot]:

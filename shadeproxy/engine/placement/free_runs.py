@@ -1,10 +1,13 @@
 """Finds the neighbours to evict so that a long record fits in one piece between the others.
 
-Pure. Random victims free many small holes; a record far longer than they are needs one hole.
+Pure but for random numbers. Random victims free many small holes; a record far longer than they are needs
+one hole.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shadeproxy.engine.placement.eviction_pool import SAMPLE, draw_positions
 
 Bytes = NDArray[np.int64]
 
@@ -38,3 +41,12 @@ def cheapest_run(
     cost = np.where(possible, removed[ends + 1] - removed[indices], np.iinfo(np.int64).max)
     first = int(cost.argmin())
     return slice(first, int(ends[first]) + 1)
+
+
+def in_few_segments(segments: Bytes, rng: np.random.Generator) -> NDArray[np.bool_] | slice:
+    """Return which records to look at: all, or those of some segments, about SAMPLE. segments: i64[n]."""
+    if len(segments) <= SAMPLE:
+        return slice(None)
+    drawn = np.unique(segments[draw_positions(rng, len(segments), SAMPLE)])
+    chosen = rng.choice(drawn, -(-SAMPLE * len(drawn) // len(segments)), replace=False)
+    return segments == chosen[0] if len(chosen) == 1 else np.isin(segments, chosen)

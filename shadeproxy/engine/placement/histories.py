@@ -4,14 +4,16 @@ Laws: plain defs. A page takes its history along when it enters or leaves its sl
 score explains are not in it: they say nothing about who else reads the page.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.hash_table import page_hash, page_hashes
-from shadeproxy.engine.index.residents import Residents, Slots
+from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.hints.reuse.durable import ResidentColumns
-from shadeproxy.hints.reuse.ghosts import BYTES, Ghosts
+from shadeproxy.hints.reuse.ghosts import BYTES, GhostColumns, Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.hints.reuse.sample import Hashes
 from shadeproxy.policy.base import Column
@@ -32,6 +34,9 @@ _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
 _BATCHES_PER_REFRESH = 16  # of many hits a second: a table then serves for seconds
 _LEAST_SLOTS = 1024
+WORTH_COLUMNS = 4
+"""Pages of which columns are made: fewer cost less one by one."""
+
 _NEVER = History(0.0, 0.0, 0, 0)
 
 
@@ -118,6 +123,37 @@ class PageHistories:
         self._ghosts.put(page, history, self._learner.prefix(group))
         self._observe(page, group, tick)
 
+    def missed_many(self, pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> None:
+        """Note reads as ``missed`` does, oldest first, of pages that may repeat."""
+        start, count = 0, len(pages)
+        while start < count:
+            # A table that is made in between counts for the rest.
+            part = slice(start, min(start + _OBSERVATIONS_PER_BATCH - len(self._observed), count))
+            if part.stop - start < WORTH_COLUMNS or not self._ghosts.are_apart(pages[part]):
+                for page, group, tick in _rows(pages[part], groups[part], ticks[part]):
+                    self.missed(page, group, tick)
+            else:
+                self._missed_apart(pages[part], groups[part], ticks[part])
+            start = part.stop
+
+    def _missed_apart(self, pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> None:
+        before, prefixes = self._ghosts.find_many(pages, ticks), self._learner.prefixes(groups)
+        known = before.reads > 0
+        reads, gaps, states = read_again_many(np.maximum(before.reads, 1), before.gap, ticks - before.last)
+        self._ghosts.put_many(
+            pages,
+            GhostColumns(
+                ticks,
+                np.where(known, gaps, 0.0),
+                np.where(known, reads, 1),
+                np.where(known, states, 0),
+                prefixes,
+            ),
+        )
+        self._observed.extend(_rows(pages, groups, ticks))
+        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
+            self.learn(float(ticks[-1]))
+
     # ------------------------------------------------------------------ slots
 
     def enter(self, slot: int, tick: float) -> None:
@@ -152,6 +188,25 @@ class PageHistories:
             )
             self._reads[slot] = 0
 
+    def take_over(self, slots: Slots, pages: NewRows) -> None:
+        """Give slots to new pages as ``leave`` and ``enter`` would, one after another."""
+        self._fit()
+        found = self._ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)
+        self._leave_many(slots)
+        self._residents.take_over(slots, pages)
+        self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = found[:4]
+
+    def _leave_many(self, slots: Slots) -> None:
+        table, slots = self._residents, slots[self._reads[slots] > 0]
+        pages = page_hashes(table.object_hash[slots], table.number[slots])
+        if not self._ghosts.are_apart(pages):
+            for slot in slots.tolist():
+                self.leave(slot)
+            return
+        prefixes = self._learner.prefixes(table.group[slots])
+        kept = (self._last[slots], self._gap[slots], self._reads[slots], self._state[slots])
+        self._ghosts.put_many(pages, GhostColumns(*kept, prefixes))
+
     # ------------------------------------------------------------------ expectations
 
     def rates(self, slots: Slots, tick: float) -> Column:
@@ -163,8 +218,12 @@ class PageHistories:
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
         """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
-        pages = page_hashes(object_hashes, numbers).tolist()
-        return np.fromiter((self._rate_of(page, tick) for page in pages), np.float64, len(pages))
+        pages = page_hashes(object_hashes, numbers)
+        if len(pages) < WORTH_COLUMNS:
+            return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
+        ghosts = self._ghosts.find_many(pages, tick)
+        rates = self._learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)
+        return np.where(ghosts.reads > 0, rates, 0.0)
 
     @property
     def slots(self) -> int:
@@ -234,3 +293,7 @@ class PageHistories:
             times, counts = np.zeros(more), np.zeros(more, dtype=np.intp)
             self._last, self._gap = np.append(self._last, times), np.append(self._gap, times)
             self._reads, self._state = np.append(self._reads, counts), np.append(self._state, counts)
+
+
+def _rows(pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> Iterator[tuple[int, int, float]]:
+    return zip(pages.tolist(), groups.tolist(), ticks.tolist(), strict=True)

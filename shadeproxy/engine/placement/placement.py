@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.core.off_loop import OffLoop, at_once
-from shadeproxy.engine.index.residents import Residents, Slots, page_hash
+from shadeproxy.engine.index.hash_table import page_hash, page_hashes
+from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
-from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_positions
-from shadeproxy.engine.placement.free_runs import cheapest_run
+from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_sample, draw_to_rank
+from shadeproxy.engine.placement.free_runs import cheapest_run, in_few_segments
 from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
 from shadeproxy.engine.placement.pins import PINNED_SHARE
@@ -25,15 +26,13 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 from shadeproxy.policy.keeping import keeping_ahead
 from shadeproxy.policy.select import admission_bar, choose_victims
 from shadeproxy.tiers.base import Location
-from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans
+from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans, numbers_of
 from shadeproxy.tiers.tier import Tier
 
 _RESERVE_TRIES = 64
-_MOST_SAMPLED = 65_536
 _DEMOTIONS = 32
 _LONG = 8
-_TRIES_BEFORE_RUNS = 16
-_SEGMENTS = 8
+_TRIES_BEFORE_RUNS = 2
 _MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need places too
 _ROUNDING = 4096  # the tier may need this much more, to begin on a block
 _SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
@@ -128,6 +127,21 @@ class Placement:
         if self._policy.learns and not explained:
             self._histories.missed(page_hash(object_hash, number), group, self.tick)
 
+    def note_misses(
+        self,
+        object_hashes: NDArray[np.uint64],
+        numbers: NDArray[np.uint32],
+        groups: NDArray[np.intp],
+        explained: NDArray[np.bool_],
+    ) -> None:
+        """Note demand reads as ``note_miss`` does, oldest first; columns of shape (n,)."""
+        ticks = self.tick + np.arange(1.0, len(numbers) + 1)
+        self.tick += len(numbers)
+        if self._policy.learns:
+            own = ~explained
+            pages = page_hashes(object_hashes, numbers)
+            self._histories.missed_many(pages[own], groups[own], ticks[own])
+
     # ------------------------------------------------------------------ decisions
 
     def admits(
@@ -211,6 +225,45 @@ class Placement:
         self._drawn[index].forget()
         return True
 
+    def together(self, index: int) -> int:
+        """Return the number of pages that victims of a tier can be drawn ahead for."""
+        return EvictionPool.ahead(self._residents.members[index].count)
+
+    def draw_ahead(self, index: int, count: int) -> None:
+        """Draw victims of a tier for so many pages, at most ``together``, unless they are drawn already."""
+        if not self._drawn[index].serves(count, self.tick):
+            self._draw(index)
+
+    def bars(self, candidates: AdmissionCandidates) -> list[float]:
+        """Return the keys above which pages may be evicted for pages without a slot, as of now."""
+        if self._policy.admits_always:
+            return [-np.inf] * len(candidates.number)
+        keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * (
+            1 + self._policy.margin
+        )
+        bars: list[float] = keys.tolist()
+        return bars
+
+    def victim(self, index: int, bar: float, size_bytes: int) -> int:
+        """Take a page that was drawn ahead, and whose room a record of that size may take over.
+
+        Return its slot, or UNFIT if the record beats no page whose room is long enough.
+        """
+        return self._drawn[index].take(bar, size_bytes)
+
+    def worst_ahead(self, index: int) -> float:
+        """Return the key of the worst page that was drawn ahead, inf where none is left: whoever does not
+        beat it is refused. Call ``draw_ahead`` first.
+        """
+        return self._drawn[index].worst_key(self.tick)
+
+    def take_over(self, slots: Slots, pages: NewRows) -> None:
+        """Give the slots of victims to new pages, as ``Residents.take_over`` does, with their histories."""
+        if self._policy.learns:
+            self._histories.take_over(slots, pages)
+        else:
+            self._residents.take_over(slots, pages)
+
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
         """Reserve a location in tier ``index``, if the page beats residents by the policy; else None."""
         tier, members = self._tiers[index], self._residents.members[index]
@@ -264,12 +317,15 @@ class Placement:
         """Return the worst page of the ranked sample of a tier of more than ``SAMPLE`` members."""
         pool = self._drawn[index]
         if (worst := pool.worst(self.tick)) is None:
-            members = self._residents.members[index].slots
-            drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
-            pool.renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
+            self._draw(index)
             worst = pool.worst(self.tick)
         assert worst is not None, "a page that was just drawn is as it was"
         return worst
+
+    def _draw(self, index: int) -> None:
+        members = self._residents.members[index].slots
+        drawn = draw_to_rank(self._rng, members)
+        self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
         """Evict neighbours whose places make one piece of ``size``, if the newcomer beats them all."""
@@ -291,24 +347,14 @@ class Placement:
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
-        """Return all pages of a tier; of a big one, those of a few segments drawn at random."""
+        """Return all pages of a tier; of a big one those of a few segments drawn at random, about SAMPLE."""
         slots = np.concatenate([self._residents.members[index].slots, self._residents.pinned_in(index)])
-        if len(slots) <= _MOST_SAMPLED:
-            return slots
-        segments = byte_spans(self._residents.location[slots])[0] // SEGMENT_SPAN_BYTES
-        return slots[np.isin(segments, self._rng.choice(segments, _SEGMENTS))]
+        return slots[in_few_segments(numbers_of(self._residents.location[slots]), self._rng)]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
         """Return random members: 1,024, or enough to hold twice the bytes needed."""
         members = self._residents.members[index].slots
-        if len(members) <= SAMPLE:
-            return members
-        drawn = members[draw_positions(self._rng, len(members), SAMPLE)]
-        drawn_bytes = int(self._residents.record_bytes[drawn].sum())
-        if drawn_bytes >= 2 * need_bytes:
-            return drawn
-        wanted = min(len(drawn) * 2 * need_bytes // max(drawn_bytes, 1) + 1, _MOST_SAMPLED)
-        return members[draw_positions(self._rng, len(members), wanted)]
+        return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
 
     def _columns(self, slots: Slots) -> PageColumns:
         return self.features.of(slots, self.tick)

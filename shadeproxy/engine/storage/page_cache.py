@@ -7,6 +7,7 @@ a counter and a log line.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,22 +21,24 @@ from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
 from shadeproxy.engine.page_observer import NothingObserved, PageObserver
+from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.page_features import WeightSource
 from shadeproxy.engine.placement.partial_reads import PartialReads
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.admission import PageAdmission, answer_waiter
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
-from shadeproxy.engine.storage.transfers import Medium, Transfers
+from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.base import Location
 
 _PROMOTIONS = 8  # for each batch of recorded reads
 _SLICE = 128  # pages dropped before other tasks may run
@@ -102,6 +105,15 @@ class PageCache:
         )
         self.listing = Listing(self.residents, self.groups, self._places, self._recovery)
         self._partial = PartialReads(self.placement, self.pins)
+        self.insert_many = PageAdmission(
+            self.residents,
+            media,
+            self.groups,
+            pins=self.pins,
+            placement=self.placement,
+            transfers=self.transfers,
+            disown=self._recovery.disown,
+        ).insert_many
 
     # ------------------------------------------------------------------ reading
 
@@ -154,6 +166,20 @@ class PageCache:
     def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
         """Note a demand read of a missing page."""
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
+
+    def miss_many(self, misses: Sequence[tuple[ObjectRef, int, bool]]) -> None:
+        """Note demand reads of missing pages, oldest first, as ``miss`` does: object, number, explained."""
+        if len(misses) < WORTH_COLUMNS:
+            for ref, number, told in misses:
+                self.miss(ref, number, explained=told)
+            return
+        refs, numbers, explained = zip(*misses, strict=True)
+        self.placement.note_misses(
+            np.array([object_hash(ref) for ref in refs], np.uint64),
+            np.array(numbers, np.uint32),
+            np.array([self.groups.of(ref) for ref in refs], np.intp),
+            np.array(explained, np.bool_),
+        )
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
         """See ``PartialReads.alone``. Flush the access log first."""
@@ -227,36 +253,10 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store a page if it earns a place. Return False when it was served without being stored.
-
-        Flush the access log first: it ranks pages by their reads.
-        ``wanted`` is called again after every wait: an invalidated page is not placed.
-        """
-        try:
-            record_bytes = self.media[0].tier.record_bytes(page, meta, len(body))
-        except TierError as error:  # no record can hold that header
-            self.transfers.note_failure(self.media[0].tier, "encode", error)
-            return False
-        ref, hashed = page.ref, object_hash(page.ref)
-        occupant = self.residents.occupant(hashed, page.number)
-        if occupant is not None:
-            if self.residents.etag[occupant] != etag_hash(page.etag):
-                self._recovery.disown(hashed)
-            self.drop(occupant, "replaced")
-        slot = self.residents.add(
-            hashed,
-            page.number,
-            etag=etag_hash(page.etag),
-            body_bytes=len(body),
-            record_bytes=record_bytes,
-            group=self.groups.of(ref),
-            tick=self.tick(),
-            validated_s=validated_s,
-            pinned=self.pins.covers(ref),
-        )
-        self.placement.enter(slot)
-        header = RecordHeader(page, meta, len(body), validated_s)
-        return await self.transfers.store(slot, header, body, wanted)
+        """Store one page. Return False when it was served without being stored. Who leaves ends no write."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
+        return await answer
 
     def mark_unread(self, page: Page) -> None:
         """Mark a page that was just stored as prefetched and not read yet."""

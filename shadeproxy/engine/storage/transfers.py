@@ -5,16 +5,17 @@ dropped while it is written loses its token and is never placed; a location is r
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import Source
+from shadeproxy.core.types import ObjectMeta, Page, Source
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
@@ -39,6 +40,21 @@ class Medium:
     source: Source
     write: RunIO | None = None
     load: RunIO | None = None
+
+
+class NewPage(NamedTuple):
+    """A page that came from the origin, to be stored if it earns a place.
+
+    ``validated_s``: Unix time of the last check against the origin. ``wanted``: asked again after the write;
+    an invalidated page is not placed. ``stored``: called once, with whether the page is resident now.
+    """
+
+    page: Page
+    meta: ObjectMeta
+    body: memoryview
+    validated_s: float
+    wanted: Callable[[], bool]
+    stored: Callable[[bool], None]
 
 
 @dataclass(slots=True)
@@ -76,7 +92,7 @@ class Transfers:
         self._ledger = ledger
         self._observer = observer
         self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
         self.released = [0] * len(media)
         """By tier: number of locations released, or about to be. Their erasures can still be queued."""
 
@@ -86,16 +102,15 @@ class Transfers:
         return not self._tasks and not self._unplaced
 
     async def drain(self) -> None:
-        """Wait for moves between tiers."""
+        """Wait for pages on their way into a tier."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def store(
-        self, slot: int, header: RecordHeader, body: memoryview, wanted: Callable[[], bool]
-    ) -> bool:
+    def store(self, slot: int, new: NewPage) -> bool | None:
         """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        ``wanted`` is called after the write. Return False if the page was not stored; its slot is then gone.
+        Return whether it was stored; None where a task writes it, which calls ``new.stored``. The slot of a
+        page that is not stored is gone.
         """
         self._unplaced[slot] = object()
         index, location = self._first_place(slot)
@@ -103,11 +118,32 @@ class Transfers:
             # Pinned pages hold their maximum already: treat it as an ordinary page.
             self._residents.holds[slot] = False
             index, location = self._first_place(slot)
-        if location is not None:
-            return await self._write(self._plan(slot, index, location, header, body), wanted)
-        self._forget(slot)
-        self._stats.record_bypass()
-        return False
+        if location is None:
+            self._forget(slot)
+            self._stats.record_bypass()
+            return False
+        plan = self._plan(
+            slot, index, location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
+        )
+        run = self._media[index].write
+        if run is None:
+            return self._write_now(plan, new.wanted)
+        self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
+        return None
+
+    def store_at(self, slot: int, index: int, location: Location, new: NewPage) -> bool:
+        """Write a page in a new slot, without a task, to a place that was reserved for it; as ``store``."""
+        self._unplaced[slot] = object()
+        return self._write_now(
+            self._plan(
+                slot,
+                index,
+                location,
+                RecordHeader(new.page, new.meta, len(new.body), new.validated_s),
+                new.body,
+            ),
+            new.wanted,
+        )
 
     def unplaced_among(self, slots: Slots) -> list[int]:
         """Return those of ``slots`` whose page is on its way into a tier."""
@@ -131,6 +167,30 @@ class Transfers:
         self._release(index, location)
         self._remove(slot)
         self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def vacate(self, slots: list[int], index: int, reason: str) -> None:
+        """Count pages out whose slots and places in a tier other pages take over."""
+        for slot in self._residents.unread.intersection(slots):
+            self._residents.unread.discard(slot)
+            self._stats.record_prefetch("wasted")
+        self.released[index] += len(slots)
+        for _ in slots:
+            self._stats.record_eviction(self._media[index].tier.name, reason)
+
+    def settle_many(
+        self, index: int, slots: list[int], locations: list[Location], written: list[bool]
+    ) -> None:
+        """Make pages that took places over readable where they were written; remove the others."""
+        table = self._residents
+        ready = np.array(written, np.bool_)
+        table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
+        for slot, location, stored in zip(slots, locations, written, strict=True):
+            if stored:
+                self._stats.record_admission(self._media[index].tier.name)
+            else:
+                table.abandon(slot, index)
+                self._remove(slot)
+                self._release(index, location)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
         """Note the demand reads that are the first of a prefetched page."""
@@ -160,14 +220,54 @@ class Transfers:
         record_bytes = self._residents.sizes[slot]
         return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body)
 
-    async def _write(self, plan: Write, wanted: Callable[[], bool]) -> bool:
-        medium, stored = self._media[plan.index], False
-        tier = medium.tier
+    def _start(self, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
+        task = asyncio.create_task(write)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def note_bypass(self) -> None:
+        """Count a page that is served without being stored."""
+        self._stats.record_bypass()
+
+    def write_now(self, index: int, location: Location, new: NewPage) -> bool:
+        """Write a page without a task. Return whether it is written and still wanted."""
         try:
-            await run_io(medium.write, partial(tier.write, plan.location, plan.header, plan.body))
+            self._media[index].tier.write(
+                location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
+            )
+            return new.wanted()
+        except TierError as error:
+            self.note_failure(self._media[index].tier, "write", error)
+            return False
+
+    def _write_now(self, plan: Write, wanted: Callable[[], bool]) -> bool:
+        stored = False
+        try:
+            self._media[plan.index].tier.write(plan.location, plan.header, plan.body)
+            stored = wanted()
+        except TierError as error:
+            self.note_failure(self._media[plan.index].tier, "write", error)
+        except BaseException:
+            self._settle(plan, stored=False)
+            raise
+        return self._settle(plan, stored=stored)
+
+    async def _write(self, plan: Write, wanted: Callable[[], bool], run: RunIO) -> bool:
+        tier, stored = self._media[plan.index].tier, False
+        try:
+            await run(partial(tier.write, plan.location, plan.header, plan.body))
             stored = wanted()
         except TierError as error:
             self.note_failure(tier, "write", error)
+        except BaseException:
+            # The erasure of what was written so far is queued behind the write.
+            self._settle(plan, stored=False)
+            raise
+        return self._settle(plan, stored=stored)
+
+    def _settle(self, plan: Write, *, stored: bool) -> bool:
+        """Place the page after its write, or give its location back. Return whether it is resident."""
         if self._unplaced.get(plan.slot) is not plan.token:
             stored = False  # dropped meanwhile; the slot may hold another page by now
         elif not stored:
@@ -180,7 +280,7 @@ class Transfers:
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
         self.place(plan.slot, plan.index, plan.location, plan.record_bytes)
-        self._stats.record_admission(tier.name)
+        self._stats.record_admission(self._media[plan.index].tier.name)
         return True
 
     def place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
@@ -236,14 +336,14 @@ class Transfers:
         self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = self._plan(slot, lower, target, header, body)
-        task = asyncio.create_task(self._finish_demotion(plan))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self._demoted(plan, self._media[lower].write))
         return True
 
-    async def _finish_demotion(self, plan: Write) -> None:
+    async def _demoted(self, plan: Write, run: RunIO | None) -> bool:
         try:
-            await self._write(plan, lambda: True)
+            if run is None:
+                return self._write_now(plan, _always)
+            return await self._write(plan, _always, run)
         finally:
             self._ledger.give(plan.record_bytes)
 
@@ -273,6 +373,18 @@ class Transfers:
         """Count and log a tier's failure."""
         self._stats.record_tier_error(tier.name, kind)
         _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
+
+
+def _always() -> bool:
+    return True
+
+
+def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
+    """Pass the result of a write on: False if it was cancelled or failed in an unforeseen way."""
+    failed = task.cancelled() or task.exception() is not None
+    stored(not failed and task.result())
+    if not task.cancelled():
+        task.result()  # raises what nobody foresaw, so that the loop reports it
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:

@@ -1,0 +1,91 @@
+"""The cost of deciding on a miss: which page of a full tier leaves for it, if any."""
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.engine.storage.transfers import Medium, NewPage
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.store import SegmentStore
+from shadeproxy_bench.results import Measured
+from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.traffic import lognormal
+
+_CAPACITY_BYTES = 256 << 20
+_MEAN_BYTES = 32_000
+_OBJECTS = 4 * _CAPACITY_BYTES // _MEAN_BYTES
+_FULL = 0.97
+_ETAG = '"0123456789abcdef0123456789abcdef"'
+_FIELDS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "bytes"))
+
+
+class _Unwritten(SegmentStore):
+    """A tier that places records and erases them, but writes none."""
+
+    def write(self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview) -> None:
+        pass
+
+
+def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measured:
+    """Return microseconds to note a miss and to decide on its page, ``together`` of them in one turn.
+
+    Objects are read at random, so a part of the pages was read before. Tables of learnt rates are made beside
+    the loop in the proxy, and are not counted. ``mixed``: lognormal sizes, otherwise all of one size.
+    """
+    random, beside_s = np.random.default_rng(0), [0.0]
+
+    def off_loop(work, done, failed) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001, ARG001
+        started = time.thread_time()
+        made = work()
+        beside_s[0] += time.thread_time() - started
+        done(made)
+
+    lengths = lognormal(random, _OBJECTS, _MEAN_BYTES, 1.0) if mixed else np.full(_OBJECTS, _MEAN_BYTES)
+    refs = [ObjectRef("bench", f"images/{number:08d}.jpg") for number in range(_OBJECTS)]
+    body, spent = memoryview(bytes(int(lengths.max()))), list[float]()
+    with TemporaryDirectory(dir="/dev/shm") as directory:
+        tier = _Unwritten("ram", Path(directory, "ram"), _CAPACITY_BYTES)
+        cache = PageCache(
+            [Medium(tier, Source.RAM)],
+            policy=get_policy(policy),
+            weights=HintRegistry(),
+            stats=Stats(),
+            ledger=Ledger(_CAPACITY_BYTES),
+            rng=random,
+            off_loop=off_loop,
+        )
+        cache.recover()
+        left = -(-decisions // together)
+        while left:
+            numbers = dict.fromkeys(random.integers(0, _OBJECTS, 2 * together + 8).tolist())
+            missing = [one for one in numbers if cache.residents.first_page(object_hash(refs[one])) is None]
+            pages = [
+                NewPage(
+                    Page(refs[number], _ETAG, 0),
+                    ObjectMeta(_ETAG, int(lengths[number]), _FIELDS),
+                    body[: lengths[number]],
+                    1.0,
+                    lambda: True,
+                    lambda _stored: None,
+                )
+                for number in missing[:together]
+            ]
+            full, beside_s[0] = tier.used_bytes > _FULL * _CAPACITY_BYTES, 0.0
+            started = time.thread_time()
+            cache.miss_many([(new.page.ref, 0, False) for new in pages])
+            cache.insert_many(pages)
+            taken = time.thread_time() - started - beside_s[0]
+            if full and len(pages) == together:
+                spent.append(taken / together * 1e6)
+                left -= 1
+        cache.close()
+    return measured(spent)

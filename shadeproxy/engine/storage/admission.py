@@ -1,0 +1,244 @@
+"""Admission of the pages that came from the origin in one turn of the loop.
+
+Laws: plain defs; every page is answered exactly once, whatever raises: before ``insert_many`` returns, or by
+the task that writes it. In a full tier in memory a page takes over slot and place of the victim that it
+beats: what a place costs then is paid once for all pages of the turn. Every other page is decided alone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.core.identity import etag_hash, object_hash
+from shadeproxy.engine.index.prefix_groups import PrefixGroups
+from shadeproxy.engine.index.residents import NewRows, Residents
+from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
+from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE, UNFIT
+from shadeproxy.engine.placement.histories import WORTH_COLUMNS
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
+from shadeproxy.tiers.base import Location
+
+_NO_SLOT = -1
+
+_Told = dict[int, Exception | None]
+"""The pages, by their id, whose readers have their answer or get it from a task, and how a reader failed."""
+
+
+class _NewPlace(NamedTuple):
+    """A new page with the place that was reserved for it, and the slot that it takes over, if any."""
+
+    new: NewPage
+    hashed: int
+    record_bytes: int
+    slot: int
+    location: Location
+
+
+class PageAdmission:
+    """Gives pages slots in ``residents``, and places in the tiers by ``transfers``."""
+
+    def __init__(
+        self,
+        residents: Residents,
+        media: Sequence[Medium],
+        groups: PrefixGroups,
+        *,
+        pins: Pins,
+        placement: Placement,
+        transfers: Transfers,
+        disown: Callable[[int], None],
+    ) -> None:
+        """``disown``: called with the hash of an object of which a new version came."""
+        self._residents = residents
+        self._media = media
+        self._groups = groups
+        self._pins = pins
+        self._placement = placement
+        self._transfers = transfers
+        self._disown = disown
+
+    def insert_many(self, pages: Sequence[NewPage]) -> None:
+        """Store the pages that earn a place; flush the access log first: it ranks pages by their reads.
+
+        ``NewPage.stored`` is called once for each: before this returns, or after a write that takes a task.
+        """
+        told: _Told = {}
+        # A small tier is ranked whole for each page.
+        big = len(self._media) == 1 and self._residents.members[0].count > SAMPLE
+        together = self._placement.together(0) if big else len(pages)
+        try:
+            for start in range(0, len(pages), together or 1):
+                some = pages[start : start + together]
+                if big and self._may_take_over(some):
+                    some = self._take_over(some, told)
+                for new in some:
+                    self._insert(new, told)
+        finally:
+            if len(told) < len(pages):
+                for new in pages:
+                    if id(new) not in told:
+                        _tell(new, False, told)
+        for error in told.values():
+            if error is not None:
+                raise error
+
+    def _may_take_over(self, pages: Sequence[NewPage]) -> bool:
+        """Return whether pages may take over the places of victims: without a task, and each page once."""
+        return (
+            len(pages) >= WORTH_COLUMNS
+            and self._media[0].write is None
+            and not self._pins.any
+            and len({(new.page.ref, new.page.number) for new in pages}) == len(pages)
+        )
+
+    def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
+        """Store pages in free room, or in the places of victims that they beat. Return those that need
+        another decision.
+        """
+        hashes = [object_hash(new.page.ref) for new in pages]
+        bars = self._placement.bars(
+            AdmissionCandidates(
+                np.array(hashes, np.uint64),
+                np.array([new.page.number for new in pages], np.uint32),
+                np.array([len(new.body) + RECORD_BYTES for new in pages], np.int64),
+                np.zeros(len(pages), np.bool_),
+            )
+        )
+        self._placement.draw_ahead(0, len(pages))
+        taken: list[_NewPlace] = []
+        left: list[NewPage] = []
+        try:
+            for new, hashed, bar in zip(pages, hashes, bars, strict=True):
+                found = self._find(new, hashed, bar)
+                if isinstance(found, _NewPlace):
+                    taken.append(found)
+                elif found == UNFIT:
+                    left.append(new)
+                else:
+                    self._transfers.note_bypass()
+                    _tell(new, False, told)
+        finally:
+            self._write_over([one for one in taken if one.slot != _NO_SLOT], told)
+            self._write_fresh([one for one in taken if one.slot == _NO_SLOT], told)
+        return left
+
+    def _find(self, new: NewPage, hashed: int, bar: float) -> "_NewPlace | int":
+        """Reserve a place for a page. Return REFUSED if it beats no page, UNFIT if it needs another
+        decision.
+        """
+        tier, page, body_bytes = self._media[0].tier, new.page, len(new.body)
+        if self._residents.occupant(hashed, page.number) is not None:
+            return UNFIT
+        room_bytes = tier.capacity_bytes - tier.used_bytes
+        if room_bytes < body_bytes and self._placement.worst_ahead(0) <= bar:
+            return REFUSED
+        try:
+            record_bytes = tier.record_bytes(page, new.meta, body_bytes)
+            if record_bytes <= room_bytes:
+                with contextlib.suppress(TierFull):
+                    return _NewPlace(new, hashed, record_bytes, _NO_SLOT, tier.reserve(record_bytes))
+        except TierError:
+            return UNFIT
+        slot = self._placement.victim(0, bar, record_bytes)
+        if slot < 0:
+            return slot
+        location = tier.take_over(Location(self._residents.locations[slot]), record_bytes)
+        return UNFIT if location is None else _NewPlace(new, hashed, record_bytes, slot, location)
+
+    def _write_over(self, taken: Sequence[_NewPlace], told: _Told) -> None:
+        """Write pages to places that they take over, and answer them."""
+        if not taken:
+            return
+        slots, transfers = [one.slot for one in taken], self._transfers
+        pages = [one.new.page for one in taken]
+        transfers.vacate(slots, 0, "policy")
+        self._placement.take_over(
+            np.array(slots),
+            NewRows(
+                np.array([one.hashed for one in taken], np.uint64),
+                np.array([page.number for page in pages], np.uint32),
+                np.array([etag_hash(page.etag) for page in pages], np.uint64),
+                np.array([self._groups.of(page.ref) for page in pages], np.intp),
+                np.array([one.record_bytes for one in taken], np.int64),
+                np.array([len(one.new.body) for one in taken], np.int64),
+                np.array([one.new.validated_s for one in taken], np.float64),
+                self._placement.tick,
+            ),
+        )
+        written = [False] * len(taken)
+        try:
+            for number, one in enumerate(taken):
+                written[number] = transfers.write_now(0, one.location, one.new)
+        finally:
+            transfers.settle_many(0, slots, [one.location for one in taken], written)
+            for one, stored in zip(taken, written, strict=True):
+                _tell(one.new, stored, told)
+
+    def _write_fresh(self, taken: Sequence[_NewPlace], told: _Told) -> None:
+        """Write pages to free room, and answer them."""
+        for number, (new, hashed, record_bytes, _, location) in enumerate(taken):
+            try:
+                slot = self._add(new, hashed, record_bytes)
+                _tell(new, self._transfers.store_at(slot, 0, location, new), told)
+            except BaseException:
+                for left in taken[number + 1 :]:
+                    self._media[0].tier.release(left.location)
+                raise
+
+    def _insert(self, new: NewPage, told: _Told) -> None:
+        """Store one page as ``Transfers.store`` does."""
+        page = new.page
+        try:
+            record_bytes = self._media[0].tier.record_bytes(page, new.meta, len(new.body))
+        except TierError as error:  # no record can hold that header
+            self._transfers.note_failure(self._media[0].tier, "encode", error)
+            _tell(new, False, told)
+            return
+        hashed = object_hash(page.ref)
+        occupant = self._residents.occupant(hashed, page.number)
+        if occupant is not None:
+            if self._residents.etag[occupant] != etag_hash(page.etag):
+                self._disown(hashed)
+            self._transfers.drop(occupant, "replaced")
+        stored = self._transfers.store(self._add(new, hashed, record_bytes), new)
+        if stored is None:
+            told[id(new)] = None
+        else:
+            _tell(new, stored, told)
+
+    def _add(self, new: NewPage, hashed: int, record_bytes: int) -> int:
+        page = new.page
+        slot = self._residents.add(
+            hashed,
+            page.number,
+            etag=etag_hash(page.etag),
+            body_bytes=len(new.body),
+            record_bytes=record_bytes,
+            group=self._groups.of(page.ref),
+            tick=self._placement.tick,
+            validated_s=new.validated_s,
+            pinned=self._pins.covers(page.ref),
+        )
+        self._placement.enter(slot)
+        return slot
+
+
+def _tell(new: NewPage, stored: bool, told: _Told) -> None:
+    """Tell the page's reader; one that fails keeps no other from its answer."""
+    told[id(new)] = None
+    try:
+        new.stored(stored)
+    except Exception as error:  # noqa: BLE001 - raised again when all have their answer
+        told[id(new)] = error
+
+
+def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:
+    """Pass an answer on to a waiter that may have left."""
+    if not waiter.done():
+        waiter.set_result(stored)

@@ -1,0 +1,271 @@
+"""Pages that are stored many at a time: each is answered once, and none is placed that was dropped."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
+from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.storage.transfers import NewPage
+from shadeproxy.tiers.store import SegmentStore
+
+ETAG = '"v1"'
+
+
+def new_page(key, answers, *, body=b"x" * 5000, etag=ETAG, wanted=lambda: True, number=0, stored=None):
+    """A page of an object of bucket b, whose answers are appended to those of its key."""
+    page = Page(ObjectRef("b", key), etag, number)
+    told = answers.setdefault(key, []).append if stored is None else stored
+    return NewPage(page, ObjectMeta(etag, len(body), ()), memoryview(body), 1.0, wanted, told)
+
+
+def body_of(bench, key, etag=ETAG):
+    view = bench.cache.view_now(Page(ObjectRef("b", key), etag, 0))
+    return None if view is None else bytes(view)
+
+
+async def test_pages_of_one_turn_are_stored_before_the_call_returns(make_bench):
+    bench, answers = await make_bench(ram_bytes=1 << 20), {}
+    bodies = {f"k{number}": bytes([number]) * (4000 + number) for number in range(20)}
+    bench.cache.insert_many([new_page(key, answers, body=body) for key, body in bodies.items()])
+    assert answers == {key: [True] for key in bodies}
+    assert {key: body_of(bench, key) for key in bodies} == bodies
+    bench.cache.assert_quiescent()
+
+
+async def test_a_full_tier_answers_each_page_and_holds_what_it_said(make_bench):
+    bench, answers = await make_bench(ram_bytes=1 << 16, policy="lru"), {}
+    for turn in range(10):
+        keys = [f"{turn}-{n}" for n in range(6)]
+        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        bench.cache.insert_many([new_page(key, answers) for key in keys])
+    assert all(len(told) == 1 for told in answers.values())
+    assert all(body_of(bench, key) is not None for key in list(answers)[-6:])
+    bench.cache.assert_quiescent()
+
+
+async def test_a_page_that_is_no_longer_wanted_is_not_placed(make_bench):
+    bench, answers = await make_bench(), {}
+    bench.cache.insert_many([new_page("a", answers), new_page("b", answers, wanted=lambda: False)])
+    assert answers == {"a": [True], "b": [False]}
+    assert body_of(bench, "b") is None
+    bench.cache.assert_quiescent()
+
+
+async def test_the_same_page_twice_keeps_the_later_version(make_bench):
+    bench, answers = await make_bench(), {}
+    both = [new_page("a", answers, body=b"1" * 5000), new_page("a", answers, body=b"2" * 5000, etag='"v2"')]
+    bench.cache.insert_many(both)
+    assert answers == {"a": [True, True]}
+    assert body_of(bench, "a") is None
+    assert body_of(bench, "a", '"v2"') == b"2" * 5000
+    bench.cache.assert_quiescent()
+
+
+async def test_a_write_in_a_task_answers_when_it_is_done(make_bench):
+    bench, answers = await make_bench(ram_bytes=0, disk_bytes=1 << 20), {}
+    bench.cache.insert_many([new_page("a", answers), new_page("b", answers)])
+    assert answers == {"a": [], "b": []}
+    await bench.cache.drain()
+    assert answers == {"a": [True], "b": [True]}
+    assert body_of(bench, "b") == b"x" * 5000
+
+
+async def test_a_page_dropped_while_a_task_writes_it_is_not_placed(make_bench):
+    bench, answers = await make_bench(ram_bytes=0, disk_bytes=1 << 20), {}
+    bench.cache.insert_many([new_page("a", answers)])
+    bench.cache.drop_object(ObjectRef("b", "a"), "written")
+    await bench.cache.drain()
+    assert answers == {"a": [False]}
+    assert len(bench.cache.residents) == 0
+    bench.cache.assert_quiescent()
+
+
+async def test_a_task_that_is_cancelled_answers_and_gives_its_place_back(make_bench):
+    bench, answers = await make_bench(ram_bytes=0, disk_bytes=1 << 20), {}
+    bench.cache.insert_many([new_page("first", answers)])
+    await bench.cache.drain()
+    bench.cache.drop_object(ObjectRef("b", "first"), "written")
+    empty = bench.cache.media[0].tier.used_bytes
+    bench.cache.insert_many([new_page("a", answers)])
+    await asyncio.sleep(0)
+    for task in list(bench.cache.transfers._tasks):
+        task.cancel()
+    await asyncio.sleep(0.01)
+    assert answers["a"] == [False]
+    assert bench.cache.media[0].tier.used_bytes == empty
+    bench.cache.assert_quiescent()
+
+
+@pytest.mark.parametrize("fails", ["encode", "write", "stored", "wanted"])
+async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatch, fails):
+    bench, answers = await make_bench(), {}
+    tier = bench.cache.media[0].tier
+    stored = wanted = None
+
+    def refuse(*_args):
+        raise TierError("no")
+
+    def raise_(*args):
+        if args:
+            answers.setdefault("b", []).append(args[0])
+        raise ValueError("a caller's fault")
+
+    if fails == "encode":
+        monkeypatch.setattr(tier, "record_bytes", refuse)
+    elif fails == "write":
+        monkeypatch.setattr(tier, "write", refuse)
+    elif fails == "stored":
+        stored = raise_
+    else:
+        wanted = raise_
+    pages = [
+        new_page("a", answers),
+        new_page("b", answers, stored=stored, wanted=wanted or (lambda: True)),
+        new_page("c", answers),
+    ]
+    if fails in ("stored", "wanted"):
+        with pytest.raises(ValueError, match="a caller's fault"):
+            bench.cache.insert_many(pages)
+    else:
+        bench.cache.insert_many(pages)
+    assert [len(answers[key]) for key in "abc"] == [1, 1, 1]
+    for key in "abc":
+        assert (body_of(bench, key) is not None) is answers[key][0]
+    bench.cache.assert_quiescent()
+
+
+async def test_a_reader_that_gives_up_waiting_does_not_end_the_write(make_bench):
+    bench = await make_bench(ram_bytes=0, disk_bytes=1 << 20)
+    new = new_page("a", {})
+    task = asyncio.create_task(bench.cache.insert(new.page, new.meta, new.body, 1.0, new.wanted))
+    await asyncio.sleep(0)
+    task.cancel()
+    await bench.cache.drain()
+    assert body_of(bench, "a") == b"x" * 5000
+    bench.cache.assert_quiescent()
+
+
+SMALL = 1100
+"""More pages than are all ranked for each newcomer."""
+
+
+async def full_bench(make_bench, *, policy="lru", sizes=(4000,), **options):
+    """A full tier of more than a thousand pages, and their bodies by key."""
+    bench = await make_bench(policy=policy, ram_bytes=SMALL * 5000, segment_bytes=1 << 20, **options)
+    bodies = {f"{n:05d}": (b"%05d" % n) * (sizes[n % len(sizes)] // 5) for n in range(3 * SMALL)}
+    answers = {}
+    for start in range(0, len(bodies), 40):
+        keys = list(bodies)[start : start + 40]
+        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        bench.cache.insert_many([new_page(key, answers, body=bodies[key]) for key in keys])
+    assert all(len(told) == 1 for told in answers.values())
+    return bench, bodies, answers
+
+
+@pytest.mark.parametrize("sizes", [(4000,), (1000, 3000, 7000, 300, 6000)])
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_bench, policy, sizes):
+    bench, bodies, answers = await full_bench(make_bench, policy=policy, sizes=sizes)
+    bench.cache.assert_quiescent()
+    assert len(bench.cache.residents) > 1024
+    resident = {key: body for key in bodies if (body := body_of(bench, key)) is not None}
+    assert len(resident) == len(bench.cache.residents)
+    assert all(body == bodies[key] for key, body in resident.items())
+    if policy == "lru":
+        assert all(told == [True] for told in answers.values())
+        assert sum(key in resident for key in list(bodies)[-600:]) > 570
+    stats = bench.stats
+    assert stats.tiers["ram"].admissions == sum(told == [True] for told in answers.values())
+    left = sum(stats.tiers["ram"].evictions.values())
+    assert stats.tiers["ram"].admissions - left == len(resident)
+
+
+async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
+    bench, bodies, _ = await full_bench(make_bench)
+    views = {key: bench.cache.view_now(Page(ObjectRef("b", key), ETAG, 0)) for key in bodies}
+    views = {key: view for key, view in views.items() if view is not None}
+    for turn in range(SMALL // 16):
+        keys, answers = [f"{turn}-{n}" for n in range(8)], {}
+        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        bench.cache.insert_many([new_page(key, answers, body=b"n" * 4000) for key in keys])
+    assert all(bytes(view) == bodies[key] for key, view in views.items())
+    views.clear()
+    bench.cache.assert_quiescent()
+
+
+@pytest.mark.parametrize("fails", ["write", "wanted", "unforeseen"])
+async def test_a_page_whose_write_fails_leaves_its_place(make_bench, monkeypatch, fails):
+    bench, _, _ = await full_bench(make_bench)
+    tier, write = bench.cache.media[0].tier, SegmentStore.write
+    answers, keys, before = {}, [f"new{n}" for n in range(8)], len(bench.cache.residents)
+
+    def failing(location, header, body):
+        if header.page.ref.key == "new3":
+            raise TierError("no") if fails == "write" else ValueError("a fault")
+        write(tier, location, header, body)
+
+    if fails != "wanted":
+        monkeypatch.setattr(tier, "write", failing)
+    pages = [
+        new_page(key, answers, body=b"n" * 4000, wanted=lambda key=key: fails != "wanted" or key != "new3")
+        for key in keys
+    ]
+    if fails == "unforeseen":
+        with pytest.raises(ValueError, match="a fault"):
+            bench.cache.insert_many(pages)
+    else:
+        bench.cache.insert_many(pages)
+        assert [key for key in keys if answers[key] == [False]] == ["new3"]
+        assert len(bench.cache.residents) >= before - 1
+    assert all(len(answers[key]) == 1 for key in keys)
+    assert all((body_of(bench, key) is not None) is answers[key][0] for key in keys)
+    bench.cache.assert_quiescent()
+
+
+async def test_workers_are_shown_the_pages_that_took_over_and_none_that_left(make_bench):
+    share = Share.create()
+    bench, _, _ = await full_bench(make_bench, share=share)
+    shown = np.frombuffer(share._shown, np.int32)
+    assert sorted(shown[shown > 0] - 1) == bench.cache.residents.ready().tolist()
+
+
+async def test_a_slot_that_was_taken_over_has_another_generation_and_stamp(make_bench):
+    """So that a read of the old page, noted late, does not count for the new one."""
+    bench, _, _ = await full_bench(make_bench)
+    table = bench.cache.residents
+    before = {name: getattr(table, name).copy() for name in ("object_hash", "generation", "stamp")}
+    keys = [f"new{n}" for n in range(16)]
+    bench.cache.insert_many([new_page(key, {}, body=b"n" * 4000) for key in keys])
+    changed = np.flatnonzero(table.object_hash != before["object_hash"])
+    assert len(changed) == len(keys)
+    assert (table.generation[changed] > before["generation"][changed]).all()
+    assert (table.stamp[changed] > before["stamp"][changed]).all()
+
+
+@pytest.mark.parametrize("policy", ["default", "lru"])
+async def test_misses_of_one_turn_count_as_one_by_one(make_bench, policy):
+    single = (await make_bench(policy=policy)).cache
+    many = (await make_bench(policy=policy, name="many")).cache
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        # Few objects, so that some are missed twice in a turn; more than the ghosts hold, over all.
+        keys = random.integers(0, random.choice([5, 9000]), random.integers(1, 40))
+        misses = [
+            (ObjectRef("b", f"g{key % 3}/{key}"), int(key) % 2, bool(random.random() < 0.2))
+            for key in keys.tolist()
+        ]
+        many.miss_many(misses)
+        for ref, number, explained in misses:
+            single.miss(ref, number, explained=explained)
+    assert many.tick() == single.tick()
+    ours, theirs = (cache.placement._histories._ghosts for cache in (many, single))
+    for column in ("tag", "last", "gap", "reads", "state", "prefix"):
+        assert np.array_equal(getattr(ours, column), getattr(theirs, column))
+    hashes = np.array([object_hash(ObjectRef("b", f"g{key % 3}/{key}")) for key in range(500)], np.uint64)
+    numbers = np.arange(500, dtype=np.uint32) % 2
+    rates = [cache.placement._histories.rates_of(hashes, numbers, 5000.0) for cache in (many, single)]
+    assert np.array_equal(*rates)
