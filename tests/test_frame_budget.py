@@ -29,11 +29,11 @@ class Golden(NamedTuple):
 
 GOLDEN = {
     # The request and the page handle are remembered.
-    "remembered hit": Golden(19, 8),
+    "remembered hit": Golden(16, 8),
     # A cached object, asked for the first time on this listener by a known client.
-    "first hit": Golden(141, 38),
+    "first hit": Golden(136, 37),
     # One of 32 misses in a turn of the loop; each is fetched, sent and stored.
-    "miss": Golden(11_748 / MISSES, 69),
+    "miss": Golden(10_059 / MISSES, 80),
     # A binary body with the scores of all 256 samples.
     "POST of scores": Golden(39, 13),
     # Cached samples by id, in the order in which they are ready.

@@ -10,6 +10,12 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 TABLE = {
+    "origin.callback_reads": "api/s3/test_lane_read.py",
+    "engine.read.writes": "engine/test_races.py",
+    "engine.read.single_flight": "engine/read/test_flight.py",
+    "engine.read.flight_filler": "engine/read/test_fill.py",
+    "engine.read.detached": "engine/test_crowded.py",
+    "api.s3.pending_read": "api/s3/test_lane_read.py",
     "api.browsers": "api/s3/test_browsers.py",
     "api.refusing": "api/s3/test_connection.py",
     "api.control.app": "api/control/test_service.py",

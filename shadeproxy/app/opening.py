@@ -30,6 +30,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.origin.base import Origin
+from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
@@ -112,20 +113,29 @@ class PartOpener:
         await asyncio.to_thread(pins.restore)
         return OpenState(store, persistence, hints, order_builder, pins)
 
-    async def origin(self, providers: Providers, health: OriginHealth, *, instance: str) -> CountedOrigin:
-        """Build the origin. Raises ConfigError for a directory that is missing."""
+    async def origin(
+        self, providers: Providers, health: OriginHealth, *, instance: str
+    ) -> tuple[CountedOrigin, CallbackReads | None]:
+        """Build the origin, and its reads by callbacks. Raises ConfigError for a missing directory."""
         settings, clock = self._settings, self._clock
         built = build_origin(settings, clock=clock, providers=providers, health=health, instance=instance)
         origin = CountedOrigin(
-            built, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
+            built.origin, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
             await origin.probe()  # a missing path is a wrong setting, not an outage
-        return origin
+        return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     async def engine(
-        self, origin: Origin, state: OpenState, rules: Rules, *, share: Share | None, upstreams: Upstreams
+        self,
+        origin: Origin,
+        state: OpenState,
+        rules: Rules,
+        *,
+        share: Share | None,
+        upstreams: Upstreams,
+        callback_reads: CallbackReads | None = None,
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
@@ -148,6 +158,7 @@ class PartOpener:
             orders=hints.expectations,
             recording=None if recorder is None else recorder.reads,
             upstreams=upstreams,
+            callback_reads=callback_reads,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

@@ -1,6 +1,7 @@
 """Build an Origin with its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
@@ -22,6 +23,7 @@ from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
+from shadeproxy.origin.s3pages import PageGets
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 
@@ -51,6 +53,16 @@ def read_bounds(settings: Settings) -> ReadBounds:
     return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
 
 
+class BuiltOrigin(NamedTuple):
+    """``origin`` with all wrappers but the outermost; ``limited``: the wrapper with the slots; ``gets``: the
+    GETs at the bottom, where reads by callbacks may use them at once.
+    """
+
+    origin: Origin
+    limited: LimitedOrigin
+    gets: PageGets | None
+
+
 def build_origin(
     settings: Settings,
     *,
@@ -58,7 +70,7 @@ def build_origin(
     providers: Providers | None = None,
     health: OriginHealth | None = None,
     instance: str = "",
-) -> Origin:
+) -> BuiltOrigin:
     """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
 
     ``providers`` may change while it is used. ``health`` records its successes and failures. ``instance``:
@@ -68,10 +80,11 @@ def build_origin(
     health = health or OriginHealth(clock)
     section = settings.origin
     origin: Origin
+    gets: PageGets | None = None
     if section.kind == "file":
         origin = FileOrigin(section.path)
     else:
-        origin = S3Origin(
+        origin = server = S3Origin(
             section.endpoint or None,
             credentials=build_providers(settings, clock) if providers is None else providers,
             region=section.region or _DEFAULT_REGION,
@@ -85,14 +98,17 @@ def build_origin(
             health=health,
             instance=instance,
         )
+        gets = server.page_gets
     if section.delay:
-        origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)
+        origin, gets = DelayedOrigin(origin, delay_s=section.delay, clock=clock), None
     if section.bandwidth:
+        gets = None
         origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
     verified = VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
-    return BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
+    bounded = BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
+    return BuiltOrigin(bounded, limited, gets)
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

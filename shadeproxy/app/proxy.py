@@ -116,10 +116,15 @@ class Proxy:
         opener = PartOpener(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
         state = await opener.state(pool, rules)
         providers = build_providers(settings, clock)
-        origin = await opener.origin(providers, self._health, instance=self._instance)
+        origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.workers > 1 else None
         engine = await opener.engine(
-            origin, state, rules, share=self._share, upstreams=self._settings_status.upstreams
+            origin,
+            state,
+            rules,
+            share=self._share,
+            upstreams=self._settings_status.upstreams,
+            callback_reads=callback_reads,
         )
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
@@ -174,6 +179,7 @@ class Proxy:
             instance=self._instance,
             verbose=is_verbose(settings),
             bounds=read_bounds(settings),
+            begins=engine,
         )
         lane = FastLane(
             engine,

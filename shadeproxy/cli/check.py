@@ -138,7 +138,7 @@ def _check_port(key: str, address: Address) -> CheckRow:
 async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckRow]:
     name = "origin"
     try:
-        origin = build_origin(settings)
+        origin = build_origin(settings).origin
         try:
             yield CheckRow(name, ok=True, detail=await origin.probe())
             if bucket:

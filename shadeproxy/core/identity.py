@@ -36,6 +36,7 @@ def _seed(namespace: str) -> int:
     return xxhash.xxh3_64_intdigest(namespace.encode("utf-8", "surrogateescape")) or 1
 
 
+@lru_cache(maxsize=4096)
 def etag_hash(etag: str) -> int:
     """Hash an entity tag with its quotes by xxh3-64 into an unsigned 64-bit integer."""
     return xxhash.xxh3_64_intdigest(etag.encode())

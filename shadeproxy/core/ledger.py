@@ -38,21 +38,25 @@ class Ledger:
         Raises Overloaded when the budget stays exhausted for ``max_wait_s``, or for PREFETCH beyond half the
         budget. A request larger than the whole budget is served alone.
         """
-        wanted = min(size_bytes, self.capacity_bytes)
+        if self.take_now(size_bytes, intent):
+            return
         if intent is not Intent.DEMAND:
-            if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * _PREFETCH_SHARE:
-                raise Overloaded("prefetch budget exhausted")
-            self.taken_bytes += size_bytes
-            return
-        if not self._waiting.count and self.taken_bytes + wanted <= self.capacity_bytes:
-            self.taken_bytes += size_bytes
-            return
+            raise Overloaded("prefetch budget exhausted")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         client, entry = CLIENT.get(), (size_bytes, future)
         self._waiting.add(client, entry)
         give, withdraw = partial(self.give, size_bytes), partial(self._withdraw, client, entry)
         if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
             raise Overloaded("memory for reads in flight is exhausted; retry later")
+
+    def take_now(self, size_bytes: int, intent: Intent) -> bool:
+        """Reserve ``size_bytes`` like ``take``; return False where that would wait, or refuse."""
+        share = 1.0 if intent is Intent.DEMAND else _PREFETCH_SHARE
+        wanted = min(size_bytes, self.capacity_bytes)
+        if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * share:
+            return False
+        self.taken_bytes += size_bytes
+        return True
 
     def try_take(self, size_bytes: int) -> bool:
         """Reserve ``size_bytes`` now; return False if a task waits or the budget is too small."""

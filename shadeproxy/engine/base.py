@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import RangeNotSatisfiable
-from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.ranges import RangeSpec, pages_of
 from shadeproxy.core.types import (
     SHARED,
     Intent,
@@ -74,6 +74,26 @@ def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
         return request.range.resolve(meta.size)
     except RangeNotSatisfiable:
         return Span(0, 0)
+
+
+def first_needed(request: ReadRequest) -> int | None:
+    """Return the first byte that the answer will carry, whatever the metadata; None if they decide."""
+    wanted = request.range
+    if request.conditions or (wanted is not None and wanted.first is None):
+        return None  # the start of a suffix range depends on the object's size
+    return 0 if wanted is None or wanted.first is None else wanted.first
+
+
+def only_page(request: ReadRequest, meta: ObjectMeta | None, first: int, page_size: int) -> int | None:
+    """Return the number of the page that ``request`` needs, from byte ``first`` on; None if several are
+    needed, or a check of the version. Without ``meta`` the object may still prove to have several.
+    """
+    if request.force_check:
+        return None
+    if meta is None:
+        return first // page_size
+    numbers = pages_of(span_needed(request, meta), page_size)
+    return numbers.start if len(numbers) == 1 else None
 
 
 class Hit(NamedTuple):

@@ -5,14 +5,13 @@ is its metadata usable by its freshness rule; is the page resident; is it alread
 from the origin.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
-from shadeproxy.core.errors import ObjectChanged, OriginAnswer, OriginError, ShuttingDown, WriteRefused
+from shadeproxy.core.errors import ObjectChanged, OriginAnswer, ShuttingDown
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.access_records import Kind, Uses
@@ -21,6 +20,8 @@ from shadeproxy.engine.base import (
     Hit,
     Located,
     ReadRequest,
+    first_needed,
+    only_page,
     span_needed,
 )
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
@@ -29,19 +30,18 @@ from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.read import upkeep
 from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
+from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.read_recorder import ReadRecorder
 from shadeproxy.engine.read.reading import EngineReading, Opening
+from shadeproxy.engine.read.writes import Writes
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.order.upcoming import NothingAnnounced, ReadObserver
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin, OriginRead
+from shadeproxy.origin.base import CallbackOrigin, ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
-
-_UNKNOWN_OUTCOME_S = 60.0
-"""Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
 
 
 class Engine:
@@ -63,8 +63,10 @@ class Engine:
         orders: ReadObserver | None = None,
         recording: Recording | None = None,
         upstreams: Upstreams = ONLY_OWN,
+        callback_reads: CallbackOrigin | None = None,
     ) -> None:
-        """``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
+        """``callback_reads``: of ``origin``, if it can do them. ``verdicts``: None unless clients have origin
+        credentials. ``upstreams``: see namespaces.py.
 
         ``jobs_of``: the jobs whose datasets hold the objects, by object hash, for reads that name no job.
         ``orders``: receives demand reads. ``recording``: keeps them, if one is made.
@@ -107,7 +109,9 @@ class Engine:
             outdated=self._outdated,
             bounds=bounds,
             before_deciding=self.access_log.flush_many,
+            callback_reads=callback_reads,
         )
+        self._callback_reads = callback_reads
         self.prefetch_port = PrefetchPort(
             cache,
             self._filling,
@@ -124,7 +128,8 @@ class Engine:
         self.take, self.take_slices = hits.take, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
         self._clock = clock
-        self._lingering: set[asyncio.Task[None]] = set()
+        self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock)
+        self.writing = self._writes.writing
         self._readings = 0
         self._closing = False
 
@@ -139,7 +144,44 @@ class Engine:
             count=self._counting.count,
             page_size=self.page_size,
         )
-        return Opening(reading, self._enter, self._leave)
+        return Opening(reading, self._enter, self.leave)
+
+    def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
+        """See lane_read.py ``BeginsReads``."""
+        if (
+            self._callback_reads is None
+            or self._closing
+            or (meta is None and not self._versions.is_unknown(request))
+        ):
+            return None
+        first = first_needed(request)
+        number = None if first is None else only_page(request, meta, first, self.page_size)
+        if (
+            first is None
+            or number is None
+            or (meta and self.cache.find(Page(request.ref, meta.etag, number)) is not None)
+        ):
+            return None
+        reading = EngineReading(
+            request,
+            cache=self.cache,
+            fills=self._filling,
+            count=self._counting.count,
+            page_size=self.page_size,
+        )
+        reading.explained = self._counting.note_read(request, first)
+        flight = reading.begin(number, meta)
+        self._readings += 1
+        return reading, flight
+
+    def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
+        """See ``BeginsReads.resume``."""
+        return Opening(reading, self._enter, self.leave)
+
+    def leave(self, reading: EngineReading) -> None:
+        """See ``BeginsReads.leave``."""
+        self._readings -= 1
+        reading.close()
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
@@ -191,26 +233,6 @@ class Engine:
         self._refuse_when_closing()
         return self._origin.forward(request)
 
-    @asynccontextmanager
-    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[None]:
-        """See ``ReadPath.writing``."""
-        touched = list(refs)
-        self._versions.begin_write(touched)
-        try:
-            self._invalidate(touched)
-            # Erase before the origin changes: a crash must not bring back the overwritten version.
-            await self.cache.erasing.over()
-            if refused := self.cache.erasing.unmarked(touched):
-                raise WriteRefused(refused)
-            yield
-        except (asyncio.CancelledError, OriginError):
-            # After a hang-up of the client or silence of the origin, the write may still be carried out.
-            self._linger(touched)
-            raise
-        finally:
-            self._invalidate(touched)
-            self._versions.end_write(touched)
-
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Take in demand reads that a worker answered (worker_reads.py)."""
         self.access_log.record_others(uses, kinds)
@@ -261,9 +283,7 @@ class Engine:
     async def aclose(self) -> None:
         """Take no new reads, let the running fills end, stop background checks. Tiers stay open."""
         self._closing = True
-        for task in (lingering := list(self._lingering)):
-            task.cancel()
-        await asyncio.gather(*lingering, return_exceptions=True)
+        await self._writes.aclose()
         await self._versions.aclose()
         self._filling.flights.cancel_unwatched()
         await self._filling.flights.drain()
@@ -288,8 +308,9 @@ class Engine:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)
 
     async def _enter(self, reading: EngineReading) -> EngineReading:
-        self._refuse_when_closing()
-        self._readings += 1
+        if not reading.begun:
+            self._refuse_when_closing()
+            self._readings += 1
         try:
             try:
                 await self._open(reading)
@@ -302,13 +323,9 @@ class Engine:
                     raise
                 raise await self._explained(reading.request, answer) from None
         except BaseException:
-            self._leave(reading)
+            self.leave(reading)
             raise
         return reading
-
-    def _leave(self, reading: EngineReading) -> None:
-        self._readings -= 1
-        reading.close()
 
     async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
         """Return the error of a GET, because the answer to a HEAD has a bare status and no body."""
@@ -319,17 +336,15 @@ class Engine:
             return explained
 
     async def _open(self, reading: EngineReading) -> None:
-        request, wanted = reading.request, reading.request.range
+        request = reading.request
         await self._versions.authorise(request)
-        # The start of a suffix range depends on the object's size.
-        told = not request.conditions and (wanted is None or wanted.first is not None)
-        if told:
+        first = first_needed(request)
+        if first is not None and not reading.begun:
             # Count before the page is on its way: it is ranked by its next use, not by this one.
-            reading.explained |= self._counting.note_read(request, (wanted and wanted.first) or 0)
+            reading.explained |= self._counting.note_read(request, first)
         meta = await self._versions.usable(request)
         if meta is None:
-            if told:
-                first = 0 if wanted is None or wanted.first is None else wanted.first
+            if first is not None:
                 try:
                     await reading.open_unknown(first // self.page_size)
                 except OriginAnswer as answer:
@@ -341,33 +356,10 @@ class Engine:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
-        if not told and span.length:
+        if first is None and span.length:
             # Count only now that the bytes to be read are known.
             reading.explained |= self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
-
-    def _linger(self, touched: list[ObjectRef]) -> None:
-        """Store no read of ``touched`` until a write with unknown outcome must be over."""
-        self._versions.begin_write(touched)
-        task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
-        self._lingering.add(task)
-
-        def over(_task: asyncio.Task[None]) -> None:
-            self._lingering.discard(task)
-            self._invalidate(touched)
-            self._versions.end_write(touched)
-
-        task.add_done_callback(over)
-
-    def _invalidate(self, touched: Iterable[ObjectRef]) -> None:
-        for ref in touched:
-            self._versions.touch(ref)
-            if ref.key:
-                self._filling.flights.invalidate_object(ref)
-                self.cache.drop_object(ref, "invalidated")
-            else:
-                self._filling.flights.invalidate_bucket(ref.bucket, ref.namespace)
-                self.cache.mark_stale(ref.bucket, ref.namespace)
 
     def _outdated(self, ref: ObjectRef) -> None:
         """Drop all that is cached, known or flying of ``ref``: the origin has another version."""

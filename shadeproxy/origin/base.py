@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypedDict
 
-from shadeproxy.core.errors import BodyCutShort
+from shadeproxy.core.errors import BodyCutShort, OriginError
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 
@@ -135,6 +135,109 @@ class ForwardResponse:
     chunks: AsyncIterator[bytes]
 
 
+class HandedOver:
+    """A read begun by callbacks (callback_reads.py) that a caller of ``Origin.open`` goes on with.
+
+    ``error``: the failure that ended it; None: it could not go on for another reason. ``received_bytes``: of
+    its body. ``started_s``: when it began, by ``CountedOrigin.now_s``. ``check``: checksum of the bytes
+    received, where the rest of them has to be verified too (``Check`` of verified.py). ``is_held``: none was
+    passed on, because all of them have to be verified first. The wrappers take over what it holds: its read
+    slot, and the exchange whose answer is unread.
+    """
+
+    def __init__(
+        self,
+        *,
+        started_s: float,
+        error: OriginError | None = None,
+        received_bytes: int = 0,
+        slot: str | None = None,
+        exchange: object | None = None,
+        check: object | None = None,
+        is_held: bool = False,
+        close: Callable[["HandedOver"], None] = lambda _handed: None,
+    ) -> None:
+        """``slot``: client to which a read slot is charged. ``close``: releases what nobody took over."""
+        self.started_s = started_s
+        self.error = error
+        self.received_bytes = received_bytes
+        self.check = check
+        self.is_held = is_held
+        self._slot = slot
+        self._exchange = exchange
+        self._close = close
+
+    def take_slot(self) -> str | None:
+        """Return the slot, once."""
+        slot, self._slot = self._slot, None
+        return slot
+
+    def take_exchange(self) -> object | None:
+        """Return the exchange, once."""
+        exchange, self._exchange = self._exchange, None
+        return exchange
+
+    def take_error(self) -> OriginError | None:
+        """Return the error, once."""
+        error, self.error = self.error, None
+        return error
+
+    def close(self) -> None:
+        """Release what was not taken; idempotent."""
+        self._close(self)
+
+
+class Wanted(NamedTuple):
+    """One GET: see ``Origin.open``."""
+
+    ref: ObjectRef
+    span: Span | None
+    if_match: str | None
+    upstream: Upstream
+
+
+class Sink(Protocol):
+    """Takes the bytes of one callback read. No call may raise."""
+
+    def opened(self, meta: ObjectMeta, length: int, *, doubtful: bool) -> memoryview | None:
+        """Return memory for ``length`` bytes, or None to let a coroutine go on. ``doubtful``: see
+        ``OriginRead``.
+        """
+        ...
+
+    def arrived(self, count: int) -> None:
+        """Note that so many more bytes are in the memory."""
+        ...
+
+    def complete(self) -> None:
+        """Note that all bytes came, and no more."""
+        ...
+
+    def failed(self, error: OriginError) -> None:
+        """Note that the bytes are not right, and that another attempt would not help."""
+        ...
+
+    def hand_over(self, handed: HandedOver) -> None:
+        """Let a coroutine go on."""
+        ...
+
+
+class StartedRead(Protocol):
+    """A read by callbacks that is under way."""
+
+    def abort(self) -> None:
+        """End it, and call its sink no more; idempotent."""
+        ...
+
+
+class CallbackOrigin(Protocol):
+    """An origin that reads by callbacks."""
+
+    def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
+        """Begin a read; return None, with nothing done, where that would have to wait."""
+        ...
+
+
 class OpenOptions(TypedDict, total=False):
     """The keywords of ``Origin.open``, for wrappers to pass on (PEP 692)."""
 
@@ -142,6 +245,7 @@ class OpenOptions(TypedDict, total=False):
     if_match: str | None
     upstream: Upstream
     intent: Intent
+    handed: HandedOver | None
 
 
 class ListOptions(TypedDict, total=False):
@@ -169,12 +273,14 @@ class Origin(Protocol):
         if_match: str | None = None,
         upstream: Upstream = SHARED,
         intent: Intent = Intent.DEMAND,
+        handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
         """Read ``span`` (None: the whole object) of the current version.
 
         ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416. Raises
         ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any point.
-        ``intent`` sets the priority where a limit applies.
+        ``intent`` sets the priority where a limit applies. ``handed``: a read that was begun for the same
+        bytes, or whose rest is wanted.
         """
         ...
 

@@ -2,8 +2,8 @@
 
 States: IDLE (no request; a byte now ends the connection) -> HEAD (request sent, no complete head yet) -> BODY
 (the rest of an answer is to come) -> IDLE. The kernel copies the body straight into the buffer of a reader
-that waits in ``receive``; while no reader waits, reading is paused. ``abort`` closes it at once. Only a
-connection that is IDLE and ``reusable`` may serve another exchange.
+that waits in ``receive``, or of the receiver of ``start``; while there is neither, reading is paused.
+``abort`` closes it at once. Only a connection that is IDLE and ``reusable`` may serve another exchange.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
 from enum import Enum, auto
-from typing import cast
+from typing import Protocol, cast
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
@@ -33,6 +33,22 @@ class Dead(Exception):
 
 class Broken(Exception):
     """The connection ended within an answer."""
+
+
+class Receiver(Protocol):
+    """Takes one answer by callbacks. None of them may raise."""
+
+    def opened(self, head: Head) -> memoryview | None:
+        """Return memory for all of the body, or None to leave the answer to a reader of ``receive``."""
+
+    def arrived(self, count: int) -> None:
+        """Note that so many more bytes are in the memory."""
+
+    def received(self) -> None:
+        """Note that the body is whole. Call ``Connection.finish`` in a later turn of the loop."""
+
+    def failed(self, error: Exception) -> None:
+        """Note that the exchange ended early, with Dead, Broken, BadAnswer, OSError or TimeoutError."""
 
 
 class State(Enum):
@@ -68,6 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self._least = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._receiver: Receiver | None = None
+        """The receiver of an exchange by callbacks, until it has all bytes or leaves them."""
         self._failure: Exception | None = None
         self._answered = False  # a byte came since the request was sent
         self._interim = 0
@@ -80,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def waiting(self) -> bool:
         """True if a reader waits for bytes now."""
-        return self._waiter is not None and not self._waiter.done()
+        return self._receiver is not None or (self._waiter is not None and not self._waiter.done())
 
     @property
     def patience_s(self) -> float:
@@ -111,6 +129,25 @@ class Connection(asyncio.BufferedProtocol):
         while self._head is None:
             await self._arrival()
         return self._head
+
+    def start(self, request: bytes, receiver: Receiver) -> None:
+        """Send a request head; ``receiver`` takes the answer. Only while ``reusable``."""
+        self.exchanges += 1
+        self._bodiless, self._receiver = False, receiver
+        self.state, self._head, self._answered = State.HEAD, None, False
+        self._held = self._taken = self._interim = 0
+        self._pace.restart()
+        self.since_s = self._loop.time()
+        self._transport.write(request)
+
+    def finish(self) -> bool:
+        """End the exchange of a receiver that has the whole body; return False if more bytes came."""
+        self._remaining = 0
+        self._arrived = None
+        if isinstance(self._failure, BadAnswer):
+            return False
+        self._finish()
+        return True
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
         """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
@@ -174,7 +211,8 @@ class Connection(asyncio.BufferedProtocol):
                 yield data
 
     def abort(self) -> None:
-        """Close at once, whatever is under way; idempotent."""
+        """Close at once, whatever is under way, and tell no receiver; idempotent."""
+        self._let_go()
         if self._failure is None:
             self._failure = Broken()
         if self._transport is not None:
@@ -206,12 +244,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._arrived is not None:
                 self._arrived(count)
             if self._filled >= self._least:
-                if self._remaining == self._filled:
-                    self._held = self._taken = 0  # nothing more may come; further bytes are an error
-                else:
-                    self._pause()
-                self._sink = self._scratch[:0]
-                self._wake()
+                self._end_sink()
         elif self.state is State.HEAD:
             self._held += count
             self._answered = True
@@ -231,6 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             elif exc is not None:
                 self._failure = exc
         self._wake()
+        self._tell_failure()
         self._lost(self)
 
     # ------------------------------------------------------------------ inside
@@ -265,11 +299,55 @@ class Connection(asyncio.BufferedProtocol):
         self._head, self._taken = head, end
         self._remaining = head.length or 0
         self.state = State.BODY
+        if self._receiver is not None and self._is_received(self._receiver, head):
+            return
         if head.length == 0:
             self._finish()
         elif head.length is None or self._held - end < head.length:
             self._pause()
         self._wake()
+
+    def _is_received(self, receiver: Receiver, head: Head) -> bool:
+        """Let ``receiver`` take the body; return False if it leaves the answer to another reader."""
+        buffer = receiver.opened(head)
+        if self._receiver is None:
+            return True  # it gave the exchange up meanwhile
+        if buffer is None:
+            self._receiver = None
+            return False
+        self.since_s = self._loop.time()
+        count = self._filled = self._held - self._taken
+        self._sink, self._least, self._arrived = buffer, len(buffer), receiver.arrived
+        if count:
+            buffer[:count] = self._scratch[self._taken : self._held]
+            receiver.arrived(count)
+            if count == len(buffer) and self._receiver is not None:
+                self._end_sink()
+        return True
+
+    def _end_sink(self) -> None:
+        """Let nothing more into the reader's buffer, which is full, and wake the reader."""
+        if self._remaining == self._filled:
+            self._held = self._taken = 0  # nothing more may come; further bytes are an error
+        else:
+            self._pause()
+        self._sink = self._scratch[:0]
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            self._wake()
+        else:
+            receiver.received()
+
+    def _tell_failure(self) -> None:
+        if (receiver := self._receiver) is not None:
+            self._let_go()
+            receiver.failed(self._failure or Broken())
+
+    def _let_go(self) -> None:
+        """Call the receiver no more, and keep none of its memory."""
+        if self._receiver is not None:
+            self._receiver = self._arrived = None
+            self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head, rest: bytes) -> None:
         """Skip a 1xx answer: the final one follows. A switch of protocols was never requested."""
@@ -318,4 +396,5 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is None:
             self._failure = error
         self._wake()
+        self._tell_failure()
         self._transport.abort()

@@ -19,6 +19,7 @@ from shadeproxy.origin.base import (
     Arrived,
     ForwardRequest,
     ForwardResponse,
+    HandedOver,
     ListOptions,
     OpenOptions,
     Origin,
@@ -55,7 +56,7 @@ class CountedOrigin(WrappedOrigin):
             return await self._inner.head(ref, upstream=upstream)
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        return _CountedRead(self, self._inner.open(ref, **options))
+        return _CountedRead(self, self._inner.open(ref, **options), options.get("handed"))
 
     async def list_objects(self, bucket: str, prefix: str, **options: Unpack[ListOptions]) -> ListPage:
         with self._request("list"):
@@ -112,20 +113,27 @@ class CountedOrigin(WrappedOrigin):
 class _CountedRead:
     """A read that is counted when it is left, and the pieces of its body."""
 
-    def __init__(self, origin: CountedOrigin, inner: AbstractAsyncContextManager[OriginRead]) -> None:
+    def __init__(
+        self,
+        origin: CountedOrigin,
+        inner: AbstractAsyncContextManager[OriginRead],
+        handed: HandedOver | None = None,
+    ) -> None:
         self._origin = origin
         self._inner = inner
-        self._started_s = 0.0
-        self._counted_bytes = 0
+        self._started_s = 0.0 if handed is None else handed.started_s
+        self._counted_bytes = 0 if handed is None else handed.received_bytes
         self._reading: OriginRead
 
     async def __aenter__(self) -> OriginRead:
-        self._started_s = self._origin.now_s()
+        self._started_s = self._started_s or self._origin.now_s()
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
             # The raised error gets no name here: with one, its frame would wait for the collector.
-            self._origin.note("get", 0, self._started_s, self._origin.unanswered(self._started_s, error))
+            self._origin.note(
+                "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
+            )
             raise
         receive = None if reading.receive is None else self._receive
         return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful, reading.pass_on)

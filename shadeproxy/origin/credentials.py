@@ -23,6 +23,14 @@ _RETRY_REFRESH_S = 30.0
 class CredentialProvider(Protocol):
     """Credentials of one upstream."""
 
+    @property
+    def is_ready(self) -> bool:
+        """True if ``current`` is what ``credentials`` would return without waiting."""
+        ...
+
+    @property
+    def current(self) -> Credentials | None: ...
+
     async def credentials(self) -> Credentials | None:
         """Return the credentials to sign with; None: unsigned. Raises OriginAnswer 403, OriginUnavailable."""
         ...
@@ -31,6 +39,9 @@ class CredentialProvider(Protocol):
 class AnonymousCredentials:
     """No credentials, for public buckets: requests go unsigned."""
 
+    is_ready = True
+    current = None
+
     async def credentials(self) -> Credentials | None:
         return None
 
@@ -38,11 +49,13 @@ class AnonymousCredentials:
 class StaticCredentials:
     """One fixed key, such as the upstream credentials of an ``[[auth.clients]]`` entry."""
 
+    is_ready = True
+
     def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
+        self.current = credentials
 
     async def credentials(self) -> Credentials | None:
-        return self._credentials
+        return self.current
 
 
 class ChainCredentials:
@@ -56,7 +69,8 @@ class ChainCredentials:
         self._profile = profile
         self._clock = clock or SystemClock()
         self._resolved: Any = None
-        self._current: Credentials | None = None
+        self.current: Credentials | None = None
+        """The credentials in use; None before the first are resolved."""
         self._next_attempt_s = 0.0
         self._loading: asyncio.Task[None] | None = None
 
@@ -67,13 +81,18 @@ class ChainCredentials:
         expiry = getattr(self._resolved, "_expiry_time", None)
         return expiry.timestamp() if isinstance(expiry, datetime) else None
 
+    @property
+    def is_ready(self) -> bool:
+        """See ``CredentialProvider.is_ready``."""
+        return self.current is not None and not self._is_due()
+
     async def credentials(self) -> Credentials | None:
-        if self._current is None or self._is_due():
+        if not self.is_ready:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load())
             # Shielded: a client that hangs up must not cancel what others wait for.
             await asyncio.shield(self._loading)
-        return self._current
+        return self.current
 
     def _is_due(self) -> bool:
         needed = getattr(self._resolved, "refresh_needed", None)
@@ -82,14 +101,14 @@ class ChainCredentials:
     async def _load(self) -> None:
         self._next_attempt_s = self._clock.monotonic_s() + _RETRY_REFRESH_S
         try:
-            self._current = await asyncio.to_thread(self._resolve)
+            self.current = await asyncio.to_thread(self._resolve)
         except OriginAnswer:
             raise
         except Exception as error:  # noqa: BLE001 - providers speak to files, processes and services of any kind
             from shadeproxy.origin.chain import reason_of  # noqa: PLC0415 (it is in by now; see above)
 
             reason = f"the origin's credentials could not be resolved: {reason_of(error)}"
-            if self._current is None or self._resolved.refresh_needed(0):
+            if self.current is None or self._resolved.refresh_needed(0):
                 raise OriginUnavailable(reason) from None
             _log.warning("credentials_not_renewed", reason=reason)
         finally:

@@ -77,7 +77,7 @@ class LimitedOrigin(WrappedOrigin):
         return self._reads.waiting + self.paced.waiting
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        read = _LimitedRead(self, self._inner.open(ref, **options), options.get("intent", Intent.DEMAND))
+        read = _LimitedRead(self, ref, options)
         return self._paced_read(read) if AT_CLIENTS_PACE.get() else read
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
@@ -88,6 +88,16 @@ class LimitedOrigin(WrappedOrigin):
         if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             raise Overloaded("no read of the origin is to spare for prefetching")
         return self._reads.take(urgent=intent is Intent.DEMAND)
+
+    def take_now(self, intent: Intent) -> str | None:
+        """Acquire a slot as ``take`` does; None where that would have to wait, or refuses."""
+        if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
+            return None
+        return self._reads.take_now()
+
+    def open_inner(self, ref: ObjectRef, options: OpenOptions) -> AbstractAsyncContextManager[OriginRead]:
+        """Open a read of ``inner``, whatever the limit."""
+        return self._inner.open(ref, **options)
 
     def give(self, client: str) -> None:
         """Release the slot of a read of ``client``."""
@@ -115,17 +125,17 @@ class LimitedOrigin(WrappedOrigin):
 class _LimitedRead:
     """A read that holds a slot while it is open."""
 
-    def __init__(
-        self, limited: LimitedOrigin, inner: AbstractAsyncContextManager[OriginRead], intent: Intent
-    ) -> None:
+    def __init__(self, limited: LimitedOrigin, ref: ObjectRef, options: OpenOptions) -> None:
         self._limited = limited
-        self._inner = inner
-        self._intent = intent
+        self._inner = limited.open_inner(ref, options)
+        self._intent = options.get("intent", Intent.DEMAND)
+        self._handed = options.get("handed")
         self._client = ""
         self._paced: str | None = None
 
     async def __aenter__(self) -> OriginRead:
-        self._client = await self._limited.take(self._intent)
+        slot = None if self._handed is None else self._handed.take_slot()
+        self._client = await self._limited.take(self._intent) if slot is None else slot
         try:
             read = await self._inner.__aenter__()
         except BaseException:

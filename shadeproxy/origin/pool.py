@@ -10,6 +10,7 @@ import asyncio
 import errno
 import ssl
 from collections import deque
+from contextvars import Context
 from functools import partial
 from typing import NamedTuple
 
@@ -82,6 +83,15 @@ class ConnectionPool:
         """Return a connection to ``peer``; with ``fresh`` one that was never used."""
         idle = self._idle.get(peer)
         connection = idle.pop() if idle and not fresh else await self._wait_or_open(peer, fresh=fresh)
+        self._given.add(connection)
+        return connection
+
+    def take_now(self, peer: Peer) -> Connection | None:
+        """Return an idle connection to ``peer``; None where ``take`` would have to wait or to open one."""
+        idle = self._idle.get(peer)
+        if not idle or not idle[-1].reusable:
+            return None
+        connection = idle.pop()
         self._given.add(connection)
         return connection
 
@@ -184,12 +194,14 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeouts.connect_s):
-                _, connection = await loop.create_connection(
+                opening = loop.create_connection(
                     partial(Connection, loop, self._lost, self._timeouts.bounds),
                     peer.host,
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
                 )
+                # In a context of its own: its callbacks serve other requests than the one that opens it.
+                _, connection = await loop.create_task(opening, context=Context())
         except TimeoutError:
             raise NotConnected from None
         except OSError as error:

@@ -138,7 +138,7 @@ class _RetriedRead:
         self._over = False
 
     async def __aenter__(self) -> OriginRead:
-        self._first = self._reading = first = await self._open()
+        self._first = self._reading = first = await self._open_first()
         self._at = first.span.start
         receive = None if first.receive is None else self._receive
         return OriginRead(first.meta, first.span, self, receive, first.doubtful, first.pass_on)
@@ -180,6 +180,21 @@ class _RetriedRead:
                 await self._go_on(error)
             else:
                 return
+
+    async def _open_first(self) -> OriginRead:
+        """Open; a read that was handed over with an error is the first attempt."""
+        handed = self._options.get("handed")
+        failure = None if handed is None else handed.take_error()
+        if failure is None:
+            return await self._open()
+        if not await self._origin.backs_off(failure, self._budget):
+            raise failure
+        try:
+            return await self._open()
+        except OriginAnswer as answer:
+            if answer.status == 416 and handed is not None and handed.received_bytes:
+                raise failure from answer  # as in ``_go_on``
+            raise
 
     async def _open(self) -> OriginRead:
         """Open with repeated attempts, like ``repeat``, in fewer steps if the first succeeds."""

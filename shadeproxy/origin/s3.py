@@ -30,13 +30,20 @@ from shadeproxy.core.types import (
 )
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import RESERVED_NAMES, Addressing, Endpoint
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead, Trailers
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    HandedOver,
+    OriginRead,
+    Trailers,
+    Wanted,
+)
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
 from shadeproxy.origin.s3listed import buckets_listed
-from shadeproxy.origin.s3pages import PageGet, PageGets, Wanted
+from shadeproxy.origin.s3pages import PageGet, PageGets
 from shadeproxy.origin.s3reads import Reads
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
 from shadeproxy.origin.trailing import TRAILED_PAYLOAD, can_frame, frame, framed_bytes, framed_headers
@@ -102,10 +109,11 @@ class S3Origin:
             health=health,
             instance=instance,
         )
-        self._pages, heads, forwards = (
+        self.page_gets, heads, forwards = (
             PageGets(
                 self._endpoint,
                 credentials=self._transport.credentials,
+                provider_of=credentials.get,
                 region=region,
                 pool=ConnectionPool(max_connections=max_connections, timeouts=timeouts, tls=tls),
                 clock=self._clock,
@@ -134,9 +142,10 @@ class S3Origin:
         if_match: str | None = None,
         upstream: Upstream = SHARED,
         intent: Intent = Intent.DEMAND,
+        handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
         del intent  # limit.py decides the order
-        return PageGet(self._pages, Wanted(ref, span, if_match, upstream))
+        return PageGet(self.page_gets, Wanted(ref, span, if_match, upstream), handed)
 
     async def list_objects(
         self,
@@ -208,7 +217,7 @@ class S3Origin:
         return f"S3 at {self._endpoint.url} answers; {count} bucket{'s' * (count != 1)}"
 
     async def aclose(self) -> None:
-        await self._pages.pool.aclose()
+        await self.page_gets.pool.aclose()
         await self._reads.aclose()
         await self._transport.aclose()
 

@@ -16,14 +16,22 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    BodyDamaged,
+    InvalidRequest,
+    ObjectChanged,
+    OriginError,
+    OriginUnavailable,
+)
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
-from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint, Target
-from shadeproxy.origin.base import Arrived, OriginRead, PassOn
-from shadeproxy.origin.connection import Broken, Connection, Dead, Surplus
+from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
+from shadeproxy.origin.connection import Broken, Connection, Dead, Receiver, Surplus
+from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
@@ -35,15 +43,14 @@ _PORTS = {"http": 80, "https": 443}
 FAILURES = (BadAnswer, Broken, Surplus, OSError)
 
 CredentialsOf = Callable[[Upstream], Awaitable[Credentials | None]]
+ProviderOf = Callable[[Upstream], CredentialProvider | None]
 
 
-class Wanted(NamedTuple):
-    """One GET: see ``Origin.open``."""
+class Exchange(NamedTuple):
+    """A request that was answered with ``head``; the body is unread."""
 
-    ref: ObjectRef
-    span: Span | None
-    if_match: str | None
-    upstream: Upstream
+    connection: Connection
+    head: Head
 
 
 class PageGets:
@@ -54,6 +61,7 @@ class PageGets:
         endpoint: Endpoint,
         *,
         credentials: CredentialsOf,
+        provider_of: ProviderOf,
         region: str,
         pool: ConnectionPool,
         clock: Clock,
@@ -68,6 +76,7 @@ class PageGets:
         self._health = health
         self._endpoint = endpoint
         self._credentials = credentials
+        self._provider_of = provider_of
         self._signer = PageSigner(region)
         self._peers: dict[str, Peer] = {}
 
@@ -77,6 +86,27 @@ class PageGets:
         return await self.ask(
             target.origin, self._request(wanted, target, await self._credentials(wanted.upstream))
         )
+
+    def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
+        """Send like ``send``, without waiting, on an idle connection; return None where that is impossible.
+
+        The caller puts the connection back.
+        """
+        provider = self._provider_of(wanted.upstream)
+        if provider is None or not provider.is_ready:
+            return None
+        try:
+            target = self._endpoint.target(wanted.ref)
+        except InvalidRequest:
+            return None
+        connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
+        if connection is not None:
+            connection.start(self._request(wanted, target, provider.current), receiver)
+        return connection
+
+    def origin_of(self, wanted: Wanted) -> str:
+        """Return "scheme://host[:port]" of the server of ``wanted``."""
+        return self._endpoint.target(wanted.ref).origin
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
         """Send a complete, signed request, like ``send``."""
@@ -88,7 +118,7 @@ class PageGets:
                 # The server closed the kept connection while the request was on its way: there was no answer.
                 return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
         except FAILURES as error:
-            raise _unavailable(origin, _why_failed(error)) from error
+            raise failed_before_head(origin, error) from error
         except NotConnected as error:
             raise _unavailable(origin, _why_not_connected(error)) from error
 
@@ -104,10 +134,14 @@ class PageGets:
             if isinstance(error, Dead) and connection.exchanges == 1:
                 raise Broken from error
             raise
+        self.note_date(head)
+        return connection, head
+
+    def note_date(self, head: Head) -> None:
+        """Measure the origin's clock by its answer, when that is due."""
         if self._health.due:
             dates = (value for name, value in head.headers if name.lower() == "date")
             self._health.heard_date(next(dates, ""))
-        return connection, head
 
     def _request(self, wanted: Wanted, target: Target, credentials: Credentials | None) -> bytes:
         _, host, raw_path = target
@@ -138,8 +172,9 @@ class PageGets:
 class PageGet:
     """One GET as a context manager, see ``Origin.open``, and the pieces of its body."""
 
-    def __init__(self, gets: PageGets, wanted: Wanted) -> None:
+    def __init__(self, gets: PageGets, wanted: Wanted, handed: HandedOver | None = None) -> None:
         self._gets = gets
+        self._handed = handed
         self._wanted = wanted
         self._connection: Connection | None = None
         self._pieces: AsyncGenerator[bytes, None] | None = None  # of a body without Content-Length
@@ -147,7 +182,11 @@ class PageGet:
         self._left = 0  # bytes to deliver after those to skip
 
     async def __aenter__(self) -> OriginRead:
-        self._connection, head = await self._gets.send(self._wanted)
+        begun = None if self._handed is None else self._handed.take_exchange()
+        if begun is None:
+            begun = await self._gets.send(self._wanted)
+        assert isinstance(begun, tuple), "an Exchange"
+        self._connection, head = begun
         try:
             if head.status not in {200, 206}:
                 await self._refused(self._connection, head)
@@ -281,6 +320,11 @@ def broken_off(error: BaseException) -> OriginError:
     if isinstance(error, Surplus):
         return BodyDamaged("the origin sent more bytes than its Content-Length says")
     return BodyCutShort(f"the origin's body broke off: {type(error).__name__}")
+
+
+def failed_before_head(origin: str, error: BaseException) -> OriginError:
+    """Return the error for a request that ended with one of FAILURES before its answer came."""
+    return _unavailable(origin, _why_failed(error))
 
 
 def _unavailable(origin: str, reason: str) -> OriginUnavailable:

@@ -59,10 +59,11 @@ class Slots:
 
     def take_now(self) -> str | None:
         """Take a slot without waiting; return None where ``take`` would have to wait."""
-        client = CLIENT.get()
-        if self.taken >= self.count or not self._may(client):
+        client, held = CLIENT.get(), self._held
+        if self.taken >= self.count or held.get(client, 0) >= self._most:
             return None
-        self._count(client)
+        self.taken += 1
+        held[client] = held.get(client, 0) + 1
         return client
 
     def give(self, client: str) -> None:

@@ -39,19 +39,28 @@ class VerifiedOrigin(WrappedOrigin):
     """
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        if options.get("span") is not None:
+        handed = options.get("handed")
+        check = None if handed is None else handed.check
+        if options.get("span") is not None and not isinstance(check, Check):
             return self._inner.open(ref, **options)
-        return _VerifiedRead(self._inner, ref, options)
+        return _VerifiedRead(self._inner, ref, options, check if isinstance(check, Check) else None)
 
 
 class _VerifiedRead:
-    """One read of a whole object."""
+    """One read of a whole object, or of the rest of one, whose first bytes are in ``begun``."""
 
-    def __init__(self, inner: Origin, ref: ObjectRef, options: OpenOptions) -> None:
+    def __init__(
+        self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None
+    ) -> None:
         self._inner, self._ref, self._options = inner, ref, options
+        self._begun = begun
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
 
     async def __aenter__(self) -> OriginRead:
+        handed = self._options.get("handed")
+        if handed is not None and isinstance(handed.error, BodyDamaged):
+            handed.take_error()
+            return await self._attempt()
         try:
             return await self._attempt()
         except BodyDamaged:
@@ -63,6 +72,8 @@ class _VerifiedRead:
         reading = await opened.__aenter__()
         # A reader that holds a body holds its slot, so the slots bound the memory.
         self._opened = opened
+        if self._begun is not None:
+            return guarded(reading, self._begun, self._ref)
         check = check_of(reading.meta.headers)
         if check is None:
             return reading
@@ -74,11 +85,11 @@ class _VerifiedRead:
 
     async def _verified(self, reading: OriginRead, check: "Check") -> OriginRead:
         if reading.span.length > HELD_BYTES:
-            return _guarded(reading, check, self._ref)
+            return guarded(reading, check, self._ref)
         body = memoryview(bytearray(reading.span.length))
         await reading.read_into(body, lambda _count: None)
         check.update(body)
-        _require(check, self._ref)
+        require(check, self._ref)
         held = _Held(body)
         return OriginRead(reading.meta, reading.span, held, held.receive, pass_on=reading.pass_on)
 
@@ -134,7 +145,7 @@ def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
 
 
-def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
+def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
     """Return ``reading`` with its last piece held back until the checksum is known to be right."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
@@ -144,7 +155,7 @@ def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
             if held:
                 yield held
             held = chunk
-        _require(check, ref)
+        require(check, ref)
         yield held
 
     async def receive(buffer: memoryview, arrived: Arrived) -> None:
@@ -162,13 +173,13 @@ def _guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
             await reading.read_into(buffer, arrived)  # a body that is not read to its end
             return
         await reading.read_into(buffer, note)
-        _require(check, ref)
+        require(check, ref)
         arrived(held)
 
     return OriginRead(reading.meta, reading.span, chunks(), receive, doubtful=True, pass_on=reading.pass_on)
 
 
-def _require(check: Check, ref: ObjectRef) -> None:
+def require(check: Check, ref: ObjectRef) -> None:
     if not check.is_right:
         _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
         raise BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")

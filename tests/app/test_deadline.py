@@ -210,7 +210,7 @@ class Case:
             limited.open_now
             + limited.forwarded_now
             + limited.waiting
-            + limited._inner._pages.pool.in_use
+            + limited._inner.page_gets.pool.in_use
             + (0 if session is None else len(session.connector._acquired))
         )
 

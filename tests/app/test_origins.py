@@ -13,7 +13,7 @@ async def seconds_of_a_read(tmp_path, *overrides):
     (tmp_path / "b" / "k").write_bytes(bytes(1000))
     settings = Settings.load(None, ['origin.kind="file"', f'origin.path="{tmp_path}"', *overrides])
     clock = ManualClock()
-    began_s, origin = clock.now_s(), build_origin(settings, clock=clock)
+    began_s, origin = clock.now_s(), build_origin(settings, clock=clock).origin
     try:
         async with origin.open(ObjectRef("b", "k")) as reading:
             assert b"".join([chunk async for chunk in reading.chunks]) == bytes(1000)

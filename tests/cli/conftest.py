@@ -102,7 +102,7 @@ def control():
 def check(shade, composition, tmp_path):
     """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
     setup = SimpleNamespace(origin=FakeOrigin())
-    composition.build_origin = lambda _settings: setup.origin
+    composition.build_origin = lambda _settings: SimpleNamespace(origin=setup.origin)
 
     def run(*arguments):
         return shade(

@@ -115,7 +115,7 @@ async def serving(request, certificate, new_s3_origin) -> AsyncIterator[Callable
         try:
             yield origin, script
         finally:
-            pool = origin._pages.pool
+            pool = origin.page_gets.pool
             assert pool.in_use == 0
             await origin.aclose()
             async with asyncio.timeout(5):
@@ -287,7 +287,7 @@ async def test_cancelled_at_any_await_no_connection_stays_in_use(serving, turns)
         task.cancel()
         with suppress(asyncio.CancelledError):
             assert await task == BODY
-        assert origin._pages.pool.in_use == 0
+        assert origin.page_gets.pool.in_use == 0
         assert await whole(origin) == BODY
 
 
@@ -337,7 +337,7 @@ async def test_an_untrusted_certificate_names_the_setting(certificate, new_s3_or
     origin = new_s3_origin(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     with pytest.raises(OriginUnavailable, match=r"certificate was not accepted: .*; set origin\.ca_file"):
         await whole(origin)
-    assert origin._pages.pool.open_now == 0
+    assert origin.page_gets.pool.open_now == 0
     await origin.aclose()
     await script.end()
     server.close()
@@ -427,7 +427,7 @@ async def test_what_drips_does_not_hold_a_connection(new_s3_origin, part):
         origin = new_s3_origin(url, timeouts=timeouts)
         with pytest.raises(OriginUnavailable if part == "head" else BodyCutShort):
             await whole(origin)
-        assert origin._pages.pool.in_use == 0
+        assert origin.page_gets.pool.in_use == 0
         await origin.aclose()
 
 

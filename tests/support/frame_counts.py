@@ -5,8 +5,7 @@ or a coroutine or generator that continues; callbacks of the loop count as well.
 below shadeproxy/ of this tree are counted. Not counted are:
 
 - asyncio, uvloop, aiohttp, numpy and the tests; functions in C; generated code (``__init__`` of a dataclass);
-- the in-memory origin (``_OTHER_SIDE``): it stands for a server on another machine. It takes the place of the
-  S3 client too, so a miss has the frames of the origin's wrappers, but none of signing, connections and pool;
+- the origin: a server of the tests, in the same loop;
 - other threads. There is no disk tier, and no request that is counted uses a thread;
 - timers (flush of the access log, keep-alive, probes) and work done once a second (the Date of an answer, the
   last sign of life of a job): ``StillLoop`` runs no timer, and the time of ``StillClock`` does not pass.
@@ -27,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -35,10 +34,8 @@ import uvloop
 
 import shadeproxy
 from shadeproxy.api.s3 import compiled
-from shadeproxy.app import origins
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
-from shadeproxy.origin import memory, s3ops
 from tests.support.calls import recorded
 
 MISSES = 32
@@ -47,7 +44,6 @@ BATCH = 256
 ROUNDS = 3
 
 _PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
-_OTHER_SIDE = (memory.__file__, f"{Path(s3ops.__file__).parent}/")
 _NOW_S = 1_800_000_000.0
 _NEVER_S = 1e6
 # Turns of the loop after the last answer, for work that ends later. Twice as many change no count.
@@ -118,6 +114,42 @@ class Inline(ThreadPoolExecutor):
         except BaseException as error:  # noqa: BLE001 - handed to the caller, as by a thread
             future.set_exception(error)
         return future
+
+
+class Origin(asyncio.Protocol):
+    """One connection of an S3 server of small objects. It answers ``together`` requests at a time, so that
+    the proxy gets their answers in one turn of the loop.
+    """
+
+    together = 1
+    _waiting: ClassVar[list[tuple[Any, bytes]]] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._received = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+            head, self._received = self._received[:end], self._received[end + 4 :]
+            self._waiting.append((self._transport, _answer(head)))
+        if len(self._waiting) >= Origin.together:
+            for transport, answer in self._waiting:
+                transport.write(answer)
+            self._waiting.clear()
+
+
+def _answer(head: bytes) -> bytes:
+    method, target, _ = head.split(b" ", 2)
+    if target == b"/":
+        body = b"<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>"
+    else:
+        body = target[-4:] * 32
+    fields = (
+        b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: "%s"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT'
+        b"\r\nContent-Type: application/octet-stream\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n"
+    ) % (len(body), target[-4:])
+    return fields + (b"" if method == b"HEAD" else body)
 
 
 class Connection:
@@ -193,11 +225,7 @@ def _profiled() -> Iterator[list[CodeType]]:
 
 
 def _ours(calls: Sequence[CodeType]) -> list[CodeType]:
-    return [
-        code
-        for code in calls
-        if code.co_filename.startswith(_PRODUCT) and not code.co_filename.startswith(_OTHER_SIDE)
-    ]
+    return [code for code in calls if code.co_filename.startswith(_PRODUCT)]
 
 
 async def _settle() -> None:
@@ -245,7 +273,11 @@ class _Flows:
 
     async def _misses(self, number: int) -> Count:
         paths = [f"/b/{_missed(number * MISSES + place)}" for place in range(MISSES)]
-        return await _count(dict(zip(self._s3, map(get, paths), strict=True)), "origin")
+        Origin.together = MISSES
+        try:
+            return await _count(dict(zip(self._s3, map(get, paths), strict=True)), "origin")
+        finally:
+            Origin.together = 1
 
     async def _first_hit(self, number: int) -> Count:
         return await _count({self._s3[0]: get(f"/b/{_missed(number)}")}, "ram")
@@ -285,31 +317,30 @@ def _sampled(number: int) -> str:
     return f"sampled/{number:04}"
 
 
-def _origin() -> memory.MemoryOrigin:
-    """Make an origin of small objects, each with an ETag of its own."""
-    origin = memory.MemoryOrigin(clock=StillClock())
-    for number in range((1 + ROUNDS) * MISSES):
-        origin.put("b", _missed(number), f"{number:04}".encode() * 32)
-    for number in range(BATCH):
-        origin.put("b", _sampled(number), f"{number:04}".encode() * 32)
-    return origin
-
-
-async def _counts(directory: Path) -> dict[str, list[Count]]:
-    asyncio.get_running_loop().set_default_executor(Inline())
+def settings(directory: Path, origin_port: int) -> Settings:
+    """Return settings of a proxy with its files in ``directory``. Its credentials are in ORIGIN_KEY and
+    ORIGIN_SECRET.
+    """
     overrides = {
         "s3.listen": "127.0.0.1:0",
         "control.listen": "127.0.0.1:0",
         "control.socket": "off",
-        "origin.kind": "file",
-        "origin.path": str(directory),
+        "origin.endpoint": f"http://127.0.0.1:{origin_port}",
+        "origin.credentials.access_key_env": "ORIGIN_KEY",
+        "origin.credentials.secret_key_env": "ORIGIN_SECRET",
         "cache.ram.path": str(directory / "ram"),
         "cache.ram.capacity": "64 MiB",
         "cache.disk.capacity": "0",
         "state.path": str(directory / "state"),
     }
-    settings = Settings.load(None, [f"{name}={value}" for name, value in overrides.items()])
-    proxy = Proxy(settings, clock=StillClock())
+    return Settings.load(None, [f"{name}={value}" for name, value in overrides.items()])
+
+
+async def _counts(directory: Path) -> dict[str, list[Count]]:
+    asyncio.get_running_loop().set_default_executor(Inline())
+    server = await asyncio.get_running_loop().create_server(Origin, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    proxy = Proxy(settings(directory, port), clock=StillClock())
     await proxy.start()
     opened: list[Connection] = []
     try:
@@ -320,11 +351,13 @@ async def _counts(directory: Path) -> dict[str, list[Count]]:
         for connection in opened:
             connection.close()
         await proxy.stop()
+        server.close()
 
 
 def count_flows(directory: Path) -> dict[str, list[Count]]:
-    """Count every flow ``ROUNDS`` times on a whole proxy whose origin is in memory, the lane interpreted."""
+    """Count every flow ``ROUNDS`` times on a whole proxy before an S3 server, the lane interpreted."""
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
         patch.setattr(compiled, "COMPILED", False)
-        patch.setattr(origins, "FileOrigin", lambda _path: _origin())
+        patch.setenv("ORIGIN_KEY", "key")
+        patch.setenv("ORIGIN_SECRET", "secret")
         return runner.run(_counts(directory))

@@ -90,7 +90,7 @@ def data_received(protocol, data):
     transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
     if (
         type(data) is bytes and sender is not None and transport is not None and get(protocol, PROTOCOL, LANE) == OURS
-        and not get(protocol, PROTOCOL, HELD) and get(protocol, PROTOCOL, READ_TASK) is None
+        and not get(protocol, PROTOCOL, HELD) and get(protocol, PROTOCOL, READING) is None
         and get(protocol, PROTOCOL, ADMITTED) and not (
             get(protocol, PROTOCOL, REFUSED) or get(protocol, PROTOCOL, ENDING) or get(protocol, PROTOCOL, PAUSED)
             or get(protocol, PROTOCOL, FORCE_CLOSE) or get(protocol, PROTOCOL, CLOSE)

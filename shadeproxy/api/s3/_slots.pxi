@@ -30,7 +30,7 @@ cdef enum:
     # Classes, in the order of OWNERS; then the fields of each, in the order of the names there.
     PROTOCOL, WRITER, HANDLE, CACHE, MEMO, TEMPLATES_OF, ACCESS_LOG, CLASSES
 cdef enum:
-    TRANSPORT, SENDER, LANE, HELD, READ_TASK, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
+    TRANSPORT, SENDER, LANE, HELD, READING, REFUSED, ADMITTED, ENDING, FORCE_CLOSE, CLOSE, PAUSED, BEGUN, ACTIVE
 cdef enum:
     OUT_TRANSPORT, OUT_DESCRIPTOR, OUT_SLICE
 cdef enum:
@@ -46,7 +46,7 @@ cdef enum:
 
 cdef tuple OWNERS = (
     ("S3Protocol", (
-        "transport", "_sender", "_lane", "_held", "_read_task", "_refused", "_admitted", "_ending", "_force_close",
+        "transport", "_sender", "_lane", "_held", "_reading", "_refused", "_admitted", "_ending", "_force_close",
         "_close", "_paused", "_begun", "_active",
     )),
     ("Sender", ("transport", "descriptor", "_slice")),

@@ -15,11 +15,12 @@ from aiohttp import web
 
 from shadeproxy.api.refusing import RefusingHandler
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
-from shadeproxy.api.s3.exchange import LATER, Asked
+from shadeproxy.api.s3.exchange import LATER
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.port import DirectPort
+from shadeproxy.api.s3.pending_read import PendingRead
+from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.errors import InvalidRequest
@@ -45,29 +46,10 @@ class S3Protocol(RefusingHandler):
     """One client connection."""
 
     __slots__ = (
-        "_active",
-        "_admitted",
-        "_answer",
-        "_begun",
-        "_drained",
-        "_ending",
-        "_half_closed",
-        "_head_bytes",
-        "_held",
-        "_lane",
-        "_left_bytes",
-        "_limiter",
-        "_look",
-        "_read_task",
-        "_refused",
-        "_resumed",
-        "_s3",
-        "_sender",
-        "_stopped",
-        "_taken",
-        "_turned_from",
-        "_waits",
-    )
+        "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
+        "_held", "_lane", "_left_bytes", "_limiter", "_look", "_reading", "_refused", "_resumed",
+        "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits", "peer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -95,13 +77,15 @@ class S3Protocol(RefusingHandler):
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look
         self._limiter = limiter
+        self.peer = ""
+        """See ``Port.peer``."""
         self._admitted = True
         self._lane = _OURS
         self._held = b""
         self._sender: Sender | None = None
         self._left_bytes = 0
         """Body bytes still to come of aiohttp's request."""
-        self._read_task: asyncio.Task[None] | None = None
+        self._reading: PendingRead | None = None
         self._waits = False  # True if the first request of ``_held`` waits for its turn
         self._drained: asyncio.Future[None] | None = None
         self._active = False
@@ -151,6 +135,7 @@ class S3Protocol(RefusingHandler):
             return
         super().connection_made(transport)
         assert self.transport is not None, "aiohttp keeps what it was given"
+        self.peer = peer_of(self.transport)
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
 
     def resume_writing(self) -> None:
@@ -161,6 +146,8 @@ class S3Protocol(RefusingHandler):
             # As many may have taken enough in one turn of the loop as there are clients.
             self._s3.pace.call(partial(set_done, self._drained))
             self._drained = None
+        if self._reading is not None:
+            self._reading.look()
         if self._held:
             self._loop.call_soon(self._go_on)
 
@@ -177,8 +164,9 @@ class S3Protocol(RefusingHandler):
             return
         self._limiter.leave()
         self._held = b""
-        if self._read_task is not None:
-            self._read_task.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
         if self._sender is not None:
             self._sender.close()
             self._sender = None  # it refers back to this object: both would wait for the collector
@@ -205,13 +193,13 @@ class S3Protocol(RefusingHandler):
             async with asyncio.timeout(timeout):
                 if self._waits and (turn := self._s3.pace.turn()) is not None:
                     await turn
-                if self._read_task is not None:
-                    await asyncio.wait({self._read_task})
+                if self._reading is not None:
+                    await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
         except TimeoutError:
-            if self._read_task is not None:
-                self._read_task.cancel()
+            if self._reading is not None:
+                self._reading.cancel()
             if self.transport is not None:
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
@@ -253,9 +241,14 @@ class S3Protocol(RefusingHandler):
         while data:
             sender = self._sender
             # After a dropped head its body is no head: drop all further bytes too.
-            if sender is None or (self._gone if in_turn else self._over):
+            if (
+                sender is None
+                or self._force_close
+                or sender.transport.is_closing()
+                or ((self._ending or self._close) and not in_turn)
+            ):
                 return
-            if self._busy:
+            if self._reading is not None or self._waits or self._paused or sender.busy:
                 self._hold(data)
                 return
             end = data.find(b"\r\n\r\n") + 4
@@ -280,7 +273,8 @@ class S3Protocol(RefusingHandler):
                 self.force_close()
                 return
             else:
-                self._read_task = self._loop.create_task(self._read(outcome))
+                self._reading = PendingRead(self, self._s3)
+                self._reading.begin(outcome)
 
     def _take_turn(self) -> None:
         self._waits = False
@@ -291,28 +285,25 @@ class S3Protocol(RefusingHandler):
         """True if the next request must wait: for its turn, an answer, or a slow client."""
         sender = self._sender
         return (
-            self._waits or self._paused or self._read_task is not None or (sender is not None and sender.busy)
+            self._waits or self._paused or self._reading is not None or (sender is not None and sender.busy)
         )
 
     @property
     def _over(self) -> bool:
         """True if no further request may be answered."""
-        return self._gone or self._ending or self._close
+        gone = self.transport is None or self.transport.is_closing() or self._force_close
+        return gone or self._ending or self._close
 
     @property
-    def _gone(self) -> bool:
-        return self.transport is None or self.transport.is_closing() or self._force_close
+    def paused(self) -> bool:
+        """See ``ReadingConnection.paused``."""
+        return bool(self._paused)
 
-    async def _read(self, asked: Asked) -> None:
-        keep = False
-        try:
-            port = DirectPort(self, asked.call.request.method, keep_alive=asked.keep_alive)
-            keep = await self._s3.serve_read(port, asked)
-        finally:
-            self._read_task = None
-            self._active = True
-            if not keep or self._over:
-                self.force_close()
+    def read_over(self, *, keep: bool) -> None:
+        """See ``ReadingConnection.read_over``."""
+        self._active, self._reading = True, None
+        if not keep or self._over:
+            self.force_close()
         if self._held or self._half_closed:
             self._go_on()
 

@@ -18,7 +18,7 @@ from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
-from shadeproxy.core.types import JobContext, ObjectRef, Source, names_of
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import ReadRequest
 
 CLIENT_CLOSED = 499
@@ -82,19 +82,20 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: the read is
-    defined by object, range and job alone.
+    defined by object, range and job alone. ``meta``: result of ``usable_now``.
     """
 
     call: Call
     wanted: ReadRequest
     keep_alive: bool
     plain: bool
+    meta: ObjectMeta | None = None
 
 
 Outcome = Asked | bool | Literal["later"] | None
-"""True: written, and the connection continues. False: written, and it ends. Asked: to be read by a task,
-because it must wait. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three cases
-nothing happened.
+"""True: written, and the connection continues. False: written, and it ends. Asked: bytes are missing, so
+read it by ``PendingRead``. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three
+cases nothing happened.
 """
 
 LATER: Literal["later"] = "later"

@@ -9,11 +9,19 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.authorizer import EventLog, RequestAuthorizer
 from shadeproxy.api.s3.cross_site import refuse_cross_site_write
 from shadeproxy.api.s3.errors import answer_error
-from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, Call, Exchange, RequestObserver
+from shadeproxy.api.s3.exchange import (
+    CLIENT_CLOSED,
+    Asked,
+    Call,
+    Exchange,
+    RequestObserver,
+)
 from shadeproxy.api.s3.forward import Forwarder
+from shadeproxy.api.s3.lane_read import BeginsReads, LaneOutlet, LaneRead
 from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import read_request, serve_get, serve_head
@@ -25,7 +33,7 @@ from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBou
 from shadeproxy.core.errors import InvalidRequest, ShadeProxyError, Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.pace import TurnLimiter
-from shadeproxy.core.tracing import CLIENT, REQUEST_ID
+from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadPath, ReadRequest
 from shadeproxy.telemetry.log import mask_text
@@ -49,11 +57,12 @@ class S3Handler(RequestAuthorizer):
         verbose: bool = True,
         bounds: ReadBounds = DEFAULT_BOUNDS,
         instance: str = "",
+        begins: BeginsReads | None = None,
     ) -> None:
         """Make the handler. ``base_domains``: lower-case names that serve virtual-host addressing.
 
-        ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
-        each request for debugging.
+        ``begins``: the engine, where it can read by callbacks. ``trailed_budget_bytes``: memory for uploads
+        that are held whole (see forward.py). ``verbose``: log each request for debugging.
         """
         super().__init__(
             engine,
@@ -69,6 +78,7 @@ class S3Handler(RequestAuthorizer):
         self.pace = TurnLimiter()
         """Shared by all connections: in one turn of the loop each client may send a request."""
         self._bounds = bounds
+        self._begins = begins
         self._posts = PostUploads(engine, authenticator)
         self._forwarder = Forwarder(engine, trailed=Ledger(trailed_budget_bytes))
 
@@ -84,14 +94,47 @@ class S3Handler(RequestAuthorizer):
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
-    async def serve_read(self, port: Port, asked: Asked) -> bool:
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> LaneRead | None:
+        """Begin a call that ``reads_cache`` without a task; None, with nothing done: call ``serve_read``."""
+        call, engine = asked.call, self._begins
+        if engine is None or self.verbose or call.request.method != "GET":
+            return None
+        request_id, name = next_request_id(), call.identity.name
+        inside = REQUEST_ID.set(request_id)
+        whose = CLIENT.set(outlet.peer if name == ANONYMOUS.name else name)  # as ``Exchange.count_as``
+        bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
+        try:
+            begun = engine.begin(asked.wanted, asked.meta)
+        except Exception:  # noqa: BLE001 - nothing was sent: the task meets it again, and answers it
+            begun = None
+        finally:
+            REQUEST_ID.reset(inside)
+            CLIENT.reset(whose)
+            DEADLINE.reset(bounded)
+        if begun is None:
+            return None
+        return LaneRead(
+            outlet,
+            self._report_lane_read,
+            engine,
+            asked,
+            reading=begun[0],
+            flight=begun[1],
+            request_id=request_id,
+            now_s=self._clock.now_s(),
+            started_s=self._clock.monotonic_s(),
+        )
+
+    async def serve_read(self, port: Port, asked: Asked, begun: LaneRead | None = None) -> bool:
         """Serve a call that ``reads_cache``, in its turn of the loop, like ``__call__``; return whether the
-        connection continues.
+        connection continues. ``begun``: go on with that read.
         """
-        call, wanted, _, _ = asked
+        call, wanted, _, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
-        await self._complete(exchange, self._read(exchange, call, wanted))
+        if begun is not None:
+            exchange.request_id = begun.request_id
+        await self._complete(exchange, self._read(exchange, call, wanted, begun), begun)
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -104,10 +147,12 @@ class S3Handler(RequestAuthorizer):
         assert isinstance(response, WireResponse)
         return response
 
-    async def _complete(self, exchange: Exchange, serving: Awaitable[None]) -> None:
-        started_s = self._clock.monotonic_s()
+    async def _complete(
+        self, exchange: Exchange, serving: Awaitable[None], begun: LaneRead | None = None
+    ) -> None:
+        started_s = self._clock.monotonic_s() if begun is None else begun.started_s
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
-        bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
+        bounded = DEADLINE.set((begun and begun.deadline) or Deadline(self._clock, self._bounds))
         # The status if the task is cancelled, which happens when the client goes away.
         status = CLIENT_CLOSED
         try:
@@ -156,15 +201,42 @@ class S3Handler(RequestAuthorizer):
         plan = plan_body(call.request, authenticated)
         await self._forwarder.serve(exchange, call, plan)
 
-    async def _read(self, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
+    async def _read(
+        self, exchange: Exchange, call: Call, wanted: ReadRequest, begun: LaneRead | None = None
+    ) -> None:
         exchange.count_as(call.identity)
-        serve = serve_head if call.request.method == "HEAD" else serve_get
         try:
-            await serve(self._engine, exchange, call, wanted)
+            if call.request.method == "HEAD":
+                await serve_head(self._engine, exchange, call, wanted)
+            else:
+                opening = self._engine.open(wanted) if begun is None else begun.resume()
+                await serve_get(opening, exchange, call, wanted)
         except Unidentified:
             if exchange.response is not None:
                 raise
             await self._forwarder.serve_read(exchange, call)
+
+    def _report_lane_read(self, read: LaneRead, status: int, failure: ShadeProxyError | None) -> None:
+        call, duration_s = read.asked.call, self._clock.monotonic_s() - read.started_s
+        self._observer.on_request(
+            operation=call.operation.name,
+            bucket=call.request.bucket,
+            status=status,
+            source=read.reading.source,
+            bytes_sent=read.bytes_sent,
+            duration_s=duration_s,
+            job=call.request.job,
+            request_id=read.request_id,
+        )
+        if failure is not None:
+            self._log.warning(
+                "answer cut",
+                request_id=read.request_id,
+                operation=call.operation.name,
+                path=call.request.raw_path,
+                bytes_sent=read.bytes_sent,
+                error=f"{type(failure).__name__}: {failure}",
+            )
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request

@@ -87,7 +87,7 @@ class FastLane:
             return None
         if not isinstance(found, FoundAnswer):
             return found
-        (call, _, keep, plain), answer, hit = found
+        (call, _, keep, plain, _), answer, hit = found
         request_id = next_request_id()
         head = self._rendered(
             answer, hit.source, request_id=request_id, method=call.request.method, keep=keep
@@ -103,7 +103,7 @@ class FastLane:
         asked = self._identify_cached(raw) or self._identify(raw)
         if asked is None:
             return None
-        call, wanted, _, _ = asked
+        call, wanted, keep, plain, _ = asked
         meta = self._engine.usable_now(wanted)
         if meta is None:
             return asked
@@ -113,7 +113,9 @@ class FastLane:
             hit = self._engine.hit(wanted, meta, answer.body)
         elif call.request.method == "HEAD":
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
-        return asked if hit is None else FoundAnswer(asked, answer, hit)
+        if hit is None:
+            return Asked(call, wanted, keep, plain, meta)
+        return FoundAnswer(asked, answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
         """Parse and authorise a read; None if it is not for the cache. Raises as ``identify``."""

@@ -105,6 +105,8 @@ class Outlet(Protocol):
     """The writing side of a connection."""
 
     transport: asyncio.Transport | None
+    peer: str
+    """See ``Port.peer``."""
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
         """Return an awaitable while the client is slow, or (``gives_way``) while others have their turn; else
@@ -125,7 +127,7 @@ class DirectPort:
 
     @property
     def peer(self) -> str:
-        return peer_of(self._outlet.transport)
+        return self._outlet.peer
 
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False

@@ -4,12 +4,14 @@ Rule: the head is sent when the first piece has arrived, so that if the origin f
 gets a proper error. A later failure aborts the connection.
 """
 
+from contextlib import AbstractAsyncContextManager
+
 from shadeproxy.api.s3.exchange import Call, Exchange
 from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, wants_checksums
 from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import ENDLESS, ObjectMeta
-from shadeproxy.engine.base import Grant, ReadPath, ReadRequest
+from shadeproxy.engine.base import Grant, Reading, ReadPath, ReadRequest
 
 
 def read_request(call: Call) -> ReadRequest:
@@ -45,9 +47,13 @@ async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: R
     await exchange.start(answer.status, answer.headers).write_eof()
 
 
-async def serve_get(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-    """Answer a GetObject; ``wanted`` is its ``read_request``. Raises as ``engine.open``, ``Reading.body``."""
-    async with engine.open(wanted) as reading:
+async def serve_get(
+    opening: AbstractAsyncContextManager[Reading], exchange: Exchange, call: Call, wanted: ReadRequest
+) -> None:
+    """Answer a GetObject, opened by ``wanted``, its ``read_request``. Raises as ``opening``,
+    ``Reading.body``.
+    """
+    async with opening as reading:
         exchange.source = reading.source
         status, headers, span = answer_for(call, wanted, reading.meta)
         length = span.length

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
+from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ListEntry, ObjectMeta, ObjectRef, Upstream
 from shadeproxy.engine.base import Grant, ReadRequest
 from shadeproxy.engine.freshness.namespaces import Upstreams
@@ -108,6 +109,18 @@ class Versions:
         if age is Age.STALE:
             self._revalidator.check_soon(ref, request.upstream)
         return known.meta
+
+    def is_unknown(self, request: ReadRequest) -> bool:
+        """Return whether nothing is known of the object, and this client may learn it by a GET."""
+        ref, verdicts = request.ref, self._verdicts
+        return (
+            self._metadata.get(ref) is None
+            and self._cache.residents.first_page(object_hash(ref)) is None
+            and (
+                verdicts is None
+                or verdicts.allowed(request.upstream, ref, self._clock.now_s(), request.grant)
+            )
+        )
 
     def may_keep(self, ref: ObjectRef) -> bool:
         """Return whether the origin's recent answers on ``ref`` named the version they sent."""

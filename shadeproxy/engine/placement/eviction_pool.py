@@ -1,9 +1,10 @@
 """Eviction pool: one ranking of a random sample serves the next few newcomers (as Redis does).
 
-Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 32 worst of such a
+Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 25 worst of such a
 sample are all within the worst few per cent of the tier, so they may be evicted one after another. Law: a
 page is named only while it is as it was when drawn: same page, same tier, not read since. Keys change with
-time, so the caller must compare the page with the newcomer again.
+time: a caller that places one page compares it with the victim again; one that places the pages of a turn
+takes the victims' keys as they were drawn, at most 1,024 reads ago (docs/adr/0029).
 """
 
 from typing import Protocol
@@ -20,7 +21,7 @@ _RANKED = 2048
 """Pages ranked to draw victims ahead: of 1,024, the worst 32 cost announced epochs 0.2 points of hits."""
 
 REFUSED, UNFIT = -1, -2
-_LEAST_AHEAD, _AHEAD_SHARE = 16, 64
+_LEAST_AHEAD, _AHEAD_SHARE = 16, 80
 _MOST_SAMPLED = 65_536
 _MOST_TICKS = 1024  # demand reads after which a ranking is too old
 
@@ -50,7 +51,7 @@ class EvictionPool:
 
     @staticmethod
     def ahead(count: int) -> int:
-        """Return how many pages of ``count`` are drawn ahead: a 64th of the ranked ones, at least 16."""
+        """Return how many pages of ``count`` are drawn ahead: an 80th of the ranked ones, at least 16."""
         return max(min(count, _RANKED) // _AHEAD_SHARE, _LEAST_AHEAD)
 
     def renew(self, slots: Slots, keys: Column, tick: float) -> NDArray[np.intp]:

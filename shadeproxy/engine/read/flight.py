@@ -1,27 +1,55 @@
-"""Single-flight: one origin read per page, or part of one, however many readers want it.
+"""Flight: a page, or a part of one, on its way from the origin, and the readers that follow it.
 
-Laws: a flight outlives its first waiter. When its last waiter leaves it is cancelled, unless one was served:
-then it may go on to its end. It gives its ledger bytes back exactly once, after it ended and its last waiter
-left. Nothing here knows tiers or HTTP. States: OPENING (no metadata yet) -> FILLING -> ENDED (complete, or
-failed with ``error``).
+Laws: readers see filled bytes only, in order; a reader is a task that waits, or a ``Follower``, which is
+called. Nothing here knows tiers or HTTP. States: OPENING (no metadata yet) -> FILLING -> ENDED (complete, or
+failed with ``error``) -> OVER (stored too, or given up).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
+from contextvars import Context, copy_context
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import TurnLimiter, set_done
-from shadeproxy.core.types import OWN, Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
 """Longest piece handed out. A piece keeps the memory of its page: a slow reader with all of it would keep
 that long after the page was stored and its bytes were given back to the ledger."""
+
+
+class Follower(Protocol):
+    """A reader without a task: called when there is more of a flight. No call may raise."""
+
+    deadline: Deadline | None
+    """As of ``Flight.opened``; None once it has its first byte."""
+
+    @property
+    def waiting(self) -> bool:
+        """True if it has all that arrived, and wants more."""
+        ...
+
+    def look(self) -> None:
+        """Take what is new: metadata, bytes, or the end."""
+        ...
+
+    def too_late(self) -> None:
+        """Leave: the deadline has passed."""
+        ...
+
+
+class Filling(Protocol):
+    """A fill by callbacks."""
+
+    def abort(self) -> None:
+        """End it, because nobody wants the page; idempotent."""
+        ...
 
 
 class Flight:
@@ -66,22 +94,41 @@ class Flight:
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
+        self.filling: Filling | None = None
+        """The fill by callbacks, while there is no task."""
+        self.over = False
+        """True if its fill has ended, storing included."""
+        self.on_over: list[Callable[[], None]] = []
+        """Called then."""
+        self.context: Context = copy_context()
+        """The context of the first reader, for a task that goes on with the fill."""
         self.passed: OriginRead | None = None
         """An answer that cannot be stored, for the one reader that takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
+        self._followers: list[Follower] = []
+        self._called: set[Follower] = set()  # followers whose turn is to come
         self._suspended = 0  # waiting readers, and readers woken that have not run yet
         self._pace = pace or TurnLimiter()
 
     @property
+    def start(self) -> int:
+        """First byte of its page that it fetches."""
+        return self._first
+
+    @property
     def waited_for(self) -> bool:
         """True if a reader waits for the next byte, or was woken and has not looked at it yet."""
-        return self._suspended > 0
+        return self._suspended > 0 or any(follower.waiting for follower in self._followers)
 
     @property
     def length(self) -> int:
         """Number of bytes to come; 0 until opened."""
         return len(self.buffer)
+
+    def may_publish(self) -> bool:
+        """Return ``publishable``."""
+        return self.publishable
 
     def covers(self, part: Span | None) -> bool:
         """Return whether the flight fetches that span within the page; None: all of it."""
@@ -107,21 +154,22 @@ class Flight:
         self.buffer = np.empty(length, np.uint8).data
         if not length:
             self.ended = True
-        self._wake()
+        # Those that follow need bytes, which come at once where they come by callbacks.
+        self._wake(self._followers if self.ended else [])
 
     def advance(self, count: int) -> None:
         """Note ``count`` more bytes in ``buffer``; the last one completes the flight."""
         self.filled += count
         if self.filled == len(self.buffer):
             self.ended = True
-        self._wake()
+        self._wake(self._followers)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the flight, failed or complete. Its task may go on to store the page, without readers."""
         if not self.ended:
             self.error = error
             self.ended = True
-            self._wake()
+            self._wake(self._followers)
 
     async def hand_over(self, read: OriginRead) -> None:
         """Fail with Unidentified, let one of the readers take ``read``, and return when all have left."""
@@ -144,6 +192,8 @@ class Flight:
         while self.meta is None:
             self._raise_if_failed()
             await self._progress(deadline)
+        if not self.filled:
+            self._raise_if_failed()  # an error is all that there will be
         while proven and self.doubtful and not self.ended:
             await self._progress(deadline)
         if proven and self.doubtful:
@@ -160,6 +210,10 @@ class Flight:
             await self._progress(deadline)
         return self.buffer[position : min(self.filled, stop, position + PIECE_BYTES)].toreadonly()
 
+    def _call(self, follower: Follower) -> None:
+        self._called.discard(follower)
+        follower.look()
+
     def _raise_if_failed(self) -> None:
         if not self.ended:
             return
@@ -167,6 +221,15 @@ class Flight:
             # A fresh traceback for every waiter: one exception object is raised in many tasks.
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
+
+    def follow(self, follower: Follower) -> None:
+        """Call ``follower`` from now on, until ``unfollow``."""
+        self._followers.append(follower)
+
+    def unfollow(self, follower: Follower) -> None:
+        """Do not call ``follower`` any more."""
+        if follower in self._followers:
+            self._followers.remove(follower)
 
     def refuse_late(self) -> None:
         """Fail the waiters whose deadline has passed, and no others.
@@ -180,6 +243,9 @@ class Flight:
                 self._pace.call(partial(_refuse, future, deadline))
             else:
                 self._waiting.append((future, deadline))
+        for follower in list(self._followers):
+            if follower.deadline is not None and _is_late(follower.deadline, arriving):
+                self._pace.call(follower.too_late)
 
     async def _progress(self, deadline: Deadline | None) -> None:
         """Wait until there is more."""
@@ -191,7 +257,15 @@ class Flight:
         finally:
             self._suspended -= 1
 
-    def _wake(self) -> None:
+    def _wake(self, followers: list[Follower]) -> None:
+        if followers:
+            # The first one writes no more at a time than the origin sent. A cold object may have thousands.
+            first, *others = followers
+            first.look()
+            for follower in others:
+                if follower not in self._called:
+                    self._called.add(follower)
+                    self._pace.call(partial(self._call, follower))
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -206,180 +280,3 @@ def _is_late(deadline: Deadline, arriving: bool) -> bool:
 def _refuse(future: asyncio.Future[None], deadline: Deadline) -> None:
     if not future.done():
         future.set_exception(deadline.exceeded())
-
-
-Fill = Callable[[Flight], Coroutine[Any, Any, None]]
-FlightKey = tuple[ObjectRef, int]
-
-
-class SingleFlight:
-    """The table of flights. ``retire``: called once per flight when its memory is no longer needed.
-
-    ``goes_on``: returns whether a flight that served a reader may end without a waiter. ``on_start``: called
-    after each start.
-    """
-
-    def __init__(
-        self,
-        retire: Callable[[Flight], None],
-        goes_on: Callable[[Flight], bool] = lambda _flight: False,
-        on_start: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._flights: dict[FlightKey, list[Flight]] = {}  # several if of several versions
-        self._live: dict[ObjectRef, set[Flight]] = {}
-        self._retire = retire
-        self._goes_on = goes_on
-        self._pace = TurnLimiter()
-        """Pace of all waiters: a cold object may have thousands."""
-        self._on_start = on_start
-
-    def __len__(self) -> int:
-        return sum(map(len, self._live.values()))
-
-    def find(self, ref: ObjectRef, number: int) -> Flight | None:
-        """Return a flight for a page, of any version."""
-        return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
-
-    def busy(self, ref: ObjectRef, number: int) -> bool:
-        """Return whether a page, or a part of it, is on its way."""
-        return (ref, number) in self._flights
-
-    def find_serving(
-        self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
-    ) -> Flight | None:
-        """Return the flight that ``join`` would join."""
-        for flight in self._flights.get((ref, number), ()):
-            if flight.serves(wanted) and flight.covers(part):
-                return flight
-        return None
-
-    def join(
-        self,
-        ref: ObjectRef,
-        number: int,
-        upstream: Upstream,
-        fill: Fill,
-        intent: Intent = Intent.DEMAND,
-        *,
-        wanted: str | None = None,
-        part: Span | None = None,
-        part_only: bool = False,
-    ) -> tuple[Flight, bool]:
-        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or for ``part`` at least.
-
-        Without one, start it, with ``part_only`` for that part only. Return it, and whether it was running
-        already. The caller must ``leave`` it exactly once.
-        """
-        flight = self.find_serving(ref, number, wanted, part)
-        coalesced = flight is not None
-        if flight is None:
-            flight = Flight(
-                ref, number, upstream, intent, wanted, part=part if part_only else None, pace=self._pace
-            )
-            self._flights.setdefault((ref, number), []).append(flight)
-            self._live.setdefault(ref, set()).add(flight)
-            name = f"fill {ref} page {number}"
-            flight.task = asyncio.get_running_loop().create_task(fill(flight), name=name)
-            # A callback, not a wrapper: a task cancelled before its first step never runs a line.
-            flight.task.add_done_callback(partial(self._ended, flight))
-            self._on_start()
-        flight.waiters += 1
-        return flight, coalesced
-
-    def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """Remove a waiter, ``served`` or not; the last one cancels a fill that may not go on."""
-        flight.waiters -= 1
-        flight.served |= served
-        assert flight.waiters >= 0, "left a flight twice"
-        if flight.waiters:
-            return
-        if flight.ended:
-            flight.abandon()
-            self._finish(flight)
-        elif not (flight.served and self._goes_on(flight)):
-            self._cancel(flight)
-
-    def detach(self, flight: Flight) -> None:
-        """Let no reader join any more (its page was invalidated, stored, or it is being cancelled)."""
-        key = flight.ref, flight.number
-        flights = self._flights.get(key, [])
-        if flight in flights:
-            flights.remove(flight)
-            if not flights:
-                del self._flights[key]
-
-    def invalidate_object(self, ref: ObjectRef) -> None:
-        """Keep flights of this object from storing, and let later readers start new ones."""
-        for flight in self._live.get(ref, ()):
-            flight.publishable = False
-            if flight.waiters or flight.ended:
-                self.detach(flight)
-            else:
-                self._cancel(flight)
-
-    def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Do ``invalidate_object`` for every object of a bucket."""
-        self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
-
-    def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
-        """Do ``invalidate_object`` for every object that matches; asks once for each object in flight."""
-        for ref in filter(matches, self._live):
-            self.invalidate_object(ref)
-
-    def all(self) -> list[Flight]:
-        """Return every flight whose memory is not given back yet."""
-        return [one for flights in self._live.values() for one in flights]
-
-    def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """End a fill that its origin does not end: its readers get ``error``."""
-        flight.end(error)
-        self._cancel(flight)
-
-    def cancel_unwatched(self) -> None:
-        """Cancel the fills that go on without a waiter."""
-        for flight in self.all():
-            if not flight.waiters and not flight.ended:
-                self._cancel(flight)
-
-    async def drain(self) -> None:
-        """Wait until every fill has ended."""
-        while tasks := [task for task in self._tasks() if not task.done()]:
-            await asyncio.wait(tasks)
-
-    def _cancel(self, flight: Flight) -> None:
-        # No reader may join a flight that is being cancelled.
-        self.detach(flight)
-        if flight.task is not None:
-            flight.task.cancel()
-
-    def _tasks(self) -> Iterator[asyncio.Task[None]]:
-        return (flight.task for flights in self._live.values() for flight in flights if flight.task)
-
-    def _ended(self, flight: Flight, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            flight.end(ShadeProxyError(f"the read of {flight.ref} was abandoned"))
-        else:
-            error = task.exception()
-            if error is not None and not isinstance(error, ShadeProxyError):
-                # A bug: waiters must not hang on it, and its traceback must be seen.
-                flight.end(ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}"))
-                context = {"message": "fill failed", "exception": error, "task": task}
-                task.get_loop().call_exception_handler(context)
-            else:
-                flight.end(error)
-        if flight.waiters:
-            self.detach(flight)
-        else:
-            self._finish(flight)
-
-    def _finish(self, flight: Flight) -> None:
-        flights = self._live.get(flight.ref, set())
-        if flight in flights and flight.task is not None and flight.task.done():
-            # The task's own callback may come a step later than its last waiter.
-            self.detach(flight)
-            flights.remove(flight)
-            if not flights:
-                del self._live[flight.ref]
-            # Tracebacks refer back to the flight, so its memory would wait for the garbage collector.
-            flight.task = flight.error = None
-            self._retire(flight)

@@ -6,6 +6,7 @@ reported, never raised; prefetch alone decides which pages are worth fetching.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -174,9 +175,8 @@ class PrefetchPort:
             need.ref, need.number, upstream=upstream, intent=Intent.PREFETCH, meta=meta
         )
         assert not coalesced, "who asks knows what is on its way"
-        assert flight.task is not None, "just started"
         self._begun.add(flight)
-        flight.task.add_done_callback(lambda _task: self._end(flight, ended))
+        flight.on_over.append(partial(self._end, flight, ended))
         return flight
 
     def keep(self, need: Need) -> None:

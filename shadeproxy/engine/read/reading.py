@@ -60,6 +60,8 @@ class EngineReading:
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Deadline of the next byte."""
         self._passed: OriginRead | None = None
+        self.begun = False
+        """True if the engine began it without waiting, and has noted the read."""
 
     @property
     def meta(self) -> ObjectMeta:
@@ -69,6 +71,22 @@ class EngineReading:
     @property
     def source(self) -> Source:
         return self._source
+
+    def opens(self, meta: ObjectMeta) -> bool:
+        """Take the metadata that came with the flight of ``begin``; return False for another version."""
+        known, self._meta = self._meta, meta
+        return known is None or (meta.etag, meta.size) == (known.etag, known.size)
+
+    def begin(self, number: int, meta: ObjectMeta | None) -> Flight:
+        """Join or start the flight of the only page that is wanted, without waiting; return it.
+
+        ``meta``: None where none is known.
+        """
+        self.begun = True
+        self._meta = meta
+        self._span = None if meta is None else span_needed(self.request, meta)
+        self._start(number)
+        return self._joined[number]
 
     async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the page that the client wants first."""
@@ -99,9 +117,13 @@ class EngineReading:
         """Find the source of ``span``, whose metadata is known, and start its first missing page."""
         self._meta = meta
         self._span = span
-        self._source = Source.RAM
+        if not self._joined:
+            self._source = Source.RAM
         numbers = pages_of(span, self._page_size)
         for number in numbers:
+            if number in self._joined:
+                await self._flight(number)  # of ``begin``
+                return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
             source = None if slot is None else self._cache.source(slot)
             # The first page is read now: if it proves damaged, the answer's header says "origin" too.
@@ -160,7 +182,9 @@ class EngineReading:
             self.done(number)
 
     def _start(self, number: int) -> None:
-        """Start the page that the client wants first."""
+        """Start the page that the client wants first, unless ``begin`` did."""
+        if number in self._joined:
+            return
         _, coalesced = self._join(number)
         self._source = Source.COALESCED if coalesced else Source.ORIGIN
 

@@ -13,7 +13,8 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline, LeastRate, ReadBounds
 from shadeproxy.core.errors import BodyCutShort
-from shadeproxy.engine.read.flight import Flight, SingleFlight
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.single_flight import SingleFlight
 
 _LOOKS = 20  # within the shortest bound
 _MOST_TICK_S = 1.0

@@ -8,7 +8,7 @@ from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.index.metadata import KnownMetadata
-from shadeproxy.engine.read.flight import SingleFlight
+from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.rules import Age, Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 
 from shadeproxy.core.errors import ObjectChanged
 from shadeproxy.core.types import SHARED, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, HandedOver, OriginRead
 from shadeproxy.origin.s3ops.router import route
 from shadeproxy.origin.s3ops.spans import clamp, without_checksums
 from shadeproxy.origin.s3ops.store import RESERVED, Store, no_such_key
@@ -32,8 +32,9 @@ class StoreOrigin:
         if_match: str | None = None,
         upstream: Upstream = SHARED,
         intent: Intent = Intent.DEMAND,
+        handed: HandedOver | None = None,
     ) -> AsyncIterator[OriginRead]:
-        del upstream, intent
+        del upstream, intent, handed
         _refuse_reserved(ref)
         async with self.store.read(ref) as stored:
             if if_match is not None and if_match != stored.meta.etag:

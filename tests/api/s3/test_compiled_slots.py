@@ -30,7 +30,7 @@ class Connection:
     def __init__(self, hits, **other):
         self.hits, self.transport, self._sender = hits, self, Sink()
         self._sender._slice = None
-        self._admitted, self._lane, self._held, self._read_task = True, 0, b"", None
+        self._admitted, self._lane, self._held, self._reading = True, 0, b"", None
         self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
         self._begun, self.left = 0, []
         self.closing = False
@@ -93,7 +93,7 @@ def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
     "other",
     [{"_admitted": False}, {"_refused": True}, {"_lane": 1}, {"_lane": 2}, {"_held": b"x"},
      {"_sender": None}, {"transport": None}, {"closing": True}, {"_ending": True}, {"_force_close": True},
-     {"_close": True}, {"_paused": True}, {"_read_task": object()}, {"busy": True}],
+     {"_close": True}, {"_paused": True}, {"_reading": object()}, {"busy": True}],
     ids=lambda other: next(iter(other)),
 )  # fmt: skip
 def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):

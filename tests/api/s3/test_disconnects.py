@@ -93,7 +93,7 @@ class Scene:
             protocol
             for one in listeners
             for protocol in one.server.connections
-            if protocol._current_request is not None or protocol._read_task is not None
+            if protocol._current_request is not None or protocol._reading is not None
         ]
         engines = [one.engine for one in listeners]
         # A thread may be in the middle of publishing: a direct client that goes away then sees the same.
@@ -136,8 +136,8 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
         work = call(self, http)
         return await (cut.serve(work, http.transport) if self is cut.handler else work)
 
-    async def read(self, port, asked):
-        work = serve_read(self, port, asked)
+    async def read(self, port, asked, begun=None):
+        work = serve_read(self, port, asked, begun)
         return await (cut.serve(work, port._outlet.transport) if self is cut.handler else work)
 
     monkeypatch.setattr(S3Handler, "__call__", called)

@@ -3,8 +3,10 @@
 import asyncio
 import re
 
+from shadeproxy.app.proxy import Proxy
 from tests.support.architecture import flow
 from tests.support.calls import recorded, steps
+from tests.support.frame_counts import Origin, get, settings
 
 
 async def taken(proxy, wire, key):
@@ -40,10 +42,35 @@ async def test_a_miss_and_its_hits_take_the_steps_of_the_page(make_proxy):
         missed, first, again, known = [await taken(proxy, wire, "k") for _ in range(4)]
     finally:
         wire[1].close()
-    (wanted,) = flow("A miss")
+    (wanted,) = flow("A miss that has to wait")
     # The origin of this test is in memory; a page is filled while its reader is served, in no fixed order.
     assert [step for step in wanted if "/origin/" not in step.file and not step.calls <= {*missed}] == []
     by_the_page, by_the_first = flow("A hit")
     assert in_order(by_the_first, first) == []
     assert in_order(by_the_page, again) == []
     assert in_order(by_the_page, known) == []
+
+
+async def test_a_miss_of_a_known_client_takes_no_task(tmp_path, monkeypatch):
+    monkeypatch.setenv("ORIGIN_KEY", "key")
+    monkeypatch.setenv("ORIGIN_SECRET", "secret")
+    server = await asyncio.get_running_loop().create_server(Origin, "127.0.0.1", 0)
+    proxy = Proxy(settings(tmp_path, server.sockets[0].getsockname()[1]))
+    await proxy.start()
+    host, _, port = proxy.s3_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for key in ("missed/0001", "missed/0002"):  # the first opens the connection to the origin
+            with recorded() as calls:
+                writer.write(get(f"/b/{key}"))
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(re.search(rb"Content-Length: (\d+)", head)[1]))
+                await asyncio.sleep(0.05)
+    finally:
+        writer.close()
+        await proxy.stop()
+        server.close()
+    found = steps(calls)
+    (wanted,) = flow("A miss")
+    assert [step for step in wanted if not step.calls <= {*found}] == []
+    assert ("shadeproxy/api/s3/handler.py", "S3Handler.serve_read") not in found

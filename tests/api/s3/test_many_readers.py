@@ -154,9 +154,9 @@ async def held(make_proxy, turns, compiled):
     proxy.origin.put("b", "cold", BODY)
     serve = proxy.handler.serve_read
 
-    async def serve_read(port, asked):
+    async def serve_read(port, asked, begun=None):
         turns.note("begun")
-        return await serve(port, asked)
+        return await serve(port, asked, begun)
 
     proxy.handler.serve_read = serve_read
     return proxy

@@ -7,7 +7,8 @@ import pytest
 from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef
-from shadeproxy.engine.read.flight import PIECE_BYTES, Flight, SingleFlight
+from shadeproxy.engine.read.flight import PIECE_BYTES, Flight
+from shadeproxy.engine.read.single_flight import SingleFlight
 
 REF, OTHER, ELSEWHERE = ObjectRef("b", "k"), ObjectRef("b", "other"), ObjectRef("elsewhere", "k")
 META = ObjectMeta('"e"', 6)

@@ -10,7 +10,8 @@ from shadeproxy.core.deadline import Deadline, ReadBounds
 from shadeproxy.core.errors import DeadlineExceeded
 from shadeproxy.core.pace import PER_TURN
 from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
-from shadeproxy.engine.read.flight import Flight, SingleFlight
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.timeouts import OverdueFlights
 
 REF = ObjectRef("b", "k")

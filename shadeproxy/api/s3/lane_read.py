@@ -1,0 +1,264 @@
+"""A GET of the fast lane whose page is on its way: answered by callbacks, without a task.
+
+Laws: the head is sent with the first bytes, so that an origin that fails at once still gives a proper error.
+Whatever is not plain (an error before that, an object of several pages, a condition) goes on in a task, in
+handler.py, over the same flight. The bytes of the answer are those that the task would send.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, with_own
+from shadeproxy.api.s3.port import TURN_BYTES
+from shadeproxy.api.s3.read import answer_for
+from shadeproxy.api.s3.response import WRITE_BYTES, connection_fields, render_head
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.types import ObjectMeta
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.reading import EngineReading
+
+
+class BeginsReads(Protocol):
+    """The engine, as this lane reads by it."""
+
+    page_size: int
+
+    def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
+        """Begin a read of one page that is not resident, without waiting: return it, and the flight of the
+        page. ``meta``: result of ``usable_now``. None, with nothing done: call ``open``.
+
+        The caller follows the flight, or goes on by ``resume``; it calls ``leave`` unless it did so.
+        """
+        ...
+
+    def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
+        """Open for reading as ``open``, what was begun. Raises the same."""
+        ...
+
+    def leave(self, reading: EngineReading) -> None:
+        """Release a reading that was not resumed."""
+        ...
+
+
+class LaneOutlet(Protocol):
+    """The connection of a read (connection.py)."""
+
+    @property
+    def paused(self) -> bool:
+        """True while the client takes less than it was sent."""
+        ...
+
+    @property
+    def peer(self) -> str:
+        """See ``Port.peer``."""
+        ...
+
+    def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """Write parts of an answer."""
+        ...
+
+    def call_in_turn(self, function: Callable[[], None]) -> None:
+        """Call ``function`` in a later turn of the loop."""
+        ...
+
+    def read_ended(self, *, keep: bool) -> None:
+        """Serve the next request; not ``keep``: end the connection."""
+        ...
+
+    def go_on_by_task(self, read: "LaneRead") -> None:
+        """Go on with a read of which nothing was sent, in a task."""
+        ...
+
+    def cut(self) -> None:
+        """Reset the connection, so that the client sees a failure and not an end."""
+        ...
+
+
+Report = Callable[["LaneRead", int, ShadeProxyError | None], None]
+"""Reports the end of a read: its status, and why an answer that had begun was not finished."""
+
+
+class LaneRead:
+    """One read. Implements flight.py ``Follower``."""
+
+    __slots__ = (
+        "_flight", "_head", "_left", "_outlet", "_position", "_report", "_resumed", "_stop", "_turn_ends",
+        "asked", "bytes_sent", "deadline", "engine", "now_s", "reading", "request_id", "started_s", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        outlet: LaneOutlet,
+        report: Report,
+        engine: BeginsReads,
+        asked: Asked,
+        *,
+        reading: EngineReading,
+        flight: Flight,
+        request_id: str,
+        now_s: float,
+        started_s: float,
+    ) -> None:
+        """Set it up; ``follow`` begins. ``now_s``: Unix time; ``started_s``: monotonic."""
+        self.asked = asked
+        self.engine = engine
+        self.reading = reading
+        self.request_id = request_id
+        self.now_s = now_s
+        self.started_s = started_s
+        self.deadline: Deadline | None = reading.deadline
+        """See ``Follower.deadline``."""
+        self.status = 0
+        self.bytes_sent = 0
+        self._outlet = outlet
+        self._report = report
+        self._resumed = False
+        self._flight = flight
+        self._head = b""
+        self._position = self._stop = -1  # of the answer, within the flight; -1: not known yet
+        self._turn_ends = TURN_BYTES
+        self._left = False
+
+    def follow(self) -> None:
+        """Follow the flight."""
+        self._flight.follow(self)
+        if self._flight.meta is not None or self._flight.ended:
+            self._outlet.call_in_turn(self.look)
+
+    # ------------------------------------------------------------------ what the flight calls
+
+    @property
+    def waiting(self) -> bool:
+        """See ``Follower.waiting``."""
+        return self._flight.filled <= max(self._position, 0)
+
+    def look(self) -> None:
+        """Send what has come, as far as the client takes it."""
+        flight = self._flight
+        if self._left:
+            return
+        if self._stop < 0 and not self._is_open(flight):
+            return
+        while self._position < self._stop and flight.filled > self._position and not self._outlet.paused:
+            self._send(flight)
+            if self.bytes_sent >= self._turn_ends:
+                self._turn_ends = self.bytes_sent + TURN_BYTES
+                self._outlet.call_in_turn(self.look)
+                break
+        if self._position == self._stop:
+            # Bytes that the client has not taken yet keep the page's memory: until then it counts.
+            if not self._outlet.paused:
+                self._end(served=True)
+        elif flight.ended and flight.filled <= self._position:
+            self._fail(flight)
+
+    def too_late(self) -> None:
+        """See ``Follower.too_late``."""
+        if not self._left and not self.bytes_sent:
+            self._by_task()
+
+    def cancel(self) -> None:
+        """Leave, because the client is gone; idempotent."""
+        if not self._left:
+            self._leave()
+            self._report(self, CLIENT_CLOSED, None)
+
+    def resume(self) -> AbstractAsyncContextManager[EngineReading]:
+        """Open for the task that goes on, see ``BeginsReads.resume``."""
+        self._resumed = True
+        return self.engine.resume(self.reading)
+
+    def release(self, _task: object) -> None:
+        """Release the reading if the task that was to go on never began."""
+        if not self._resumed:
+            self.engine.leave(self.reading)
+            self._report(self, CLIENT_CLOSED, None)
+
+    # ------------------------------------------------------------------ inside
+
+    def _is_open(self, flight: Flight) -> bool:
+        """Return whether the first bytes of a plain answer can be sent; finds out what they are."""
+        meta = flight.meta
+        if meta is None:
+            if flight.ended:
+                self._by_task()
+            return False
+        # A damaged part would look complete; see ``EngineReading``.
+        if flight.doubtful and self.asked.wanted.range is not None:
+            if not flight.ended:
+                return False
+            if flight.error is not None:
+                return self._by_task()
+        if not flight.filled:
+            if flight.ended:
+                self._by_task()
+            return False
+        return self._prepare(flight, meta) or self._by_task()
+
+    def _prepare(self, flight: Flight, meta: ObjectMeta) -> bool:
+        """Set the answer; return False where it needs a task."""
+        call, wanted, keep, *_ = self.asked
+        try:
+            status, headers, span = answer_for(call, wanted, meta)
+        except ShadeProxyError:
+            return False
+        start = flight.number * self.engine.page_size + flight.start
+        if not start <= span.start < span.stop <= start + flight.length or not self.reading.opens(meta):
+            return False
+        fields, _, _ = connection_fields(
+            with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.reading.source),
+            has_body=True,
+            keep=keep,
+            http_11=True,
+        )
+        self._head = render_head(status, fields)
+        self._position, self._stop = span.start - start, span.stop - start
+        self.status, self.deadline = status, None
+        self.reading.count(span)
+        return True
+
+    def _send(self, flight: Flight) -> None:
+        start = self._position
+        stop = min(flight.filled, self._stop, start + WRITE_BYTES)
+        piece = flight.buffer[start:stop].toreadonly()
+        if self.reading.under_pressure:
+            piece = memoryview(bytes(piece))
+        self._position = stop
+        self.bytes_sent += stop - start
+        if self._head:
+            head, self._head = self._head, b""
+            self._outlet.write_pieces((head, piece))
+        else:
+            self._outlet.write_pieces((piece,))
+
+    def _by_task(self) -> bool:
+        """Go on in a task; return False."""
+        self._left = True
+        self._flight.unfollow(self)
+        self._outlet.go_on_by_task(self)
+        return False
+
+    def _end(self, *, served: bool) -> None:
+        keep = self.asked.keep_alive
+        self._leave(served=served)
+        self._report(self, self.status, None)
+        self._outlet.read_ended(keep=keep)
+
+    def _fail(self, flight: Flight) -> None:
+        """Reset the connection: the rest of an answer that has begun will not come."""
+        error = flight.error
+        assert isinstance(error, ShadeProxyError), "a flight ends complete or with an error of our tree"
+        self._leave()
+        self._outlet.cut()
+        self._report(self, self.status, error)
+        self._outlet.read_ended(keep=False)
+
+    def _leave(self, *, served: bool = False) -> None:
+        self._left = True
+        self._flight.unfollow(self)
+        if served:
+            self.reading.done(self._flight.number, served=True)
+        self.engine.leave(self.reading)

@@ -1,0 +1,127 @@
+"""The read of a connection that waits for bytes: by callbacks (lane_read.py), or else by a task.
+
+Law: a connection has one at a time, and serves no other request meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from shadeproxy.api.s3.exchange import Asked
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.lane_read import LaneRead
+from shadeproxy.api.s3.port import DirectPort, Outlet
+from shadeproxy.api.s3.response import reset_on_close
+
+
+class ReadingConnection(Outlet, Protocol):
+    """The connection, as its read uses it."""
+
+    @property
+    def paused(self) -> bool:
+        """True while the client takes less than it was sent."""
+        ...
+
+    def read_over(self, *, keep: bool) -> None:
+        """Serve the next request; not ``keep``: end the connection."""
+        ...
+
+
+class PendingRead:
+    """The pending read of ``connection``, if there is one. Implements lane_read.py ``LaneOutlet``."""
+
+    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task")
+
+    def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
+        self._connection = connection
+        self._s3 = s3
+        self._loop = asyncio.get_running_loop()
+        self._read: LaneRead | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None] | None = None
+
+    def begin(self, asked: Asked) -> None:
+        """Read what ``asked`` wants, and answer it."""
+        self._read = read = self._s3.begin_read(self, asked)
+        if read is None:
+            self._task = self._loop.create_task(self._run(asked))
+        else:
+            read.follow()
+
+    def look(self) -> None:
+        """Go on, because the client took enough."""
+        if self._read is not None:
+            self._read.look()
+
+    def cancel(self) -> None:
+        """End the read: the client is gone, or time is up. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._read is not None:
+            self._read.cancel()
+            self._end()
+
+    async def over(self) -> None:
+        """Return when no read is pending."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        elif self._read is not None:
+            self._over = self._over or self._loop.create_future()
+            await asyncio.wait({self._over})
+            await self.over()  # it may have gone on in a task
+
+    # ------------------------------------------------------------------ what a read by callbacks calls
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
+
+    @property
+    def paused(self) -> bool:
+        """See ``LaneOutlet.paused``."""
+        return self._connection.paused
+
+    def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """See ``LaneOutlet.write_pieces``."""
+        transport = self._connection.transport
+        # A transport that closes tells so soon, which ends the read.
+        if transport is not None and not transport.is_closing():
+            transport.writelines(pieces)
+
+    def call_in_turn(self, function: Callable[[], None]) -> None:
+        """See ``LaneOutlet.call_in_turn``."""
+        self._loop.call_soon(self._s3.pace.call, function)
+
+    def cut(self) -> None:
+        """See ``LaneOutlet.cut``."""
+        if self._connection.transport is not None:
+            reset_on_close(self._connection.transport)
+
+    def read_ended(self, *, keep: bool) -> None:
+        """See ``LaneOutlet.read_ended``."""
+        self._end()
+        self._connection.read_over(keep=keep)
+
+    def go_on_by_task(self, read: LaneRead) -> None:
+        """See ``LaneOutlet.go_on_by_task``."""
+        self._end()
+        self._task = self._loop.create_task(self._run(read.asked, read))
+        # A task that is cancelled before its first step never runs a line.
+        self._task.add_done_callback(read.release)
+
+    # ------------------------------------------------------------------ inside
+
+    async def _run(self, asked: Asked, begun: LaneRead | None = None) -> None:
+        keep = False
+        try:
+            port = DirectPort(self._connection, asked.call.request.method, keep_alive=asked.keep_alive)
+            keep = await self._s3.serve_read(port, asked, begun)
+        finally:
+            self._task = None
+            self._connection.read_over(keep=keep)
+
+    def _end(self) -> None:
+        self._read = None
+        if self._over is not None:
+            self._over.set_result(None)
+            self._over = None

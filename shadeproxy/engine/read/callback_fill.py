@@ -1,0 +1,83 @@
+"""A fill by callbacks: fills a flight from the origin without a task.
+
+Laws: it takes the steps of the fill by a task (flight_filler.py), over the same objects. It decides nothing
+that may wait: it then hands the flight over to such a task, which goes on where it stopped.
+"""
+
+from functools import partial
+
+from shadeproxy.core.errors import OriginError
+from shadeproxy.core.types import ObjectMeta
+from shadeproxy.engine.freshness.verdicts import AuthEpoch
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.flight_filler import FlightFiller
+from shadeproxy.origin.base import CallbackOrigin, HandedOver, StartedRead
+
+
+class CallbackFill:
+    """The fill of one flight. Implements origin/base.py ``Sink`` and flight.py ``Filling``."""
+
+    __slots__ = ("_epoch", "_filler", "_flight", "_known", "_read", "_whole", "arrived")
+
+    def __init__(self, filler: FlightFiller, flight: Flight, known: ObjectMeta | None) -> None:
+        """Set it up. ``known``: the requested version; None: any."""
+        self._filler = filler
+        self._flight = flight
+        self._known = known
+        self._epoch: AuthEpoch | None = None
+        self._whole = False
+        self._read: StartedRead | None = None
+        self.arrived = flight.advance
+        """See ``Sink.arrived``."""
+
+    def start(self, reads: CallbackOrigin) -> bool:
+        """Ask the origin; return False if that would have to wait: then a task must fill the flight."""
+        filler, flight, known = self._filler, self._flight, self._known
+        self._epoch = filler.begin(flight)
+        if known is not None and not filler.take_early(flight, filler.within(flight, known.size).length):
+            return False
+        wanted = filler.wanted(flight, known)
+        self._whole = wanted.span is None
+        self._read = reads.start(wanted, flight.intent, self)
+        if self._read is None:
+            return False
+        flight.filling = self
+        return True
+
+    def abort(self) -> None:
+        """See ``Filling.abort``."""
+        read, self._read = self._read, None
+        if read is not None:
+            read.abort()
+
+    # ------------------------------------------------------------------ what the read calls
+
+    def opened(self, meta: ObjectMeta, length: int, *, doubtful: bool) -> memoryview | None:
+        """See ``Sink.opened``."""
+        filler, flight = self._filler, self._flight
+        if filler.within(flight, meta.size).length != length:
+            return None
+        if not filler.open(flight, meta, self._epoch, whole=self._whole, doubtful=doubtful):
+            return None
+        return flight.buffer
+
+    def complete(self) -> None:
+        """See ``Sink.complete``."""
+        self._read = None  # it refers back to this object: the page's memory would wait for the collector
+        meta = self._flight.meta
+        assert meta is not None, "opened before its bytes came"
+        if self._whole:
+            self._filler.prove(self._flight, meta)
+        self._filler.complete(self._flight, meta)
+
+    def failed(self, error: OriginError) -> None:
+        """See ``Sink.failed``."""
+        self._read = None
+        self._filler.flights.end(self._flight, error)
+
+    def hand_over(self, handed: HandedOver) -> None:
+        """See ``Sink.hand_over``."""
+        self._read = None
+        fill = partial(self._filler.fill, self._known, handed=handed, epoch=self._epoch)
+        task = self._filler.flights.fill_by_task(self._flight, fill)
+        task.add_done_callback(lambda _task: handed.close())

@@ -1,0 +1,218 @@
+"""Single-flight: one origin read per page, or part of one, however many readers want it.
+
+Laws: a flight outlives its first waiter. When its last waiter leaves it is cancelled, unless one was served:
+then it may go on to its end. It gives its ledger bytes back exactly once, after it is over and its last
+waiter left. A flight is filled by callbacks or by a task, never by both.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.pace import TurnLimiter
+from shadeproxy.core.types import OWN, Intent, ObjectRef, Span, Upstream
+from shadeproxy.engine.read.flight import Flight
+
+Fill = Callable[[Flight], Coroutine[Any, Any, None]]
+FlightKey = tuple[ObjectRef, int]
+
+
+class SingleFlight:
+    """The table of flights. ``retire``: called once per flight when its memory is no longer needed.
+
+    ``goes_on``: returns whether a flight that served a reader may end without a waiter. ``on_start``: called
+    after each start.
+    """
+
+    def __init__(
+        self,
+        retire: Callable[[Flight], None],
+        goes_on: Callable[[Flight], bool] = lambda _flight: False,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._flights: dict[FlightKey, list[Flight]] = {}  # several if of several versions
+        self._live: dict[ObjectRef, set[Flight]] = {}
+        self._retire = retire
+        self._goes_on = goes_on
+        self._pace = TurnLimiter()
+        """Pace of all waiters: a cold object may have thousands."""
+        self._on_start = on_start
+        self._drained: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._live.values()))
+
+    def find(self, ref: ObjectRef, number: int) -> Flight | None:
+        """Return a flight for a page, of any version."""
+        return next((one for one in self._flights.get((ref, number), ()) if one.part is None), None)
+
+    def busy(self, ref: ObjectRef, number: int) -> bool:
+        """Return whether a page, or a part of it, is on its way."""
+        return (ref, number) in self._flights
+
+    def find_serving(
+        self, ref: ObjectRef, number: int, wanted: str | None, part: Span | None = None
+    ) -> Flight | None:
+        """Return the flight that ``join`` would join."""
+        for flight in self._flights.get((ref, number), ()):
+            if flight.serves(wanted) and flight.covers(part):
+                return flight
+        return None
+
+    def join(
+        self,
+        ref: ObjectRef,
+        number: int,
+        upstream: Upstream,
+        fill: Fill,
+        intent: Intent = Intent.DEMAND,
+        *,
+        wanted: str | None = None,
+        part: Span | None = None,
+        part_only: bool = False,
+        at_once: Callable[[Flight], bool] = lambda _flight: False,
+    ) -> tuple[Flight, bool]:
+        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or for ``part`` at least.
+
+        Without one, start it, with ``part_only`` for that part only: by callbacks if ``at_once`` can, else by
+        a task of ``fill``. Return it, and whether it was running already. The caller must ``leave`` it once.
+        """
+        flight = self.find_serving(ref, number, wanted, part)
+        coalesced = flight is not None
+        if flight is None:
+            flight = Flight(
+                ref, number, upstream, intent, wanted, part=part if part_only else None, pace=self._pace
+            )
+            self._flights.setdefault((ref, number), []).append(flight)
+            self._live.setdefault(ref, set()).add(flight)
+            try:
+                begun = at_once(flight)
+            except BaseException:
+                self.end(flight)  # no reader has joined it yet
+                raise
+            if not begun:
+                self.fill_by_task(flight, fill)
+            self._on_start()
+        flight.waiters += 1
+        return flight, coalesced
+
+    def fill_by_task(self, flight: Flight, fill: Fill) -> asyncio.Task[None]:
+        """Start the task of a fill, or of the rest of one that was begun by callbacks."""
+        flight.filling = None
+        flight.task = asyncio.get_running_loop().create_task(
+            fill(flight), name=f"fill {flight.ref} page {flight.number}", context=flight.context
+        )
+        # A callback, not a wrapper: a task cancelled before its first step never runs a line.
+        flight.task.add_done_callback(partial(self._ended, flight))
+        return flight.task
+
+    def leave(self, flight: Flight, *, served: bool = False) -> None:
+        """Remove a waiter, ``served`` or not; the last one cancels a fill that may not go on."""
+        flight.waiters -= 1
+        flight.served |= served
+        assert flight.waiters >= 0, "left a flight twice"
+        if flight.waiters:
+            return
+        if flight.ended:
+            flight.abandon()
+            self._finish(flight)
+        elif not (flight.served and self._goes_on(flight)):
+            self._cancel(flight)
+
+    def detach(self, flight: Flight) -> None:
+        """Let no reader join any more (its page was invalidated, stored, or it is being cancelled)."""
+        key = flight.ref, flight.number
+        flights = self._flights.get(key, [])
+        if flight in flights:
+            flights.remove(flight)
+            if not flights:
+                del self._flights[key]
+
+    def invalidate_object(self, ref: ObjectRef) -> None:
+        """Keep flights of this object from storing, and let later readers start new ones."""
+        for flight in list(self._live.get(ref, ())):  # a fill by callbacks ends at once, and leaves it
+            flight.publishable = False
+            if flight.waiters or flight.ended:
+                self.detach(flight)
+            else:
+                self._cancel(flight)
+
+    def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
+        """Do ``invalidate_object`` for every object of a bucket."""
+        self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
+
+    def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
+        """Do ``invalidate_object`` for every object that matches; asks once for each object in flight."""
+        for ref in list(filter(matches, self._live)):
+            self.invalidate_object(ref)
+
+    def all(self) -> list[Flight]:
+        """Return every flight whose memory is not given back yet."""
+        return [one for flights in self._live.values() for one in flights]
+
+    def fail(self, flight: Flight, error: ShadeProxyError) -> None:
+        """End a fill that its origin does not end: its readers get ``error``."""
+        flight.end(error)
+        self._cancel(flight)
+
+    def cancel_unwatched(self) -> None:
+        """Cancel the fills that go on without a waiter."""
+        for flight in self.all():
+            if not flight.waiters and not flight.ended:
+                self._cancel(flight)
+
+    async def drain(self) -> None:
+        """Wait until every fill has ended."""
+        while any(not flight.over for flight in self.all()):
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    def _cancel(self, flight: Flight) -> None:
+        # No reader may join a flight that is being cancelled.
+        self.detach(flight)
+        if flight.task is not None:
+            flight.task.cancel()
+        elif flight.filling is not None:
+            flight.filling.abort()
+            self.end(flight, ShadeProxyError(f"the read of {flight.ref} was abandoned"))
+
+    def _ended(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self.end(flight, ShadeProxyError(f"the read of {flight.ref} was abandoned"))
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, ShadeProxyError):
+            # A bug: waiters must not hang on it, and its traceback must be seen.
+            context = {"message": "fill failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)
+            error = ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}")
+        self.end(flight, error)
+
+    def end(self, flight: Flight, error: BaseException | None = None) -> None:
+        """End a flight whose fill is over, storing included, or failed with ``error``."""
+        flight.over, flight.filling = True, None
+        told, flight.on_over = flight.on_over, []
+        flight.end(error)
+        if self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+        if flight.waiters:
+            self.detach(flight)
+        else:
+            self._finish(flight)
+        for call in told:
+            asyncio.get_running_loop().call_soon(call)
+
+    def _finish(self, flight: Flight) -> None:
+        flights = self._live.get(flight.ref, set())
+        # A fill may end later than its last waiter leaves, and a task's own callback comes a step later.
+        if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
+            self.detach(flight)
+            flights.remove(flight)
+            if not flights:
+                del self._live[flight.ref]
+            # Tracebacks refer back to the flight, so its memory would wait for the garbage collector.
+            flight.task = flight.error = None
+            self._retire(flight)

@@ -1,0 +1,289 @@
+"""Fills by callbacks in any order of events: each flight ends once; readers see what the origin sent."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from shadeproxy.core.errors import BodyDamaged, OriginUnavailable, ShadeProxyError
+from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.origin.base import HandedOver
+
+BODY = random.Random(1).randbytes(4000)
+REF = ObjectRef("b", "k")
+
+
+class Read:
+    """A read by callbacks that does what the test says."""
+
+    def __init__(self, wanted, sink, etag):
+        self.wanted, self.sink, self.etag = wanted, sink, etag
+        self.memory = None
+        self.filled = 0
+        self.over = False
+
+    def abort(self):
+        self.over = True
+
+    def hand_over(self, error=None):
+        self.over = True
+        self.sink.hand_over(HandedOver(started_s=0.0, error=error, received_bytes=self.filled))
+
+    def open(self):
+        self.memory = self.sink.opened(ObjectMeta(self.etag, len(BODY)), len(BODY), doubtful=False)
+        if self.memory is None and not self.over:
+            self.hand_over()
+
+    def arrive(self, count):
+        count = min(count, len(BODY) - self.filled)
+        self.memory[self.filled : self.filled + count] = BODY[self.filled : self.filled + count]
+        self.filled += count
+        self.sink.arrived(count)
+
+    def complete(self):
+        self.over = True
+        self.sink.complete()
+
+    def fail(self):
+        self.over = True
+        self.sink.failed(BodyDamaged("damaged"))
+
+    def steps(self):
+        """What may happen next."""
+        if self.over:
+            return []
+        if self.memory is None:
+            return [self.open, self.hand_over, lambda: self.hand_over(OriginUnavailable("down"))]
+        if self.filled == len(BODY):
+            return [self.complete, self.fail]
+        return [lambda: self.arrive(1500), lambda: self.arrive(len(BODY)), self.hand_over]
+
+
+class Reads:
+    """An origin of such reads. ``ready`` False: it would have to wait."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.ready = True
+        self.reads = []
+
+    def start(self, wanted, _intent, sink):
+        if not self.ready:
+            return None
+        self.reads.append(Read(wanted, sink, self.bench.etag))
+        return self.reads[-1]
+
+    @property
+    def under_way(self):
+        return [read for read in self.reads if not read.over]
+
+
+class Follower:
+    """A reader without a task, which leaves when it has all, or cannot have it."""
+
+    deadline = None
+
+    def __init__(self, bench, reading, flight):
+        self.bench, self.reading, self.flight = bench, reading, flight
+        self.received = b""
+        self.left = False
+        flight.follow(self)
+        asyncio.get_running_loop().call_soon(self.look)  # it may have begun, or ended
+
+    @property
+    def waiting(self):
+        return not self.left
+
+    def leave_early(self):
+        """Leave, served with what came, as the reader of a range does."""
+        self.leave(served=bool(self.received))
+
+    def look(self):
+        if self.left or (self.flight.meta is None and not self.flight.ended):
+            return
+        self.received += bytes(self.flight.buffer[len(self.received) : self.flight.filled])
+        assert BODY.startswith(self.received)
+        if self.flight.ended:
+            assert self.received == BODY or isinstance(self.flight.error, ShadeProxyError)
+            self.leave(served=self.received == BODY)
+
+    def leave(self, *, served=False):
+        if not self.left:
+            self.left = True
+            self.flight.unfollow(self)
+            self.reading.done(self.flight.number, served=served)
+            self.bench.engine.leave(self.reading)
+
+    too_late = leave
+
+
+@pytest.fixture
+async def bench(make_bench):
+    bench = await make_bench()
+    bench.etag = bench.origin.put("b", "k", BODY).etag
+    filling = bench.engine._filling
+    bench.reads = filling._callback_reads = bench.engine._callback_reads = Reads(bench)
+    bench.retired = Counter()
+    retire = filling.flights._retire
+
+    def retired(flight):
+        bench.retired[flight] += 1
+        retire(flight)
+
+    filling.flights._retire = retired
+    return bench
+
+
+async def settle(bench):
+    """Let everything end that does not wait for the origin's callbacks."""
+    for read in bench.reads.under_way:
+        if read.memory is None:
+            read.open()
+        if not read.over:
+            read.arrive(len(BODY))
+        if not read.over:
+            read.complete()
+    await bench.settle()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    bench.engine.assert_quiescent()
+    assert set(bench.retired.values()) <= {1}
+
+
+def begin(bench):
+    begun = bench.engine.begin(ReadRequest(REF), bench.engine.usable_now(ReadRequest(REF)))
+    return None if begun is None else Follower(bench, *begun)
+
+
+async def test_a_page_that_came_by_callbacks_is_stored(bench):
+    follower = begin(bench)
+    (read,) = bench.reads.reads
+    assert read.wanted.span is None
+    read.open()
+    read.arrive(1500)
+    assert follower.received == BODY[:1500]
+    read.arrive(len(BODY))
+    assert follower.received == BODY
+    read.complete()
+    await settle(bench)
+    assert (await bench.get("k"))[0] == BODY
+    assert bench.origin.gets == 0
+
+
+@pytest.mark.parametrize("filled", [0, 1500])
+async def test_a_fill_that_is_handed_over_goes_on_where_it_stopped(bench, filled):
+    follower = begin(bench)
+    (read,) = bench.reads.reads
+    if filled:
+        read.open()
+        read.arrive(filled)
+    read.hand_over()
+    await settle(bench)
+    assert follower.received == BODY
+    assert bench.origin.gets == 1
+    assert (await bench.get("k"))[0] == BODY
+
+
+async def test_a_fill_goes_to_a_task_where_the_origin_would_have_to_wait(bench):
+    bench.reads.ready = False
+    follower = begin(bench)
+    assert follower.flight.task is not None
+    await settle(bench)
+    assert follower.received == BODY
+
+
+async def test_the_last_reader_that_leaves_ends_the_read_at_once(bench):
+    follower, reader = begin(bench), asyncio.create_task(bench.get("k"))
+    await asyncio.sleep(0)
+    (read,) = bench.reads.reads
+    follower.leave()
+    assert not read.over
+    reader.cancel()
+    await asyncio.wait({reader})
+    assert read.over
+    bench.engine.assert_quiescent()
+
+
+class Events:
+    """Random events around one object."""
+
+    def __init__(self, bench, seed):
+        self.bench = bench
+        self.flights = bench.engine._filling.flights
+        self.rng = random.Random(seed)
+        self.tasks, self.followers = [], []
+
+    def run(self, coroutine):
+        self.tasks.append(asyncio.create_task(coroutine))
+
+    async def get(self):
+        assert (await self.bench.get("k"))[0] == BODY
+
+    async def put(self):
+        async with self.bench.engine.writing([REF]):
+            await asyncio.sleep(0)
+
+    def read(self):
+        self.run(self.get())
+
+    def write(self):
+        self.run(self.put())
+
+    def purge(self):
+        self.run(self.bench.engine.purge("b", "", dry_run=False))
+
+    def follow(self):
+        self.bench.reads.ready = self.rng.random() < 0.9
+        if (follower := begin(self.bench)) is not None:
+            self.followers.append(follower)
+
+    def cancel(self):
+        for task in self.rng.sample(self.tasks, min(1, len(self.tasks))):
+            task.cancel()
+
+    def leave(self):
+        for follower in self.rng.sample(self.followers, min(1, len(self.followers))):
+            follower.leave_early()
+
+    def fail(self):
+        for flight in self.flights.all():
+            if not flight.ended:
+                self.flights.fail(flight, OriginUnavailable("too slow"))
+
+    def invalidate(self):
+        self.flights.invalidate(lambda _ref: True)
+
+    def go_on(self):
+        for read in self.bench.reads.under_way:
+            if steps := read.steps():
+                self.rng.choice(steps)()
+
+    async def random(self, count):
+        weights = {
+            self.read: 15, self.follow: 15, self.cancel: 5, self.leave: 5, self.fail: 1, self.write: 4,
+            self.invalidate: 2, self.purge: 2, self.go_on: 30,
+        }  # fmt: skip
+        for event in self.rng.choices(list(weights), list(weights.values()), k=count):
+            event()
+            if self.rng.random() < 0.3:
+                await asyncio.sleep(0)
+
+    async def end(self):
+        async with asyncio.timeout(10):
+            while not all(task.done() for task in self.tasks) or not all(one.left for one in self.followers):
+                self.go_on()
+                await asyncio.sleep(0)
+        errors = [task.exception() for task in self.tasks if not task.cancelled()]
+        assert [error for error in errors if not isinstance(error, ShadeProxyError | None)] == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_any_order_of_events(bench, seed):
+    events = Events(bench, seed)
+    await events.random(80)
+    await events.end()
+    await settle(bench)
+    bench.engine._filling._callback_reads = bench.engine._callback_reads = None
+    assert (await bench.get("k"))[0] == BODY
