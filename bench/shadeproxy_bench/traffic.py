@@ -1,4 +1,4 @@
-"""Stock traffic as traces: reads that nobody announces, of popular, new, looping and finished objects.
+"""Stock traffic as traces: reads that no job announces, of popular, new, looping and finished objects.
 
 Pure: the same arguments give the same trace. Every client is a stock client, also one that trains.
 """

@@ -72,5 +72,5 @@ def _load(name: str) -> Any:
     return value
 
 
-if not TYPE_CHECKING:  # a module with __getattr__ has every name, for a type checker: misspelt ones too
+if not TYPE_CHECKING:  # A type checker takes a module with __getattr__ to have every name, misspelt ones too.
     __getattr__ = _load

@@ -57,8 +57,8 @@ def announce(
 
 
 class Announced(Sampler[Any]):
-    """The result of ``announce``: has all attributes of the sampler. Takes epochs from ``set_epoch``, or
-    counts its iterations.
+    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. Takes epochs from
+    ``set_epoch``, or counts its iterations.
     """
 
     def __init__(
@@ -89,18 +89,20 @@ class Announced(Sampler[Any]):
         return length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # during unpickling
+        if name == "sampler":  # This happens during unpickling.
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, also on the sampler (or the one in a BatchSampler)."""
+        """Set the epoch of the next iteration, also on the wrapped sampler (or on the one in a
+        BatchSampler).
+        """
         self._epoch = epoch
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sampler's items. It is a generator so that nothing is drawn before the loader asks."""
-        # The loop may set the epoch on the wrapped sampler instead: take the later of both.
+        """Yield the sampler's items. A generator, so that nothing is drawn before the loader asks."""
+        # The loop may set the epoch on the wrapped sampler instead: use the later of the two.
         epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
         self._epoch = epoch + 1
         items = iter(self.sampler)
@@ -149,7 +151,9 @@ class Announced(Sampler[Any]):
         return indices.astype(np.uint32)
 
     def _foretell(self, epoch: int) -> None:
-        """Announce the epochs after ``epoch``. The job's thread calls it and then alone uses the twin."""
+        """Announce the epochs after ``epoch``. Only the job's thread calls this, and from then on only that
+        thread uses the copy of the sampler.
+        """
         twin, self._twin = self._twin, None
         if twin is None:
             return
@@ -163,7 +167,7 @@ class Announced(Sampler[Any]):
 
 
 def _drawing(sampler: Any) -> Any:
-    """Return the sampler that draws: of a BatchSampler the one in it."""
+    """Return the sampler that draws: for a BatchSampler the sampler in it."""
     return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
 
 
@@ -174,8 +178,8 @@ def _set_epoch(sampler: Any, epoch: int) -> None:
 
 
 def _twin(sampler: Any) -> Any:
-    """Return an independent copy of ``sampler`` that draws the same next items, or None if no such copy can
-    be made. Subclasses are not copied, because they may draw from anywhere.
+    """Return an independent copy of ``sampler`` that draws the same next items, or None if no such copy is
+    possible. Subclasses are not copied, because they may draw from anywhere.
     """
     kind = type(sampler)
     if kind in {DistributedSampler, SequentialSampler}:

@@ -1,6 +1,6 @@
-"""A daemon thread that delivers at an interval, so that the training loop never waits for a network.
+"""A daemon thread that delivers at intervals, so that the training loop never waits for a network.
 
-The caller decides what is delivered; this module has only the rhythm, the bounded flush and the end at exit.
+The caller decides what is delivered. This module only decides when, and bounds the flush and the end at exit.
 """
 
 import atexit
@@ -18,8 +18,8 @@ class BackgroundSender:
     """Calls ``deliver`` every ``interval_s`` and on request. ``deliver`` returns True if nothing is left to
     send.
 
-    The first ``start`` starts the thread, and the first in a forked child starts a new one. ``running``: True
-    if this process has started its thread.
+    The first call of ``start`` starts the thread; in a forked child, the first call starts a new thread.
+    ``running``: True if this process has started its thread.
     """
 
     def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
@@ -45,26 +45,30 @@ class BackgroundSender:
         return self._closed
 
     def start(self) -> None:
-        """Start the thread of this process unless it runs; checking ``running`` first saves the call."""
+        """Start the thread of this process, unless it runs. Callers check ``running`` first to
+        save the call.
+        """
         if self._closed or self.running:
             return
-        self._reset()  # A lock held in the parent at the fork would stay held here for ever.
+        self._reset()  # A lock that the parent held at the fork would stay locked here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        # Set first: other threads run during the start, and may call this too.
+        # Set this first: other threads run while the thread starts, and may call ``start`` too.
         self.running = True
         self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:
-        """Deliver soon, without waiting for it; starts the thread."""
+        """Deliver soon, without waiting for the delivery; start the thread if needed."""
         self.start()
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver now; do nothing within ``deliver``. Return whether all arrived within ``timeout_s``."""
+        """Deliver now, and return whether everything arrived within ``timeout_s``. Does nothing if
+        ``deliver`` itself calls it.
+        """
         if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
         with self._changed:
@@ -75,8 +79,8 @@ class BackgroundSender:
             return arrived and self._clean
 
     def close(self, timeout_s: float) -> bool:
-        """Flush and end the thread. Return whether everything arrived. Idempotent; a closed sender starts no
-        thread any more.
+        """Flush and end the thread. Return whether everything arrived. Idempotent. A closed sender starts no
+        thread.
         """
         self._closed = True
         if self._thread is None or self._pid != os.getpid():
@@ -86,7 +90,7 @@ class BackgroundSender:
             self._closing = True
             self._changed.notify_all()
         atexit.unregister(self.close)
-        if clean:  # else it may hang at a dead proxy: the daemon thread ends later, at the flag
+        if clean:  # Otherwise the thread may hang at a dead proxy: it ends later, when it sees the flag.
             self._thread.join(timeout_s)
         return clean
 
@@ -107,7 +111,8 @@ class BackgroundSender:
         try:
             return self._deliver()
         except Exception:  # noqa: BLE001 (see below)
-            # The thread must outlive a bug: training goes on, scores are late, and the trace shows the cause.
+            # The thread must survive a defect: training goes on, scores are late, and the trace shows the
+            # cause.
             _LOG.exception("Delivering scores failed")
             return False
 
@@ -120,5 +125,5 @@ def _after_fork() -> None:
         sender.running = False
 
 
-# A system call for the process id at every start would be one at every training step.
+# Without this, every start would need the process id, which is a system call at every training step.
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,5 +1,5 @@
-"""The common part of the callbacks for training frameworks: it passes epochs, losses and validation results
-to a sampler.
+"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to a
+sampler.
 
 Law: nothing here raises into a training loop. A failure is one warning; training goes on as if the callback
 were not there.
@@ -28,7 +28,7 @@ class Companion:
         self._complained = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch``, unless the framework did."""
+        """Call ``set_epoch``, unless the framework has done so."""
         if self.sampler.epoch != epoch:
             self.safely(self.sampler.set_epoch, epoch)
 

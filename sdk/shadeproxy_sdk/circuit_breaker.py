@@ -1,7 +1,7 @@
-"""A circuit breaker for a server that failed: a growing pause between attempts, without I/O.
+"""A circuit breaker for a server that failed: growing pauses between attempts, without I/O.
 
-An open breaker refuses requests. One request at a time may probe, and only after the pause; the pause doubles
-while probes fail. So a dead proxy costs training one failed request a pause, not one a sample.
+An open breaker refuses requests. Only one request at a time may probe the server, and only after the pause,
+which doubles while probes fail. So a dead proxy costs training one failed request a pause, not one a sample.
 """
 
 import threading
@@ -13,7 +13,7 @@ _MOST_BREAKERS = 256
 
 
 class BreakerDecision(Enum):
-    """ALLOW: ask. PROBE: ask; this is the only request, and should not wait long. REFUSE: do not ask."""
+    """May a request be sent? ALLOW: yes. PROBE: yes, as the only request, with a short wait. REFUSE: no."""
 
     ALLOW = auto()
     PROBE = auto()
@@ -21,7 +21,7 @@ class BreakerDecision(Enum):
 
 
 class CircuitBreaker:
-    """Thread-safe. Times in seconds of ``clock``. ``reason``: why it opened last."""
+    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: why it last opened."""
 
     def __init__(
         self, pause_s: float, *, max_pause_s: float = 60.0, clock: Callable[[], float] = time.monotonic
@@ -41,7 +41,7 @@ class CircuitBreaker:
                 self._probe_at = min(self._probe_at, self._clock() + pause_s)
 
     def ask(self) -> BreakerDecision:
-        """Return whether this request may be sent. After PROBE the caller must call ``failed`` or
+        """Decide whether this request may be sent. After PROBE the caller must call ``failed`` or
         ``succeeded``; otherwise the pause begins again.
         """
         with self._lock:
@@ -60,7 +60,7 @@ class CircuitBreaker:
             if decision is BreakerDecision.PROBE:
                 self._pause_s = min(2 * self._pause_s, self._max_pause_s)
             elif self._probe_at is not None:
-                return  # a parallel request has already opened the breaker
+                return  # A parallel request has already opened the breaker.
             self._probe_at = self._clock() + self._pause_s
 
     def succeeded(self) -> None:
@@ -71,9 +71,9 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """Circuit breakers for many names. Thread-safe.
+    """Circuit breakers by name. Thread-safe.
 
-    Only open breakers are kept, at most ``most``; beyond that, the one that opened first closes.
+    Only open breakers are kept, at most ``most``. Above that, the breaker that opened first is closed.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class CircuitBreakers:
         self._pause_s = pause_s
         self._most = most
         self._clock = clock
-        self._open: dict[Hashable, CircuitBreaker] = {}  # oldest first
+        self._open: dict[Hashable, CircuitBreaker] = {}  # By name, oldest first.
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def ask(self, name: Hashable) -> BreakerDecision:
-        """Return the decision of ``name``; see ``CircuitBreaker.ask``."""
+        """Decide for ``name``; see ``CircuitBreaker.ask``."""
         with self._lock:
             breaker = self._open.get(name)
         return BreakerDecision.ALLOW if breaker is None else breaker.ask()

@@ -1,4 +1,5 @@
-"""One object from the control URL to bytes: finds the proxy's S3 side, registers, reads, and falls back.
+"""Reads objects, given only the control URL: finds the proxy's S3 listener, registers, reads, and falls back
+to the origin.
 
 Law: a read succeeds while the proxy or the origin answers; the caller need not know which one did. A Client
 holds settings only, like the ``ControlSession`` that it is, so it can be forked and pickled.
@@ -37,10 +38,10 @@ class Client(ControlSession):
 
     ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener, if ``GET
     /v1/info`` names none that is reachable from here. ``credentials``: keys that sign reads from the proxy
-    (``[[auth.clients]]``). ``origin``: the fall-back; by default the origin of the AWS variables.
-    ``timeout_s`` bounds each wait for bytes, and the time a read looks for a server that answers.
-    ``retry_s``: first pause before a proxy that failed is tried again; doubles up to a minute.
-    ``concurrency``: reads at a time, per process. Raises ConfigError for invalid addresses.
+    (``[[auth.clients]]``). ``origin``: read from it if the proxy does not answer; by default the origin of
+    the AWS variables. ``timeout_s`` bounds each wait for bytes, and the time in which a read looks for a
+    server that answers. ``retry_s``: first pause before a proxy that failed is tried again; doubles up to a
+    minute. ``concurrency``: reads at a time, per process. Raises ConfigError for invalid addresses.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Client(ControlSession):
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
-        """Return the bytes of one sample like ``read``; try proxy and origin until ``deadline``."""
+        """Return the bytes of one sample, as ``read`` does. Try proxy and origin until ``deadline``."""
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
@@ -85,7 +86,7 @@ class Client(ControlSession):
         return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
     def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
-        """Run ``call`` on the proxy's S3 side (then with True), or on the origin."""
+        """Run ``call`` on the proxy's S3 listener (with True), or on the origin (with False)."""
         breaker = self.connections.s3_breaker
         while True:
             decision, reason = breaker.ask(), breaker.reason
@@ -118,7 +119,7 @@ class Client(ControlSession):
         """Read samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
 
         On a warm cache of the same host each byte is copied once, from the cache into ``out``. Raises
-        ConfigError for an unfit ``out``, IndexError, and ReadError like ``read`` and when a sample has
+        ConfigError if ``out`` does not fit, IndexError, and ReadError like ``read``, also when a sample has
         another length; the contents of ``out`` are then undefined. Thread-safe.
         """
         check_rows(out, len(ids))
@@ -135,10 +136,10 @@ class Client(ControlSession):
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
-        """Fetch at most MOST_ITEMS whole samples, into memory of ``allocate`` if their lengths are known.
+        """Fetch at most MOST_ITEMS whole samples, into memory from ``allocate`` if their lengths are known.
 
-        Asks the proxy by locate, then batch, then one GET a sample, as far as these work from here; then the
-        origin. Raises IndexError, and ReadError like ``read``.
+        Tries, as far as each works from here: locate at the proxy, then batch, then one GET a sample; then
+        the origin. Raises IndexError, and ReadError like ``read``.
         """
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
 
@@ -153,7 +154,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif missing := batch.missing():
-            # One read finds out if the proxy hangs, with a short wait: else each read would wait in full.
+            # One read with a short wait finds out if the proxy hangs; otherwise every read would wait in
+            # full.
             connections.s3_breaker.failed(BreakerDecision.ALLOW, hung)
             connections.s3_breaker.hurry(0.0)
             batch.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
@@ -227,7 +229,7 @@ class Client(ControlSession):
         return Origin(endpoint, "us-east-1", keys.access_key, keys.secret_key, keys.session_token)
 
     def _fallback(self) -> Origin | None:
-        """Return the origin, unless the AWS variables point at the proxy itself."""
+        """Return the origin to fall back to; None if the AWS variables name the proxy itself."""
         if self._origin is None or self._s3 is None or self._origin.endpoint_url != self._s3.endpoint_url:
             return self._origin
         return None
@@ -247,10 +249,11 @@ class Client(ControlSession):
     # ------------------------------------------------------------------ datasets and jobs
 
     def manifest(self, *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-        """Return the objects under ``prefix`` in key order, listed by the proxy, or without a proxy by the
-        origin.
+        """Return the objects under ``prefix`` in key order. The proxy lists them; if it does not answer, the
+        origin does.
 
-        Raises ControlError when the proxy refuses, ReadError when no server answers, ConfigError when empty.
+        Raises ControlError when the proxy refuses, ReadError when no server answers, ConfigError when there
+        are no objects.
         """
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         breaker = self.connections.control_breaker
@@ -287,7 +290,9 @@ class Client(ControlSession):
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register under ``name``, or under the next name that no running job uses for another listing."""
+        """Register under ``name``. If a running job uses that name for another listing, register under the
+        next free name.
+        """
         asked, number = name, 1
         while True:
             try:
@@ -313,11 +318,12 @@ class Client(ControlSession):
         queue_batches: int = 1024,
         resume_scores: bool = False,
     ) -> Job:
-        """Register a training run over ``dataset``; from now on its reads carry the job's name.
+        """Register a training run over ``dataset``. From now on its reads carry the job's name.
 
         ``weight``: share of the cache. ``interval_s``: seconds between deliveries of scores and progress.
-        ``queue_batches``: reports that may wait before the oldest is dropped. ``resume_scores``: draw from
-        scores of earlier runs, too. Without a proxy, it registers later. Raises ConfigError, ControlError.
+        ``queue_batches``: reports that may wait before the oldest is dropped. ``resume_scores``: also draw
+        from scores of earlier runs. If the proxy does not answer, the job registers later. Raises
+        ConfigError, ControlError.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")

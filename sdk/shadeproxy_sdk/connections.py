@@ -22,7 +22,7 @@ from shadeproxy_sdk.segments import Segments
 
 
 class Answer(NamedTuple):
-    """A whole answer: ``body`` is as long as Content-Length or chunk framing said, not decoded."""
+    """A complete answer. ``body`` is as long as Content-Length or chunk framing said. It is not decoded."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,8 +39,9 @@ class Offers:
 
 
 class TransportState:
-    """The state of one process. ``proven``: the last attempt to read the cache's files succeeded. ``by_id``:
-    a breaker for each manifest, by name and digest, that says whether the proxy knows its samples by id.
+    """The knowledge that one process has of the proxy. ``proven``: the last attempt to read the cache's files
+    succeeded. ``by_id``: for each manifest, by name and digest, a breaker that says whether the proxy knows
+    its samples by id.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -88,8 +89,8 @@ class Connections:
         body: bytes | None = None,
         timeout_s: float,
     ) -> Answer:
-        """Send one request and return one whole answer. Raises Unreachable: Silent when nothing came in time,
-        Broken when another attempt may succeed.
+        """Send one request and return the complete answer. Raises Unreachable: Silent when nothing came in
+        time, Broken when another attempt may succeed.
 
         ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or that has
         neither length nor chunks, is Broken: it could be a truncated sample.
@@ -131,7 +132,7 @@ class Connections:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost text: urllib3 wraps the operating system's error in its own, twice."""
+    """Return the innermost text: urllib3 wraps the operating system's error twice in its own."""
     inner = error.__cause__ or error.__context__
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror.lower()

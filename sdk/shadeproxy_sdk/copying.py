@@ -1,8 +1,8 @@
-"""Copying of located samples by more than one thread, if the machine has cores for it.
+"""Copies located samples with several threads, if the machine has cores for them.
 
 The kernel copies one page of a file after the other, so one thread reaches a fraction of the memory's
-bandwidth, and Python's lock is free meanwhile. Law: no thread still writes when ``copy`` has returned or
-raised.
+bandwidth, and Python's lock is free meanwhile. Law: once ``copy`` has returned or raised, no thread still
+writes.
 """
 
 import os
@@ -17,18 +17,18 @@ from shadeproxy_sdk.locate import Located
 from shadeproxy_sdk.shared import worker_info
 
 _MOST_THREADS = 2
-# Below these sizes, starting a thread and waiting for Python's lock cost what it saves.
+# Below these sizes, starting a thread and waiting for Python's lock costs as much as it saves.
 _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connections: Connections) -> int:
-    """Copy like ``locate.copy``, with as many threads as help."""
+    """Copy as ``locate.copy`` does, with as many threads as help."""
     parts = located.split(threads_for(located))
     segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
-        # Python starts no thread after its main thread has ended, while another thread may still train.
+        # Python starts no thread once its main thread has ended, but another thread may still be training.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, batch, segments)
@@ -50,10 +50,10 @@ def threads_for(located: Located) -> int:
 
 
 def cores_of_this_process() -> int:
-    """Return the cores left for this process, without those of the DataLoader's other workers and the
-    machine's other ranks, as far as these are known; at least one.
+    """Return the cores left for this process: without those of the DataLoader's other workers and the
+    machine's other ranks, as far as these are known. At least one.
     """
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # set by torchrun
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
     return max(1, len(os.sched_getaffinity(0)) // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

@@ -1,8 +1,8 @@
-"""A map-style torch Dataset over a manifest: ids in, decoded samples out, whole batches at a time.
+"""A map-style torch Dataset over a manifest: sample ids in, decoded samples out, whole batches at a time.
 
-Law: a sample is whole or an error, never short. A sample that is twice in a batch is fetched once and decoded
-twice. The dataset holds settings only, so it can be forked and pickled into workers; the Client has threads
-and sockets.
+Laws: a sample is complete or an error, never short. A sample that is twice in a batch is fetched once and
+decoded twice. The dataset holds settings only, so it can be forked and pickled into workers; the Client has
+threads and sockets.
 """
 
 import inspect
@@ -86,7 +86,7 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
 def _required_parameters(decode: Callable[..., Any]) -> int:
     try:
         parameters = inspect.signature(decode).parameters.values()
-    except ValueError:  # some built-ins have no signature
+    except ValueError:  # Some built-in functions have no signature.
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is inspect.Parameter.empty for p in parameters)

@@ -19,10 +19,10 @@ _ORDER_TYPE = "application/vnd.shadeproxy.ids"
 
 
 class Delivery:
-    """Deliveries of ``rank``. ``board_lock`` guards ``board``, and is never held during a call.
+    """Delivers what ``rank`` reports. ``board_lock`` guards ``board``, and is never held during a call.
 
-    ``orders``: None once the proxy takes none. ``announced``: ids of orders that the proxy took; ``sent``:
-    scores.
+    ``orders``: None once the proxy accepts none. ``announced``: number of ids of orders that the proxy
+    accepted; ``sent``: number of scores.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Delivery:
         self._orders_entered = self._scores_entered = 0
 
     def send(self) -> bool:
-        """Send what waits. Return whether all of it arrived."""
-        # Orders first, because a position refers to one. Scores before orders that are drawn from them.
+        """Send everything that waits. Return whether all of it arrived."""
+        # Orders before positions, which refer to them. Scores before the orders that are drawn from them.
         return self.send_orders() and self._send_progress() and self._send_scores()
 
     def finish(self) -> bool:
@@ -53,7 +53,7 @@ class Delivery:
         return said and self._proxy.delete(f"/ranks/{self._rank}")
 
     def send_orders(self) -> bool:
-        """Send the orders that the proxy lacks. Return whether it has all now."""
+        """Send the orders that the proxy lacks. Return whether it has all of them now."""
         while (orders := self.orders) is not None:
             if self._orders_entered != self._proxy.entered:
                 self._orders_entered = self._proxy.entered
@@ -80,7 +80,9 @@ class Delivery:
         return True
 
     def _withdraw_orders(self) -> bool:
-        """Withdraw the orders, so that the proxy neither keeps nor fetches for them until the job expires."""
+        """Withdraw the orders. Otherwise the proxy would keep and fetch pages for them until
+        the job expires.
+        """
         orders = self.orders
         for epoch in orders.told() if orders is not None else ():
             if not self._proxy.delete(f"/epochs/{epoch}/order?rank={self._rank}"):

@@ -36,11 +36,13 @@ class ControlError(ShadeError):
 
 
 class Unreachable(ShadeError):
-    """A server gave no whole answer: refused, reset, cut short or too slow."""
+    """A server gave no complete answer: it refused, reset, cut short or was too slow."""
 
 
 class Broken(Unreachable):
-    """The connection broke during a call, as an idle one does when its server restarts: try again."""
+    """The connection broke during a call, as an idle connection does when its server restarts. Trying again
+    may help.
+    """
 
 
 class Silent(Unreachable):
@@ -56,6 +58,8 @@ class Busy(ShadeError):
 
 
 def unanswered(what: str, proxy: str, origin: str | None) -> ReadError:
-    """Return the error of a read that neither side answers: ``proxy`` and ``origin`` describe both."""
+    """Return the error of a read that neither proxy nor origin answers. ``proxy`` and ``origin``: what
+    happened at each.
+    """
     second = "no origin is known" if origin is None else f"the origin {origin}"
     return ReadError(f"{what} cannot be read: the proxy at {proxy}, and {second}. {UNANSWERED}")

@@ -40,10 +40,10 @@ _SHARE_TIMEOUT_S = 5.0
 class JobStats:
     """Counts since the job began.
 
-    ``reported``: batches given to ``report``; ``dropped``: of these, pushed out of a full queue;
-    ``rejected``: of these, invalid; ``not_finite``: samples whose loss was nan or inf, or of which no token
-    counted; ``sent``: scores that the proxy took; ``unsent``: scores that wait; ``announced``: ids of orders
-    that the proxy took; ``failures``: calls to the proxy that failed.
+    ``reported``: batches given to ``report``. Some of them are ``dropped``: pushed out of a full queue; or
+    ``rejected``: invalid. ``not_finite``: samples whose loss was nan or inf, or of which no token counted.
+    ``sent``: scores that the proxy accepted; ``unsent``: scores that wait. ``announced``: ids of orders that
+    the proxy accepted. ``failures``: calls to the proxy that failed.
     """
 
     reported: int
@@ -99,7 +99,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name at the proxy; differs from the requested name if another run has that."""
+        """Name at the proxy; differs from the requested name if another run uses that."""
         return self._proxy.name
 
     # ------------------------------------------------------------------ the training loop
@@ -207,17 +207,17 @@ class Job:
         call it.
         """
         orders = self._delivery.orders
-        # Each delivery announces known orders again: waking the thread for them would never end.
+        # Each delivery announces known orders again; waking the thread for these would never end.
         if orders is not None and orders.put(epoch, order):
             self._sender.wake()
 
     def exhausted(self, epoch: int) -> None:
-        """Note that the sampler has yielded all of ``epoch``, or that its iteration was given up."""
+        """Note that the sampler has yielded all of ``epoch``, or that iterating over it was given up."""
         if epoch == self.epoch:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Set the position from the sampler, about ``position`` samples, for loops without reports."""
+        """Set the position from the sampler, about ``position`` samples. Used for loops without reports."""
         self._progress.gave(position)
 
     @property
@@ -228,7 +228,7 @@ class Job:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """Return the weights of ``known``."""
+        """Return the weights of the scores that ``known`` returns."""
         known = self.known(epoch)
         return None if known is None else known.weights
 
@@ -242,10 +242,10 @@ class Job:
         """Return the scores to draw ``epoch`` from: each sample's latest weight, and the mean loss; None
         before the first report.
 
-        One rank: the current scores, or, with ``snapshot``, those at the half of the epoch before, if it was
-        reached. Several: the proxy's column for ``epoch`` with the scores of all ranks, and the mean loss of
-        the rank that asked first; all ranks get the same. Without a proxy: this rank's own, or None with
-        ``shared``.
+        With one rank these are the current scores, or, with ``snapshot``, the scores at the half of the
+        previous epoch, if it was reached. With several ranks they are the proxy's column for ``epoch`` with
+        the scores of all ranks, and the mean loss of the rank that asked first; all ranks get the same.
+        Without a proxy they are this rank's own, or None with ``shared``.
         """
         self._settle()
         with self._board_lock:
@@ -271,13 +271,13 @@ class Job:
         return np.unpackbits(packed, count=len(self.manifest), bitorder="little").astype(np.bool_)
 
     def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """Return the scores for a checkpoint: ``Scoreboard.state``."""
+        """Return the scores for a checkpoint, see ``Scoreboard.state``."""
         self._settle()
         with self._board_lock:
             return self._board.state()
 
     def restore_scores(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Restore ``scores_state``. Raises ValueError when it is of another dataset."""
+        """Restore the result of ``scores_state``. Raises ValueError when it is of another dataset."""
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
@@ -300,12 +300,14 @@ class Job:
             )
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send what waits. Return whether all of it arrived within ``timeout_s``."""
+        """Send everything that waits. Return whether all of it arrived within ``timeout_s``."""
         return self._sender.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
-        thread. It also happens at the end of the process, for at most 2 s.
+        thread.
+
+        At the end of the process this also happens by itself, for at most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()
@@ -314,7 +316,7 @@ class Job:
         return self._sender.close(timeout_s)
 
     def _settle(self) -> None:
-        """Rank everything that was reported so far."""
+        """Rank every batch that was reported so far."""
         with self._board_lock:
             while True:
                 try:
@@ -330,7 +332,7 @@ class Job:
                     ValueError,
                     TypeError,
                     RuntimeError,
-                ) as error:  # RuntimeError: raised by a failed device
+                ) as error:  # RuntimeError: a failed device raises it.
                     self._reject(error)
 
     def _deliver(self) -> bool:
@@ -353,14 +355,16 @@ class Job:
 
 
 class OpenJobs:
-    """The jobs that were made and not closed, by process: a fork inherits the list, not the jobs."""
+    """The jobs that were made and not closed, by process: a forked child inherits the list, but
+    not the jobs.
+    """
 
     def __init__(self) -> None:
         self._jobs: WeakSet[Job] = WeakSet()
         self._pid = os.getpid()
 
     def add(self, job: Job) -> None:
-        """Add ``job``. It replaces one of the same name and rank, because notebooks make jobs again."""
+        """Add ``job``. It replaces a job of the same name and rank, because notebooks make jobs again."""
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()
         for other in [one for one in self._jobs if (one.name, one.rank) == (job.name, job.rank)]:

@@ -1,4 +1,4 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``): the steps of the README's loop.
+"""A callback for Lightning (``lightning``, ``pytorch_lightning``): does the steps of the README's loop.
 
 Never raises into the loop (callbacks.py).
 """
@@ -69,7 +69,7 @@ class ShadeCallback(Callback):
         return self._beside.safely(self._beside.sampler.state_dict) or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue at the checkpoint; at the next epoch if it was taken at the end of one."""
+        """Continue at the checkpoint; if it was taken at the end of an epoch, at the next epoch."""
         if state_dict:
             self._beside.safely(self._resume, state_dict)
 

@@ -1,9 +1,9 @@
-"""The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of the samples it points to.
+"""The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of the samples that it locates.
 
-The law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If they
-equal the header in the answer, the copy is right: a record dies header first, its bytes are overwritten
-later, and no two records have one header. If they differ, the copy is dropped. A reader holds nothing while
-it copies, so a dead or slow reader blocks nothing.
+Law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If they
+equal the header in the answer, the copy is right: the header of a record is erased first, its bytes are
+overwritten later, and no two records have the same header. If they differ, the copy is dropped. A reader
+holds nothing while it copies, so a dead or slow reader blocks nothing.
 """
 
 import itertools
@@ -45,9 +45,9 @@ _BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
-    """``rows`` of RECORD point into ``files``: the pieces of the items that are cached here, in order.
+    """Cached pieces of the items, in order: ``rows`` of RECORD, with indices into ``files``.
 
-    ``lengths[i]``: the bytes of item i, UNKNOWN when it is not cached here.
+    ``lengths[i]``: the bytes of item i, UNKNOWN if it is not cached here.
     """
 
     files: list[str]
@@ -60,7 +60,9 @@ class Located(NamedTuple):
         return int(self.rows["length"].sum())
 
     def split(self, parts: int) -> list["Located"]:
-        """Split into at most ``parts`` parts of whole items with about equally many pieces; at least one."""
+        """Split into at most ``parts`` parts, at least one, with whole items and about equally many pieces
+        each.
+        """
         index = self.rows["index"]
         parts = min(parts, len(index))
         cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
@@ -70,7 +72,7 @@ class Located(NamedTuple):
         return [self._replace(rows=self.rows[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
     def without(self, unwanted: NDArray[np.bool_]) -> "Located":
-        """Return the same without the items ``unwanted[i]``."""
+        """Return a copy without the items i for which ``unwanted[i]`` is True."""
         rows = self.rows[~unwanted[self.rows["index"]]]
         return Located(self.files, rows, np.where(unwanted, UNKNOWN, self.lengths))
 
@@ -91,7 +93,7 @@ def decode(body: bytes, count: int) -> Located:
         raise BadAnswer("the answer of /v1/locate is damaged: its records contradict each other")
     records = records[records["status"] == _HERE]
     lengths = np.full(count, UNKNOWN, np.int64)
-    # The end of an item's last piece is the item's length.
+    # The end of an item's last piece is the length of the item.
     index = records["index"]
     last = np.ones(len(index), np.bool_)
     np.not_equal(index[1:], index[:-1], out=last[:-1])
@@ -100,10 +102,11 @@ def decode(body: bytes, count: int) -> Located:
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segments: Segments) -> int:
-    """Land the readable samples of ``located``, whose item i is sample ``positions[i]``. Return how many.
+    """Copy the readable samples of ``located``, whose item i is sample ``positions[i]``, into ``batch``.
+    Return how many.
 
-    The others stay missing: evicted meanwhile, or in files that this process may not open. Several threads
-    may copy into one batch, each its own samples.
+    The others stay missing: they were evicted meanwhile, or lie in files that this process may not open.
+    Several threads may copy into one batch, each its own samples.
     """
     arrived, copied, view, whole = 0, -1, memoryview(b""), False
     descriptors: dict[int, int | None] = {}
@@ -134,7 +137,9 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segment
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
-    """Fill ``room`` from ``offset`` on. Return whether that worked and ``header`` stood there afterwards."""
+    """Fill ``room`` from ``offset`` on. Return whether that worked and ``header`` was still
+    there afterwards.
+    """
     length = len(room)
     try:
         read = os.preadv(descriptor, [room], offset)
@@ -147,13 +152,14 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
 
 
 def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Return whether every item is here and in one piece, which is the usual case. Then ``_obeys`` holds,
-    too; this check takes a third of its time.
+    """Return whether every item is cached here in one piece, which is the usual case.
+
+    Then ``_obeys`` holds, too; this check takes a third of its time.
     """
     if not (count and len(records) == count and isinstance(files, list)):
         return False
     words = records.view("<u8").reshape(count, -1)
-    # Index, status and file share a word; offsets, length and position are one each.
+    # Index, status and file are in one word; offsets, length and position are one word each.
     here = np.arange(count, dtype=np.uint64) | np.uint64(_HERE << 32)
     return bool(
         all(isinstance(path, str) for path in files)
@@ -178,7 +184,7 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     numbers = ("header_offset", "offset", "length", "position")
     if any((records[name] >= _MOST).any() for name in numbers) or (records["file"][here] >= len(files)).any():
         return False
-    # An item without bytes here has exactly one record, which says so.
+    # An item that is not cached here has exactly one record, which says so.
     if ((steps == 0) & ~(here[1:] & here[:-1])).any():
         return False
     first = np.ones(len(index), np.bool_)

@@ -1,6 +1,6 @@
-"""The mapping from sample ids to objects, or to parts of objects.
+"""Maps sample ids to objects, or to parts of objects.
 
-It has columns, not Python objects: a million names are one blob and one array, so a worker inherits them by
+It has columns, not Python objects: a million names are one blob and one array. So a worker inherits them by
 fork without a copy (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``,
 ``guess`` and ``registered``.
 """
@@ -35,8 +35,8 @@ class Entry(NamedTuple):
 class Manifest:
     """Sample ids ``0 .. len - 1`` of the dataset ``name``.
 
-    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: lengths of whole
-    objects that readers have seen. ``registered``: digest under which a proxy knows it as ``name``.
+    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: the lengths of
+    whole objects that readers have seen. ``registered``: the digest under which a proxy knows it as ``name``.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class Manifest:
 
     @classmethod
     def from_jsonl(cls, name: str, lines: bytes, *, bucket: str = "") -> "Manifest":
-        """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order; default: ``bucket``."""
+        """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order. ``bucket``: for lines
+        that name none.
+        """
         records = (json.loads(line) for line in lines.splitlines() if line.strip())
         entries = (
             Entry(
@@ -91,7 +93,9 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """The proxy's fingerprint of the same list (docs/protocol.md): equal digests, equal ids."""
+        """The digest that the proxy computes for the same list (docs/protocol.md). Equal digests mean equal
+        ids.
+        """
         fingerprint = hashlib.sha256()
         for entry in self:
             part = "" if entry.length is None else f"{entry.offset}:{entry.length}"
@@ -133,7 +137,7 @@ class Manifest:
         starts = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
         names = [self._names[start:stop].partition(b"/") for start, stop in zip(starts, stops, strict=True)]
         if self._plain:
-            # Half a microsecond a sample, where json.dumps of a dict takes four.
+            # Takes half a microsecond a sample; json.dumps of a dict takes four.
             items = [b'{"bucket":"%b","key":"%b"' % (bucket, key) for bucket, _, key in names]
         else:
             items = [

@@ -1,4 +1,4 @@
-"""Names of datasets and jobs: those that the control side accepts, and the one made from a prefix."""
+"""Names of datasets and jobs: which names the control listener accepts, and the name made from a prefix."""
 
 import re
 import zlib
@@ -18,7 +18,7 @@ def check_name(name: str, kind: str) -> str:
 
 
 def other_name(name: str, mark: str) -> str:
-    """Return ``name`` with ``mark``, for a proxy that uses ``name`` for another run."""
+    """Return ``name`` with ``mark`` appended, for a proxy that uses ``name`` for another run."""
     return f"{name[: 127 - len(mark)]}.{mark}"
 
 

@@ -1,7 +1,7 @@
-"""An S3 endpoint, the proxy's S3 listener or the fall-back origin, and the signing of requests to it.
+"""An S3 endpoint (the proxy's S3 listener or the origin), and the signing of requests to it.
 
 Addresses are path style. Signing needs botocore (extra ``s3``), which is imported for the first signed
-request. If it is missing, the warning comes when the endpoint is named, not when training depends on it.
+request. If it is missing, the warning comes when the endpoint is named, before training depends on it.
 """
 
 import logging
@@ -27,7 +27,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An S3 endpoint. Without ``access_key`` requests go unsigned."""
+    """An S3 endpoint. Without ``access_key`` requests are not signed."""
 
     endpoint_url: str
     region: str = "us-east-1"
@@ -55,8 +55,8 @@ class Origin:
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
         """Return the origin of the AWS variables, or None if they name none.
 
-        AWS_ENDPOINT_URL_S3, else AWS_ENDPOINT_URL, else Amazon's endpoint of AWS_REGION or AWS_DEFAULT_REGION
-        when AWS_ACCESS_KEY_ID is set too.
+        AWS_ENDPOINT_URL_S3 comes first, then AWS_ENDPOINT_URL, then Amazon's endpoint of AWS_REGION or
+        AWS_DEFAULT_REGION if AWS_ACCESS_KEY_ID is set too.
         """
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
         access_key = environ.get("AWS_ACCESS_KEY_ID") or None

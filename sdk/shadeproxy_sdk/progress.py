@@ -1,6 +1,7 @@
 """This rank's position in its epoch, and its waiting time since the last report. No I/O.
 
-The position counts the samples that training *finished*, not those the sampler yielded: workers run ahead.
+The position counts the samples that training *finished*, not those that the sampler yielded, because workers
+run ahead.
 """
 
 import threading
@@ -8,8 +9,8 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """``position``: samples of ``epoch`` that this rank finished. ``stall_s``: seconds it waited since the
-    last Step.
+    """A change of position. ``position``: samples of ``epoch`` that this rank finished. ``stall_s``: seconds
+    it waited since the last Step.
     """
 
     epoch: int
@@ -18,10 +19,11 @@ class Step(NamedTuple):
 
 
 class Progress:
-    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest counts.
+    """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest position
+    counts.
 
-    ``reported``: samples of this epoch whose loss was reported. Only the training loop adds to this plain
-    number: a call would cost it 2.5 us a step.
+    ``reported``: samples of this epoch whose loss was reported. The training loop alone adds to this plain
+    number, because a call would cost it 2.5 us a step.
     """
 
     def __init__(self) -> None:
@@ -38,9 +40,10 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
-        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if it is resumed. A resumed
-        epoch reports its start at once, because the samples before it will not be read. Steps of the last
-        epoch that were not sent are still sent.
+        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if it is resumed.
+
+        A resumed epoch reports its start at once, because the samples before it will not be read. Steps of
+        the last epoch that were not sent are still sent.
         """
         with self._lock:
             self._note()
@@ -65,14 +68,14 @@ class Progress:
             self._stall_s += stall_s
 
     def estimated(self, stall_s: float) -> None:
-        """Add an estimate: training seems to have waited ``stall_s`` more, and no one measures."""
+        """Add an estimate: training seems to have waited ``stall_s`` more, which nothing measured."""
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s
 
     def told(self, position: int, stall_s: float) -> None:
-        """Set the ``position`` that the user reports, with ``stall_s`` more of waiting. That time includes
-        what was estimated for this epoch before.
+        """Set the ``position`` that the user reports, with ``stall_s`` more of waiting, which replaces what
+        was estimated for this epoch.
         """
         with self._lock:
             self._told = position - self._start
@@ -81,7 +84,9 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """Set the sampler's position, used only if nothing else counts. No lock: one writer."""
+        """Set the sampler's position, which is used only if nothing else counts. It needs no lock, because
+        only one thread writes.
+        """
         self._given = max(position - self._start, 0)
 
     def take(self) -> list[Step]:

@@ -1,10 +1,10 @@
 """A job's calls to the proxy: registers the job, registers it again when the proxy forgot it, and waits when
 needed.
 
-A proxy that is away, restarted, or forgot an expired job is normal here. Only a refusal at the start is
-raised, because it is a mistake that the user can correct. A taken name is no mistake: a killed run keeps its
-names until it expires, and the next run must not wait for that. A run that was silent for so long that
-another run has its name does not wait either.
+A proxy that is away, was restarted, or forgot an expired job is normal here. Only a refusal at the start is
+raised, because it is a mistake that the user can correct. A taken name is not a mistake: a killed run keeps
+its names until it expires, and the next run must not wait for that. A run that was silent for so long that
+another run got its name does not wait either.
 """
 
 import logging
@@ -33,8 +33,8 @@ _MARK_LENGTH = 8
 
 
 class Sent(Enum):
-    """ARRIVED: the proxy took it. REFUSED: it never will. LATER: no answer, try again. UNKNOWN: this proxy
-    has no such call.
+    """The outcome of a delivery. ARRIVED: the proxy accepted it. REFUSED: it never will. LATER: no answer,
+    try again. UNKNOWN: this proxy has no such call.
     """
 
     ARRIVED = auto()
@@ -59,13 +59,14 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # All ranks find the same names, because these are made of the manifest's digest.
+        # All ranks find the same names, because the names are made from the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._session = session
         self._manifest = manifest
         self._body = body
-        # The first registration marks the start of a process: scores of earlier runs are then not drawn from.
+        # The first registration marks the start of a process, which does not draw from scores of earlier
+        # runs.
         self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
         self._complained = False
@@ -80,8 +81,8 @@ class Registration:
         return f"/v1/jobs/{quote(self.name)}"
 
     def enter(self) -> None:
-        """Register, under another name if ``name`` is taken, or note that the proxy does not answer. Raises
-        ControlError when the proxy refuses.
+        """Register, under another name if ``name`` is taken. If the proxy does not answer, only note that.
+        Raises ControlError when the proxy refuses.
         """
         try:
             self._guard(lambda _: self._register())
@@ -94,7 +95,7 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # The proxy holds as many jobs as it may: go on as without a proxy, and ask again later.
+            # The proxy holds as many jobs as it may: continue as without a proxy, and ask again later.
             self.failures += 1
             self._complain(error)
 
@@ -107,8 +108,10 @@ class Registration:
         return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
 
     def delete(self, path: str) -> bool:
-        """DELETE the job's ``path``. Return whether it is gone now. Never raises. Does not register the job:
-        one that the proxy has forgotten, or whose name another run has, has nothing to delete.
+        """DELETE the job's ``path``. Return whether it no longer exists. Never raises.
+
+        It does not register the job: if the proxy has forgotten the job, or another run has its name, there
+        is nothing to delete.
         """
         url = self._path + path
         try:
@@ -178,14 +181,16 @@ class Registration:
             except ControlError as error:
                 if fresh or not self._is_gone(error, asked):
                     raise
-            if self.name == asked:  # else another thread has renamed the job already
+            if self.name == asked:  # Otherwise another thread has already renamed the job.
                 self._register()
             return self._ask(method, self._path + path, body, content_type, timeout_s)
 
         return self._guard(call)
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
-        """Return whether ``error`` came because the proxy has no run ``name``, or one on other samples."""
+        """Return whether ``error`` came because the proxy has no run ``name``, or a run of that name on other
+        samples.
+        """
         if error.status != _CONFLICT:
             return error.status == _NOT_FOUND
         try:
@@ -195,7 +200,9 @@ class Registration:
         return not self._is_ours(answer)
 
     def _is_ours(self, answer: Answer) -> bool:
-        """Return whether the answer describes our samples. Raises ConfigError for no proxy's answer."""
+        """Return whether the answer describes a job on this manifest. Raises ConfigError if it is not a
+        proxy's answer.
+        """
         return bool(read_json(answer, repr(self._session)).get("digest") == self._manifest.digest)
 
     def _ask(
@@ -215,7 +222,7 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """Run ``action`` with its time limit, if the breaker allows it; 5xx become Unreachable."""
+        """Run ``action`` with its time limit, if the breaker allows it. A 5xx becomes Unreachable."""
         breaker = self._session.connections.control_breaker
         decision = breaker.ask()
         if decision is BreakerDecision.REFUSE:
@@ -236,7 +243,8 @@ class Registration:
     def _register(self) -> None:
         """Register dataset and job, each under another name if its own is taken. Raises ControlError."""
         self._registered = False
-        dataset = self._manifest.name  # another thread, or another job on it, may rename it meanwhile
+        # Another thread, or another job on this dataset, may rename it meanwhile.
+        dataset = self._manifest.name
         try:
             self._register_dataset()
         except ControlError as error:
@@ -257,8 +265,10 @@ class Registration:
         self.entered += 1
 
     def _register_dataset(self) -> None:
-        """PUT the manifest, id by id, if the proxy lacks it or numbers it differently. It must come before
-        the job: a job in use keeps its dataset.
+        """PUT the manifest, so that samples can be named by id, if the proxy lacks it or numbers it
+        differently.
+
+        This must come before the job, because a job in use keeps its dataset.
         """
         try:
             answer = self._session.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")

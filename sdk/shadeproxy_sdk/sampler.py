@@ -1,7 +1,8 @@
 """The samples that an epoch reads on this rank, and their order: a torch Sampler over a Job.
 
-Law: an epoch is planned once (planner.py), announced as soon as it is known, and read as announced. Planning
-ahead happens on the job's own thread, under a lock that the training loop takes only when it needs the plan.
+Law: an epoch is planned once (planner.py), announced as soon as it is known, and read as announced. Coming
+epochs are planned on the job's own thread, under a lock that the training loop takes only when it needs the
+plan.
 """
 
 import math
@@ -80,7 +81,9 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ torch's side
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin ``epoch``; reads and reports from now on belong to it. A resumed epoch keeps its position."""
+        """Begin ``epoch``, to which reads and reports belong from now on. A resumed epoch keeps
+        its position.
+        """
         if epoch != self.epoch:
             with self._planning:
                 self.epoch, self._start, self._given = epoch, 0, 0
@@ -102,7 +105,9 @@ class ShadeSampler(Sampler[int]):
         self._distinct = plan.distinct
 
     def __len__(self) -> int:
-        """Return the samples of a whole epoch on this rank, also if it is resumed; equal on all ranks."""
+        """Return the number of samples of a whole epoch on this rank, also if it is resumed. Equal on all
+        ranks.
+        """
         return self.num_samples
 
     @property
@@ -174,8 +179,8 @@ class ShadeSampler(Sampler[int]):
         self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
 
     def _plan_ahead(self) -> None:
-        """Announce coming epochs that are known by now. The job's thread calls it, and it never blocks on a
-        caller that may be waiting for that thread.
+        """Announce coming epochs that are now known. The job's thread calls this. It never waits for a caller
+        that may be waiting for that thread.
         """
         if not self._planning.acquire(blocking=False):
             return
@@ -194,7 +199,7 @@ class ShadeSampler(Sampler[int]):
             self._planning.release()
 
     def _known_until(self) -> int:
-        """Return the first epoch that is not known yet, or does not come."""
+        """Return the first epoch that is not known yet, or that will not come."""
         if self.mode == "uniform":
             ahead = self._announce_epochs
         else:
@@ -222,7 +227,7 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             self._planned(self.epoch)
             if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
-                # The data that the next epoch is drawn from are known now, and only a plan keeps them.
+                # The data from which the next epoch is drawn are known now, and only a plan keeps them.
                 self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
             state |= self._planner.state()
@@ -252,7 +257,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
-        """Return the values that must be equal when a checkpoint is loaded."""
+        """Return the settings that a checkpoint must have in common with this sampler."""
         shape: dict[str, Any] = {
             "version": _STATE_VERSION,
             "mode": self.mode,

@@ -28,8 +28,8 @@ class Scoreboard:
     def apply(self, epoch: int, ids: ArrayLike, losses: ArrayLike) -> int:
         """Rank one batch. Return how many of its samples were refused because their loss is not finite.
 
-        ``ids``: integers (b,); ``losses``: floats, one for each id. A sample that occurs twice keeps its
-        later rank. Raises ValueError for other shapes and unknown ids; then nothing is applied.
+        ``ids``: integers (b,); ``losses``: floats, one for each id. If a sample occurs twice, its later rank
+        counts. Raises ValueError for other shapes and unknown ids; then nothing is applied.
         """
         chosen, values = np.asarray(ids), np.asarray(losses, dtype=np.float64)
         if chosen.ndim != 1 or values.size != chosen.size:
@@ -55,7 +55,9 @@ class Scoreboard:
         return int(finite.size - finite.sum())
 
     def mean_loss(self) -> float | None:
-        """Return the mean over the samples of the latest reported epoch; None before the first report."""
+        """Return the mean loss over the samples of the latest reported epoch; None before the
+        first report.
+        """
         if not self._losses:
             return None
         total, count = self._losses[max(self._losses)]
@@ -63,7 +65,7 @@ class Scoreboard:
 
     @property
     def unsent(self) -> int:
-        """Number of samples whose latest score has not been taken."""
+        """Number of samples whose latest score was not taken yet."""
         return int(self._unsent.sum())
 
     def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
@@ -81,7 +83,9 @@ class Scoreboard:
         self._unsent |= np.isfinite(self.weights)
 
     def resume(self, column: bytes) -> bool:
-        """Take over an earlier run's scores, f32 (samples,), where none is known. Return whether any were."""
+        """Use an earlier run's scores, f32 (samples,), for samples without a score. Return whether there were
+        any.
+        """
         if len(column) != self.weights.nbytes:
             return False
         weights = np.frombuffer(column, dtype="<f4")
@@ -94,7 +98,7 @@ class Scoreboard:
         return self.weights.copy(), dict(self._losses)
 
     def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Restore the result of ``state``. Raises ValueError when it is of another number of samples."""
+        """Restore the result of ``state``. Raises ValueError when it has another number of samples."""
         if weights.shape != self.weights.shape:
             raise ValueError(f"the state is of {len(weights)} samples, the dataset has {len(self.weights)}")
         self.weights[:] = weights

@@ -23,15 +23,15 @@ from typing import Self
 
 _MOST_FILES = 256
 _SWEEP_S = 1.0
-# O_NONBLOCK and the check after opening: a path that names a pipe or a device must not stop a worker.
+# O_NONBLOCK, and the check after opening: a path that names a pipe or a device must not block a worker.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Segments:
     """Open segment files by path, the most recently used ones. Thread-safe.
 
-    Read inside ``with``: no file is closed before the last reader has left, so a descriptor's number cannot
-    come to mean another file during a read.
+    Read inside ``with``: no file is closed while a reader is inside. So a descriptor's number cannot come to
+    mean another file during a read.
     """
 
     def __init__(self, *, most_files: int = _MOST_FILES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +82,7 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close everything. Call it when no thread reads. In a forked child no thread does, although the
+        """Close everything. Call it when no thread reads. In a forked child no thread reads, although the
         copied count may say so.
         """
         files, self._files = self._files, OrderedDict()
@@ -91,7 +91,7 @@ class Segments:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Let go of deleted files: their memory is not freed while they are open."""
+        """Close deleted files, whose memory is not freed while they are open."""
         self._swept_at = self._clock()
         for path, descriptor in list(self._files.items()):
             if not os.fstat(descriptor).st_nlink:

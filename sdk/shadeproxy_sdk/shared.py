@@ -1,6 +1,7 @@
-"""State that the processes of one training run share: an integer, and the warnings already given.
+"""State that the processes of one training run share: an integer, and which warnings were given.
 
-No locks: a killed worker would keep one. So two processes may give the same warning at the same moment.
+No locks, because a killed worker would keep one. So two processes may give the same warning at the same
+moment.
 """
 
 import ctypes
@@ -28,7 +29,7 @@ class SharedInteger:
         self._cell.value = value
 
     def __getstate__(self) -> dict[str, Any]:
-        # Shared memory can be handed over only while a child is being started.
+        # Shared memory can be passed on only while a child process is being started.
         return {"cell": self._cell if get_spawning_popen() is not None else None, "value": self.value}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -39,7 +40,7 @@ class SharedInteger:
 class Once:
     """A warning that a training run gives once, in the process that notices first.
 
-    ``covers``: a less informative warning, which counts as given once this one is.
+    ``covers``: a less informative warning, which counts as given once this one is given.
     """
 
     def __init__(self, *, covers: "Once | None" = None) -> None:
@@ -56,15 +57,15 @@ class Once:
         _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     def settle(self) -> None:
-        """Mark the warning as given: later ones go to debug level."""
+        """Mark the warning as given: later calls log at debug level."""
         self._said.value = 1
         if self._covers is not None:
             self._covers.settle()
 
 
 def worker_info() -> Any:
-    """Return torch's ``WorkerInfo`` in a DataLoader's worker, else None."""
-    # Do not import torch here: a process that has not imported it is not one of its workers.
+    """Return torch's ``WorkerInfo`` in a DataLoader's worker; otherwise None."""
+    # Do not import torch here: a process that has not imported torch cannot be one of its workers.
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
 

@@ -14,8 +14,8 @@ from shadeproxy_sdk.scoreboard import Scoreboard
 
 
 class ScoreSnapshot(NamedTuple):
-    """Scores of samples. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if there is no
-    value that all ranks share.
+    """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if
+    the ranks share no such value.
     """
 
     weights: NDArray[np.float32]
@@ -23,7 +23,9 @@ class ScoreSnapshot(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
-        """Parse the proxy's answer: the column's bytes, and the header field, which may be no number."""
+        """Parse the proxy's answer: the bytes of the column, and the header field, which may
+        not be a number.
+        """
         try:
             value = float(mean_loss or "nan")
         except ValueError:
@@ -40,12 +42,12 @@ class EpochSnapshot:
         self._known: dict[int, ScoreSnapshot] = {}
 
     def begin(self, epoch: int, start: int, length: int) -> None:
-        """Begin ``epoch`` at sample ``start`` of ``length``; a snapshot that was taken stays."""
+        """Begin ``epoch`` at sample ``start`` of ``length``. An earlier snapshot is kept."""
         self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
 
     def count(self, epoch: int, samples: int, board: Scoreboard) -> None:
-        """Count ``samples`` more of ``epoch``, which are on ``board``."""
+        """Count ``samples`` more samples of ``epoch``, whose scores are on ``board``."""
         if epoch != self._epoch:
             return
         self._counted += samples

@@ -1,4 +1,4 @@
-"""The time that training waits for data: the number that ``/v1/stats`` shows as stall."""
+"""The time that training waits for data, which ``/v1/stats`` shows as stall."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ class StallMeter:
         self.total_s = 0.0
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches and time each wait, including the first, while workers start."""
+        """Yield the same batches and time each wait, also the first, in which workers start."""
         asked_at = self._clock()
         for batch in batches:
             self._add(self._clock() - asked_at)

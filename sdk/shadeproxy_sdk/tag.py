@@ -1,7 +1,7 @@
-"""The job, epoch and rank that every process of a training run puts on its requests.
+"""The job, epoch and rank that every process of a training run adds to its requests.
 
-The choice of the job's two names, and the epoch, are shared integers, so that DataLoader workers that live
-longer than an epoch (``persistent_workers``) see them change.
+The choice of the job's two names, and the epoch, are shared integers. So DataLoader workers that live longer
+than an epoch (``persistent_workers``) notice changes.
 """
 
 from shadeproxy_sdk.shared import SharedInteger
@@ -23,7 +23,7 @@ class JobTag:
 
     @property
     def other(self) -> str | None:
-        """The second name while the job does not use it, else None."""
+        """The second name, while the job does not use it; otherwise None."""
         return None if self._renamed.value else self._names[1]
 
     def rename(self) -> None:
@@ -31,5 +31,5 @@ class JobTag:
         self._renamed.value = 1
 
     def headers(self) -> dict[str, str]:
-        """Return the header field for a read now."""
+        """Return the header field for a read at this moment."""
         return {"x-shade-job": f"{self.job};epoch={self.epoch.value};rank={self.rank}"}

@@ -1,9 +1,9 @@
-"""From bytes to tensors and from samples to a batch.
+"""Makes tensors from bytes, and batches from samples.
 
 The bytes of a batch are received into one buffer, sample beside sample. So a batch of equally long samples
 *is* its own stacked tensor, and ``collate`` only has to detect that. In a DataLoader's worker the buffer is
-shared memory, which reaches the trainer without a copy, like default_collate's output there; in the main
-process of a machine with CUDA it is pinned. Module-level functions only, for spawned workers.
+shared memory, which reaches the trainer without a copy, like default_collate's output there. In the main
+process of a machine with CUDA it is pinned. Module-level functions only, because spawned workers need them.
 """
 
 import functools
@@ -22,9 +22,9 @@ from shadeproxy_sdk.manifest import Manifest
 
 
 def as_tensor(data: Data) -> Tensor:
-    """Return the bytes as u8[len(data)], writable, in memory of its own.
+    """Return a writable tensor u8[len(data)] with the bytes, in memory of its own.
 
-    ``S3Dataset(decode=as_tensor)`` does not call it for samples that lie in the batch's buffer: those become
+    ``S3Dataset(decode=as_tensor)`` does not call it for samples that lie in the batch's buffer: these become
     views of the buffer.
     """
     return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
@@ -58,8 +58,10 @@ class Stacked(Sequence[tuple[Tensor, int]]):
 def fetch_samples(
     client: Client, manifest: Manifest, ids: Sequence[int]
 ) -> Stacked | list[tuple[Tensor, int]]:
-    """Return samples as u8 tensors with their ids: views of one buffer as far as lengths are known, and its
-    rows if all have one length. Raises like Client.fetch.
+    """Return samples as u8 tensors with their ids.
+
+    Samples of known length are views of one buffer. If all have one length, they are the rows of that buffer.
+    Raises like Client.fetch.
     """
     found = [_fetch(client, manifest, part) for part in parts(ids)]
     if len(found) == 1:
@@ -72,7 +74,7 @@ def fetch_samples(
 
 
 def _fetch(client: Client, manifest: Manifest, ids: Sequence[int]) -> tuple[BatchBuffer, Tensor | None]:
-    """Return whole samples, and the buffer that holds those of known length."""
+    """Return whole samples, and the buffer in which those of known length lie."""
     buffers: list[Tensor] = []
 
     def allocate(length_bytes: int) -> memoryview:
@@ -94,7 +96,7 @@ def _tensors(batch: BatchBuffer, buffer: Tensor | None) -> list[Tensor]:
 
 
 def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Batch ``(*values, id)`` samples to ``(*batched values, ids)``.
+    """Turn samples ``(*values, id)`` into a batch ``(*batched values, ids)``.
 
     Tensors of one shape that follow each other in memory, like those of ``as_tensor``, are batched without a
     copy; other values by torch's default_collate; ids become int64 (b,).
@@ -107,7 +109,8 @@ def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _batch(column: Sequence[Any]) -> Any:
     if isinstance(column[0], np.ndarray):
-        # Arrays made by np.frombuffer are read-only; default_collate warns of these although it copies.
+        # Arrays made by np.frombuffer are read-only. default_collate would warn about that, although it
+        # copies.
         return torch.from_numpy(np.stack(column))
     if isinstance(column[0], Tensor) and _follow(column):
         first = column[0]
@@ -116,14 +119,14 @@ def _batch(column: Sequence[Any]) -> Any:
 
 
 def _follow(column: Sequence[Any]) -> bool:
-    """Return whether the tensors are alike and each one's memory begins where the one before ends."""
+    """Return whether the tensors are alike and each one's memory begins where the previous one's ends."""
     first = column[0]
     size = first.nbytes
     if not size or not first.is_contiguous() or first.device.type != "cpu" or first.requires_grad:
         return False
     shape, dtype, address = first.shape, first.dtype, first.data_ptr()
     storage = first.untyped_storage()
-    # Storages that are in use never overlap: what lies within the first one's bytes is a view of it.
+    # Storages that are in use never overlap: a tensor within the first storage's bytes is a view of it.
     if address + size * len(column) > storage.data_ptr() + storage.nbytes():
         return False
     for tensor in column:

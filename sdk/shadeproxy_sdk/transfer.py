@@ -1,7 +1,7 @@
-"""Reading from one S3 endpoint: GET of a sample and ListObjectsV2 (S3 API reference, pages of these names).
+"""Reads from one S3 endpoint: GET of a sample, and ListObjectsV2 (S3 API reference, pages of these names).
 
-A sample comes whole or not at all. The client, not this module, chooses the endpoint, and handles the case
-that none answers.
+A sample comes complete or not at all. The client, not this module, chooses the endpoint, and handles the case
+that no endpoint answers.
 """
 
 import random
@@ -38,14 +38,14 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class S3Side:
-    """One endpoint over this process's connections; ``timeout_s`` bounds each wait for bytes."""
+    """One endpoint, over this process's connections. ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     origin: Origin
     timeout_s: float
 
     def read(self, entry: Entry, headers: Mapping[str, str]) -> bytes:
-        """Return the sample's bytes, exactly as many as announced. ``headers`` are sent unsigned.
+        """Return the sample's bytes, exactly as many as announced. ``headers`` are sent but not signed.
 
         Raises Unreachable, Busy, ReadError.
         """
@@ -66,9 +66,9 @@ class S3Side:
         return data
 
     def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
-        """Yield every object under ``prefix`` in UTF-8 order, without empty ones named like "dir/".
+        """Yield every object under ``prefix`` in UTF-8 order, without empty objects named like "dir/".
 
-        The proxy lists a data set by the same rule, so ids agree for both listings. Raises like ``read``.
+        The proxy lists a dataset by the same rule, so both listings give the same ids. Raises like ``read``.
         """
         fixed = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='-_.~')}"
         token = ""

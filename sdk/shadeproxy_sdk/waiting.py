@@ -19,16 +19,16 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-# Limit of the time that one check adds: a machine that slept did not wait for data.
+# Most time that one check adds: a machine that slept did not wait for data.
 _LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # after the sampler's end; longer while workers hold batches
+_LINGER_S = 10.0  # Seconds for which checks go on after the sampler's end; longer while workers hold batches.
 _LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
-    """Calls ``waited`` with the seconds that passed, check by check, while the loop waited."""
+    """Calls ``waited`` with the seconds since the last check, at each check that finds the loop waiting."""
 
     def __init__(self, waited: Callable[[float], None]) -> None:
         self._waited = waited
@@ -45,7 +45,8 @@ class LoaderWatch:
         """Begin an epoch of ``sampler``; the calling thread is the loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
-            self._changed = threading.Condition()  # after a fork the parent's may stay held for ever
+            # After a fork, a lock of the parent may stay locked for ever.
+            self._changed = threading.Condition()
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
             self._loop, self._sampler, self._until = threading.get_ident(), sampler, float("inf")
@@ -58,7 +59,9 @@ class LoaderWatch:
         self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
-        """Stop the estimate while the loop measures its waits: 1 at a measurement's begin, -1 at its end."""
+        """Stop the estimate while the loop measures its waits. ``more``: 1 at the beginning of a measurement,
+        -1 at its end.
+        """
         with self._changed:
             self._exact += more
             self._changed.notify_all()
@@ -71,14 +74,14 @@ class LoaderWatch:
 
     @property
     def looking(self) -> bool:
-        """True during an epoch that is not measured."""
+        """True during an epoch whose waits are not measured."""
         if self._exact or self._closed:
             return False
         now = time.monotonic()
         return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
 
     def _has_more(self) -> bool:
-        """Return whether the workers of the loader in question hold batches, or make some."""
+        """Return whether the workers of the observed loader have batches, or are making some."""
         iterator = None if self._iterator is None else self._iterator()
         return getattr(iterator, "_tasks_outstanding", 0) > 0
 
@@ -116,7 +119,9 @@ class LoaderWatch:
         return False
 
     def _is_over_ours(self, iterator: Any) -> bool:
-        """Return whether the loader is over the epoch's sampler, perhaps nested: no validation loader."""
+        """Return whether the loader reads from the epoch's sampler, perhaps through another sampler. A
+        validation loader does not.
+        """
         sampler = getattr(iterator, "_index_sampler", None)
         for _ in range(_MOST_WRAPPERS):
             if sampler is None or sampler is self._sampler:
@@ -130,7 +135,7 @@ class LoaderWatch:
 
 
 def _code_of_next() -> CodeType | None:
-    """Return the code of ``__next__`` of a DataLoader's iterator, if torch is there."""
+    """Return the code of ``__next__`` of a DataLoader's iterator; None if torch is not imported."""
     loader = sys.modules.get("torch.utils.data.dataloader")
     step = getattr(getattr(loader, "_BaseDataLoaderIter", None), "__next__", None)
     return getattr(step, "__code__", None)

@@ -1,10 +1,10 @@
-"""Recognise requests that a web page makes its reader's browser send.
+"""Recognises requests that a web page makes its reader's browser send.
 
-A listener without authentication is protected by its address alone, and a browser on the same machine reaches
-that address for every page that it shows. Two marks tell such requests apart. A page that points its own name
-at this machine (DNS rebinding) cannot choose the name in ``Host``. And browsers send fields that name the
-page's site. Nothing here knows an operation. Sources: RFC 6761 section 6.3 (localhost), Fetch standard
-(Origin), Fetch Metadata (Sec-Fetch-Site).
+A listener without authentication is protected by its address alone. A browser on the same machine can reach
+that address, whatever page it shows. Two marks tell its requests apart. A page that points its own name at
+this machine (DNS rebinding) cannot choose the name in ``Host``. And browsers send fields that name the page's
+site. Nothing here knows an operation. Sources: RFC 6761 section 6.3 (localhost), Fetch standard (Origin),
+Fetch Metadata (Sec-Fetch-Site).
 """
 
 import re
@@ -17,7 +17,9 @@ _MOST_SHOWN = 100
 
 
 def host_name(field: str) -> str:
-    """Return the lower-case name or address in a ``Host`` field, without port and brackets; "" for none."""
+    """Return the lower-case name or address in a ``Host`` field, without port and brackets; "" for an empty
+    field.
+    """
     found = _HOST.fullmatch(field)
     if found is None:
         return ""
@@ -25,7 +27,7 @@ def host_name(field: str) -> str:
 
 
 def shown_host(field: str) -> str:
-    """Return a ``Host`` field in the form in which an error may quote it."""
+    """Return a ``Host`` field as an error may quote it."""
     return repr(field if len(field) <= _MOST_SHOWN else f"{field[:_MOST_SHOWN]}...")
 
 
@@ -40,7 +42,7 @@ def is_loopback(name: str) -> bool:
 
 
 def address_of(name: str) -> IPv4Address | IPv6Address | None:
-    """Parse ``name`` as an IP address; None if it is none."""
+    """Parse ``name`` as an IP address; None if it is not an IP address."""
     try:
         return ip_address(name)
     except ValueError:
@@ -48,8 +50,8 @@ def address_of(name: str) -> IPv4Address | IPv6Address | None:
 
 
 def site_of(fields: Mapping[str, str], host: str) -> str | None:
-    """Return the origin of the web page that sent a request with ``fields`` (lower-case names): "" if the
-    fields do not name it, None if no page sent the request, or a page of ``host`` itself did.
+    """Return the origin of the web page that sent a request with ``fields`` (lower-case names); "" if the
+    fields do not name it. Return None if no page sent the request, or if a page of ``host`` itself did.
     """
     origin = fields.get("origin")
     if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -58,7 +60,7 @@ def site_of(fields: Mapping[str, str], host: str) -> str | None:
 
 
 class KnownHosts:
-    """Names that a listener accepts: those of this machine, ``domains``, and names below them."""
+    """Names that a listener accepts: names of this machine, ``domains``, and names below these."""
 
     def __init__(self, domains: Iterable[str] = ()) -> None:
         self._domains = tuple(name for domain in domains if (name := domain.lower().strip(".")))

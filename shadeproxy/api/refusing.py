@@ -1,7 +1,7 @@
-"""Connections whose listener words the errors that aiohttp raises before there is a request.
+"""Connections that word an error themselves if aiohttp raises it before there is a request.
 
-Law: only bytes that are no HTTP are answered here. An answer that has begun is cut off, not followed by
-another.
+Law: only bytes that are not HTTP are answered here. An answer that has begun is cut off, not followed by
+another answer.
 """
 
 from aiohttp import web
@@ -13,7 +13,7 @@ class RefusingHandler(web.RequestHandler):
     __slots__ = ()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:
-        """Return the answer to bytes that are no HTTP; ``reason`` is aiohttp's text."""
+        """Return the answer to bytes that are not HTTP. ``reason``: aiohttp's text."""
         raise NotImplementedError
 
     def handle_error(
@@ -23,7 +23,7 @@ class RefusingHandler(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer for aiohttp when parsing fails (400); the handlers that it serves raise nothing."""
+        """Answer when parsing fails (400). aiohttp calls this; the handlers that it serves raise nothing."""
         if request.writer.output_size > 0 or status != 400:
             raise ConnectionResetError(message or "the connection cannot go on") from exc
         return self.refuse_malformed(request, message or "")

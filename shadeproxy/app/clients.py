@@ -1,4 +1,5 @@
-"""Build the clients of the S3 listener, and their rights, from ``[auth]``; mark caches of other accounts.
+"""Builds the clients of the S3 listener, and their rights, from ``[auth]``; marks a cache with objects of
+other accounts.
 
 Law: the mark is in the state before the first read for a client with an upstream of its own. A proxy that
 starts without such clients and finds the mark checks each object with its own credentials before it answers
@@ -21,7 +22,7 @@ _KIND, _NAME = "granted", "to clients"
 
 
 def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
-    """Build the clients. Raises ConfigError when a secret cannot be read."""
+    """Build the clients of ``[[auth.clients]]``. Raises ConfigError when a secret cannot be read."""
     return tuple(
         ClientKey(
             client.access_key,
@@ -36,7 +37,9 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """Map each namespace to the credentials with which the proxy itself reads there: its first client's."""
+    """Map each namespace to the upstream with which the proxy itself reads there: that of its
+    first client.
+    """
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:
         if not client.upstream.is_shared:
@@ -50,17 +53,17 @@ def has_own_upstreams(settings: Settings) -> bool:
 
 
 class Grants:
-    """The mark in ``state`` of a cache with objects read for clients with upstreams of their own."""
+    """The mark in ``state`` that the cache has objects read for clients with upstreams of their own."""
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
 
     async def take_over(self, settings: Settings, cache: PageCache) -> None:
-        """Make the mark, or act on an earlier one, before the first request is answered."""
+        """Make the mark, or act on a mark of an earlier start, before the first request is answered."""
         found = await asyncio.to_thread(self._state.load_all, _KIND)
         if has_own_upstreams(settings):
             self.note(settings)
-            with suppress(StateError):  # the store logs it and tries again
+            with suppress(StateError):  # The store logs the error and tries again.
                 await self._state.flush()
         elif found:
             cache.mark_all_stale()

@@ -1,7 +1,7 @@
 """The Unix socket of the control listener: only its owner may open it, and it is removed with the proxy.
 
-Laws: it is never open to others, not even for a moment. The socket of a dead process is replaced; one on
-which a living process listens is an error. Only sockets are ever removed.
+Laws: other users can never open the socket, not even for a moment. The socket of a dead process is replaced;
+if a living process listens on it, that is an error. Only sockets are ever removed.
 """
 
 import errno
@@ -52,7 +52,7 @@ class ControlSocket:
 
 
 def open_control_socket(settings: Settings) -> ControlSocket | None:
-    """Open the socket of the settings; None if they want none. Raises ConfigError."""
+    """Open the socket of the settings; return None if the settings have none. Raises ConfigError."""
     wanted = settings.control.socket
     if wanted == NO_SOCKET:
         return None
@@ -75,7 +75,7 @@ def _make_way(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Without blocking, a living listener with a full queue answers "again" instead of making us wait.
+            # Without blocking, a living listener with a full queue answers "again" at once.
             probe.setblocking(False)
             answer = probe.connect_ex(str(path))
         if answer == errno.ECONNREFUSED:
@@ -93,6 +93,8 @@ def _make_way(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Identify the file. Its time of change is included, because inode numbers are soon reused."""
+    """Return what identifies the file. Its time of change is part of that, because inode numbers are soon
+    reused.
+    """
     status = path.lstat()
     return status.st_dev, status.st_ino, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Find jobs that are silent or hardly believed, and the share of the cache that their data sets hold."""
+"""Finds jobs that are silent or hardly believed, and the share of the cache that their data sets hold."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ class DoubtfulJobs:
         self._cache = cache
 
     async def look(self) -> tuple[DoubtfulJob, ...]:
-        """Return the jobs in use that are silent, or that reads have given the lie."""
+        """Return the jobs in use that are silent, or whose hints reads have contradicted."""
         doubtful = list(self._hints.expectations.doubtful())
         if not doubtful:
             return ()

@@ -38,7 +38,9 @@ async def listen(
 
 
 def bind(key: str, address: Address) -> socket.socket:
-    """Return a socket that several processes can accept from. Raises ShadeProxyError if it is taken."""
+    """Return a socket on which several processes can accept. Raises ShadeProxyError if the
+    address is taken.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)

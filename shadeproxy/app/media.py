@@ -1,4 +1,4 @@
-"""Build the tiers from ``[cache]``, and the threads for the disk tier's I/O."""
+"""Builds the tiers from ``[cache]``, and the threads for the disk tier's I/O."""
 
 import asyncio
 import grp
@@ -23,16 +23,17 @@ _DISK_READERS = 8
 
 
 class Media:
-    """The tiers, fastest first. The disk tier has one thread for ordered writes and several for reads.
+    """The tiers, fastest first. The disk tier has one thread for ordered writes and several threads for
+    reads.
 
-    ``calls``: replacements for the kernel's calls on segments, by the name of a tier.
+    ``calls``: by the name of a tier, system calls that replace the kernel's on segments.
     """
 
     def __init__(self, settings: Settings, calls: Mapping[str, Calls] | None = None) -> None:
         calls = calls or {}
         cache = settings.cache
         self._pools: list[ThreadPoolExecutor] = []
-        # The directory records its origin: buckets and keys alone do not tell two origins apart.
+        # The directory records its origin, because buckets and keys alone do not tell two origins apart.
         contents, set_aside = origin_name(settings), cache.on_other_origin == "set-aside"
         group_id = _group_id(cache.group)
         ram = SegmentStore(
@@ -69,7 +70,7 @@ class Media:
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
 
     def close(self) -> None:
-        """Wait for queued I/O (blocking). Close the tiers first."""
+        """Wait for queued I/O (blocking). Close the tiers before."""
         for pool in self._pools:
             pool.shutdown()
 
@@ -80,22 +81,28 @@ class Media:
 
 
 def _without_ghosts(settings: Settings, capacity_bytes: int) -> int:
-    """Return the capacity of a tier less its share of the memory of ghosts: the capacity is for both."""
+    """Return the capacity of a tier without its share of the memory of ghosts: the configured capacity is for
+    both.
+    """
     return capacity_bytes - round(capacity_bytes * ghost_share(settings))
 
 
 def ghost_share(settings: Settings) -> float:
-    """Return the share of the capacity that ghosts take: 0.6 % of most caches, 0 where nothing is learnt."""
+    """Return the share of the capacity that ghosts take: 0.6 % of most caches, 0 if the policy does not
+    learn.
+    """
     total_bytes = settings.cache.ram.capacity + settings.cache.disk.capacity
     learns = POLICIES[settings.policy.name].learns
     return counted_bytes(total_bytes) / total_bytes if learns and total_bytes else 0.0
 
 
 def _tombstones(settings: Settings) -> Path:
-    """Return the directory of the tombstones: in memory, where no disk fails, else the state's."""
+    """Return the directory of the tombstones: in memory, where no disk fails, or else in the
+    state directory.
+    """
     ram = settings.cache.ram.path
     there = next((one for one in (ram, *ram.parents) if one.is_dir()), ram)
-    # The RAM tier creates the directory; it is opened first.
+    # The RAM tier, which is opened first, creates this directory.
     return ram if is_tmpfs(there) else settings.state.path
 
 

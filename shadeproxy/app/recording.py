@@ -12,7 +12,7 @@ from shadeproxy.telemetry.recording import Recording, write
 _log = structlog.get_logger(__name__)
 MOST_READS = 10_000_000
 _EVERY_S = 60.0
-_GROWTH = 1.25  # packing time grows with the recording, so write it less often
+_GROWTH = 1.25  # Packing time grows with the recording, so write it less and less often.
 
 
 class Recorder:
@@ -34,7 +34,7 @@ class Recorder:
         self._task = asyncio.create_task(self._work(), name="recording")
 
     async def stop(self) -> None:
-        """Stop, and write the rest."""
+        """Stop, and write the rest of the reads."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

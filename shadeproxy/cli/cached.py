@@ -1,6 +1,6 @@
-"""``shadeproxy inspect``: pages that a running proxy has cached of one object, or of those below a prefix.
+"""``shadeproxy inspect``: the pages that a running proxy has cached, of one object or below a prefix.
 
-The proxy searches its cache; here its answer is shown. Inspecting reads, counts and moves no page.
+The proxy searches its cache; this command shows its answer. Inspecting reads, counts and moves no page.
 """
 
 import json
@@ -47,7 +47,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # As rich's Text, because keys may hold characters that rich would take for markup.
+        # Rich's Text, because keys may hold characters that rich would take for markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),
@@ -62,7 +62,7 @@ def inspect_cached(
             Text(found["etag"]),
         )
     console = Console()
-    # Truncated keys look alike and cannot be used in a call, so a row may be longer than the screen.
+    # A row may be longer than the screen: truncated keys look alike and cannot be used in a call.
     unbounded = console.options.update(max_width=_MOST_COLUMNS)
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
@@ -99,7 +99,7 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
 
 
 def _checked(found: Answer) -> str:
-    """Return when the origin was last asked, and its meaning for the next reader."""
+    """Return in words when the origin was last asked, and what that means for the next reader."""
     meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
     checked_s = found["validated_s"]
     when = "not since the start" if checked_s is None else f"{_ago(time.time() - checked_s)} ago"

@@ -14,13 +14,15 @@ LONG_TIMEOUT_S = 900.0
 
 
 class ControlClient:
-    """One request a connection. ``token`` is sent as the bearer token and never shown."""
+    """A client that opens a connection for each request. ``token`` is sent as the bearer token and never
+    shown.
+    """
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = _split(url)
         if parts is None:
             raise ConfigError(f"--url {url}: write it as http://127.0.0.1:9001")
-        if "@" in parts.netloc:  # not shown: it contains a password
+        if "@" in parts.netloc:  # The text is not shown, because it contains a password.
             raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
@@ -93,11 +95,13 @@ class ControlClient:
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of ``url``; None for one that no listener can have. Port 0 is not known yet."""
+    """Return the parts of ``url``; None for a URL that no listener can have. Port 0 means that the port is
+    not known yet.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError:  # unclosed brackets, or an invalid port
+    except ValueError:  # The URL has unclosed brackets, or an invalid port.
         return None
     is_plain = url.isprintable() and " " not in url
     return parts if parts.scheme in {"http", "https"} and host and is_plain else None

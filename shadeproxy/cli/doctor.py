@@ -1,8 +1,8 @@
 """``shadeproxy doctor``: the running proxy's own diagnosis, or the reason why no proxy answers.
 
-The proxy makes the diagnosis (app/diagnosis.py), also where it runs on another machine. Without one, the
+The proxy makes the diagnosis (app/diagnosis.py), also if it runs on another machine. If no proxy answers, the
 checks of ``shadeproxy check`` run, and the processes that hold the directories are looked up. An origin that
-is not configured is not judged.
+is not configured is not checked.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:
-    """Return the finding about a control listener that does not answer, and what to do."""
+    """Return the finding about a control listener that does not answer: what is wrong, and what to do."""
     if not error.reason:
         return error.cause, error.remedy
     remedy = (
@@ -45,7 +45,7 @@ def _stopped(error: NoListener) -> tuple[str, str]:
 
 
 def _checked(settings: Settings) -> Iterator[dict[str, str]]:
-    """Yield reasons that would keep a proxy from starting. An endpoint that is not configured gives none."""
+    """Yield what would keep a proxy from starting. An origin that is not configured is left out."""
     unnamed = names_no_store(settings)
     for row in run_checks(settings, with_origin=not unnamed):
         if not row.ok:

@@ -1,7 +1,7 @@
 """``shadeproxy warm``, ``pin`` and ``unpin``: read or keep prefixes in a running proxy.
 
-The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C while watching a
-warm ends the warm.
+The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C during a warm ends
+the warm.
 """
 
 import json
@@ -68,7 +68,7 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
 
 
 def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Pin a prefix and print how much of it is cached and held; without ``uri`` print all pins."""
+    """Pin a prefix, and print how much of it is cached and pinned. Without ``uri`` print all pins."""
     if not uri:
         _list_pins(client.get("/v1/pins"), as_json=as_json)
         return
@@ -88,7 +88,7 @@ def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool
 
 
 def unpin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
-    """Remove a pin and print how much of it is cached."""
+    """Remove a pin, and print how much of its prefix is cached."""
     body = body_of(uri, namespace, dry_run=dry_run)
     answer = client.post("/v1/unpin", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One thing that was tried. ``change``: what to do about a failure or a warning."""
+    """The result of one check. ``change``: what to do about a failure or a warning."""
 
     name: str
     ok: bool

@@ -1,4 +1,4 @@
-"""``shadeproxy simulate``: from options to a trace, from a result to a table, JSON and a picture."""
+"""``shadeproxy simulate``: makes a trace from options, and a table, JSON and a picture from the result."""
 
 import sys
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _MOST_READS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The values of ``--sampler`` and the options beside it."""
+    """The values of ``--sampler`` and of the options that belong to it."""
 
     sampler: str
     objects: int
@@ -47,7 +47,7 @@ def run_simulate(
     plot: Path | None,
     with_plot: bool,
 ) -> None:
-    """Simulate and print. Raises ConfigError, and ShadeProxyError for a plot that cannot be made."""
+    """Simulate and print. Raises ConfigError, and ShadeProxyError if a plot cannot be made."""
     if (trace is None) == (not workload.sampler):
         raise ConfigError(f"name what to read: --trace FILE.npz, or --sampler {'|'.join(SAMPLERS)}")
     if plot is not None and with_plot:
@@ -111,7 +111,7 @@ def make_trace(workload: Workload) -> Trace:
 
 
 def _print(result: Result) -> None:
-    # Output that is no terminal gets a fixed width: with the default of 80 columns rows would wrap.
+    # Output that is not a terminal gets a fixed width: with the default of 80 columns rows would wrap.
     console = Console(width=None if sys.stdout.isatty() else 120)
     size = "" if result.bytes is None else f" ({format_size(result.bytes)})"
     console.print(f"{result.reads:,} reads of {result.objects:,} objects{size}", highlight=False)

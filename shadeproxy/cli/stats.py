@@ -1,4 +1,4 @@
-"""The answer of ``GET /v1/stats`` as tables. Reads names that telemetry defines; computes nothing."""
+"""Shows the answer of ``GET /v1/stats`` as tables. Reads names that telemetry defines; computes nothing."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from shadeproxy.cli.control import ControlClient
 from shadeproxy.core.units import format_size
 
 _INTERVAL_S = 1.0
-# Short, so that a row fits 80 columns. "joined": coalesced with a read of the origin under way.
+# Short names, so that a row fits 80 columns. "joined": reads of a page that was already on its way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
 

@@ -1,7 +1,7 @@
-"""The scalar types of the configuration: their written form and their value in the program.
+"""The scalar types of the configuration: how they are written, and their value in the program.
 
-A parser raises ValueError that says how to write the value; ``explain`` adds key and place. Every type writes
-itself back exactly, so the output of ``shadeproxy config`` is a usable file.
+A parser raises ValueError that says how to write the value; ``explain`` adds key and place. Every type can be
+written exactly as it was read, so the output of ``shadeproxy config`` is a usable file.
 """
 
 import ipaddress
@@ -37,7 +37,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine can connect."""
+        """True if only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

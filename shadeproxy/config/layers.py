@@ -1,7 +1,7 @@
-"""The sources of values: the file, the environment, the command line, in rising order of precedence.
+"""The sources of settings: the file, the environment, the command line, in rising order of precedence.
 
-Each layer is a nested dict of raw values. ``merge`` combines them and remembers the place of each value, for
-error texts and ``shadeproxy config``. Nothing is validated here.
+Each layer is a nested dict of raw values. ``merge`` combines the layers and remembers where each value was
+set, for error texts and ``shadeproxy config``. Nothing is validated here.
 """
 
 import os
@@ -22,7 +22,7 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values and a template that names their place: "{key}" stands for the dotted key."""
+    """Raw values of one source, and a template for where they were set: "{key}" stands for the dotted key."""
 
     place: str
     values: dict[str, Any]
@@ -48,7 +48,7 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
     """Read the values of SHADEPROXY__SECTION__KEY variables. Lists and tables are JSON."""
     values = dict(_Environment(settings)())
     for name in os.environ:
-        # pydantic ignores unknown sections; add them here so that they are reported.
+        # Pydantic ignores unknown sections; add them here so that they are reported.
         if name.upper().startswith(ENV_PREFIX):
             section, _, key = name[len(ENV_PREFIX) :].lower().partition(_SEPARATOR)
             if section not in settings.model_fields:
@@ -75,7 +75,7 @@ def read_overrides(overrides: Iterable[str]) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
-    """Combine the layers, the last one on top; return the values and the place of every leaf by its key."""
+    """Combine the layers; later ones win. Return the values, and where each was set, by key."""
     merged: dict[str, Any] = {}
     places: dict[Key, str] = {}
     for layer in layers:
@@ -100,7 +100,7 @@ def _lay(below: dict[str, Any], above: dict[str, Any], at: Key, place: str, plac
 
 
 class _Environment(EnvSettingsSource):
-    """Keeps text that is not JSON as text, so that validation can name the key."""
+    """Reads text that is not JSON as text, so that validation can name the key."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:

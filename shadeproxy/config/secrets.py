@@ -22,7 +22,7 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table``. Raises ValueError for a literal secret, with what to write ``instead``."""
+    """Return ``table``. Raises ValueError for a secret written in it; ``instead`` says what to write."""
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
         raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")
@@ -37,7 +37,7 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
     secret, place = _read(what, env, file)
     try:
         secret.encode()
-    except UnicodeEncodeError:  # Python keeps undecodable bytes of the environment as surrogates
+    except UnicodeEncodeError:  # Python keeps undecodable bytes of the environment as surrogates.
         raise ConfigError(f"{what}: {place} is not UTF-8 text; it must hold the secret alone") from None
     if not _CONTROL.isdisjoint(secret):
         raise ConfigError(
@@ -47,7 +47,7 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
-    """Return the text, stripped, and its place in words. Raises ConfigError."""
+    """Return the text, stripped, and where it was read, in words. Raises ConfigError."""
     if env:
         text, place = os.environ.get(env), f"the environment variable {env}"
         if text is None:
@@ -65,7 +65,7 @@ def _read(what: str, env: str, file: str) -> tuple[str, str]:
 
 
 class UpstreamCredentials(Section):
-    """A client's rights at the origin: "shared" (those of the proxy), or a table of credentials."""
+    """A client's rights at the origin: "shared" (the rights of the proxy), or a table of credentials."""
 
     access_key: str = ""
     secret_env: str = ""
@@ -104,7 +104,9 @@ class UpstreamCredentials(Section):
 
 
 class OriginCredentials(Section):
-    """The proxy's own credentials. At most one of: profile, the two ``_env`` names, file, "anonymous"."""
+    """The proxy's own credentials. At most one of these may be set: profile, the two ``_env`` names, file,
+    "anonymous".
+    """
 
     source: Literal["chain", "anonymous"] = "chain"
     profile: str = ""
@@ -132,10 +134,10 @@ class OriginCredentials(Section):
         return self
 
     def resolve(self) -> Credentials | None:
-        """Read the credentials from the environment names or the file; None for the other sources.
+        """Read the credentials from the environment names or the file; return None for other sources.
 
-        The others are anonymous, a profile, and the chain. ``file`` has the format of ``~/.aws/credentials``;
-        ``profile`` picks its section ("default"). Raises ConfigError.
+        Other sources are anonymous, a profile, and the chain. ``file`` has the format of
+        ``~/.aws/credentials``; ``profile`` names its section ("default"). Raises ConfigError.
         """
         what = "origin.credentials"
         if self.access_key_env:
@@ -149,8 +151,8 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """A client's secret: exactly one of an environment variable and a file. A temporary key also has a
-    session token, from at most one of both.
+    """A client's secret, from an environment variable or from a file. A temporary key also has a session
+    token, from an environment variable or from a file.
     """
 
     access_key: str

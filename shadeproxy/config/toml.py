@@ -1,4 +1,4 @@
-"""Write settings as TOML: the few shapes that settings have, with a note after a value."""
+"""Writes settings as TOML: only the shapes that settings have, with a note after a value."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from shadeproxy.config.layers import Key
 def write_toml(values: Mapping[str, Any], note: Callable[[Key], str] = lambda _: "") -> str:
     """Return ``values`` (tables, lists of tables, strings, numbers, booleans, lists) as a TOML document.
 
-    ``note(key)`` returns a remark for the end of that key's line, or "".
+    ``note(key)`` returns a comment for the end of that key's line, or "".
     """
     return "\n".join(_table(values, (), note)).lstrip("\n") + "\n"
 

@@ -1,9 +1,9 @@
 """The checksums that S3 defines, each updated piece by piece.
 
 CRCs come from isal (CRC-32) and awscrt (CRC-32C, CRC-64/NVME), which use the processor's instructions: 2 us
-for 100 KB, where zlib takes 117 and awscrt's CRC-32 177. No other module imports these two. Source: "Checking
-object integrity in Amazon S3", S3 user guide; polynomials: CRC RevEng catalogue (CRC-32/ISO-HDLC,
-CRC-32/ISCSI, CRC-64/NVME).
+for 100 KB, where zlib takes 117 and awscrt's CRC-32 takes 177. No other module imports these two libraries.
+Source: "Checking object integrity in Amazon S3", S3 user guide; polynomials: CRC RevEng catalogue
+(CRC-32/ISO-HDLC, CRC-32/ISCSI, CRC-64/NVME).
 """
 
 import base64
@@ -27,7 +27,9 @@ class Checksum(Protocol):
 
 
 class _Crc:
-    """A running CRC of ``width_bytes``. ``function(data, crc)`` continues the CRC of the bytes before."""
+    """A running CRC of ``width_bytes``. ``function(data, crc)`` returns the CRC of earlier bytes with CRC
+    ``crc``, then ``data``.
+    """
 
     def __init__(self, function: Callable[[bytes | memoryview, int], int], width_bytes: int) -> None:
         self._function, self._width_bytes = function, width_bytes
@@ -51,7 +53,9 @@ FIELDS = tuple(FIELD_PREFIX + name for name in _ALGORITHMS)
 
 
 def make_checksum(field: str) -> Checksum | None:
-    """Return a new checksum for the lower-case field name ``x-amz-checksum-*``; None for an unknown one."""
+    """Return a new checksum for the lower-case field name ``x-amz-checksum-*``; None if its algorithm is
+    unknown.
+    """
     make = _ALGORITHMS.get(field.removeprefix(FIELD_PREFIX)) if field.startswith(FIELD_PREFIX) else None
     return None if make is None else make()
 

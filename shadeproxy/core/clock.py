@@ -1,4 +1,4 @@
-"""Time as a dependency, so that freshness, expiry and backoff are tested without waiting."""
+"""Time as an argument, so that freshness, expiry and backoff are tested without waiting."""
 
 import asyncio
 import time
@@ -27,7 +27,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests, which moves only by ``advance`` and ``sleep``. ``sleep`` also yields once."""
+    """A clock for tests, which moves only by ``advance`` and ``sleep``. ``sleep`` also lets other tasks run
+    once.
+    """
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:
         self._now_s = now_s

@@ -1,4 +1,4 @@
-"""Preconditions, evaluated exactly (RFC 9110 section 13.2.2, S3 GetObject API page)."""
+"""Preconditions of requests, evaluated as RFC 9110 section 13.2.2 and the S3 GetObject page say."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,7 +15,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditional fields of a GET or HEAD, as received; None where absent."""
+    """The conditional fields of a GET or HEAD, as received; None for a missing field."""
 
     if_match: str | None = None
     if_none_match: str | None = None
@@ -24,7 +24,9 @@ class Conditions:
     if_range: str | None = None
 
     def __bool__(self) -> bool:
-        """Return whether a field could change the status. If-Range only decides about the range."""
+        """Return whether a field could change the status. If-Range does not count: it only decides about the
+        range.
+        """
         return any((self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since))
 
     def evaluate(self, meta: ObjectMeta) -> Verdict:
@@ -46,7 +48,9 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Return whether to honour a Range (RFC 9110 section 13.1.5): always, unless an If-Range fails."""
+        """Return whether to honour a Range: always, unless there is an If-Range that fails (RFC 9110 section
+        13.1.5).
+        """
         if self.if_range is None:
             return True
         value = self.if_range.strip()

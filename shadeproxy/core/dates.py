@@ -9,7 +9,9 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_http_date(field: str | None) -> datetime | None:
-    """Parse a date field into an aware datetime (UTC if it names no zone); return None if it is no date."""
+    """Parse a date field into an aware datetime (UTC if it names no zone); return None if it is
+    not a date.
+    """
     if not field:
         return None
     try:

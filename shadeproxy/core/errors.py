@@ -1,8 +1,8 @@
 """Every error that ShadeProxy raises on purpose, as one small tree.
 
-A class says *whose fault the error is and who may see it*; nothing here knows HTTP. The S3 and control
-listeners each hold one table from these classes to answers; a test fails if a class has no row. Foreign
-exceptions are translated into these classes where they enter (origin, tiers, state).
+A class says *whose fault the error is and who may see it*; nothing here knows HTTP. The S3 listener and the
+control listener each have one table from these classes to answers; a test fails if a class has no row.
+Foreign exceptions are translated into these classes where they enter (origin, tiers, state).
 """
 
 from typing import ClassVar
@@ -16,7 +16,7 @@ class ShadeProxyError(Exception):
 
 
 class RequestError(ShadeProxyError):
-    """The client must change the request. ``hint`` says what to change, where that helps."""
+    """The client must change the request. ``hint`` says what to change, if that helps."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -24,11 +24,11 @@ class RequestError(ShadeProxyError):
 
 
 class InvalidRequest(RequestError):
-    """A header, query or body value that cannot be understood."""
+    """A value in header, query or body cannot be understood."""
 
 
 class MalformedBody(RequestError):
-    """The body is not the XML or JSON that the operation wants."""
+    """The body is not the XML or JSON that the operation needs."""
 
 
 class BodyTooLarge(RequestError):
@@ -36,7 +36,7 @@ class BodyTooLarge(RequestError):
 
 
 class BodyMismatch(RequestError):
-    """The body has another hash, checksum or length than the request promised."""
+    """The body has not the hash, checksum or length that the request promised."""
 
 
 class PayloadMismatch(BodyMismatch):
@@ -48,7 +48,7 @@ class BodyIncomplete(BodyMismatch):
 
 
 class ClientTooSlow(RequestError):
-    """The client sent its body too slowly, for too long, to code that waits for it."""
+    """The client sent its body so slowly that waiting for it was given up."""
 
 
 class MissingLength(RequestError):
@@ -60,7 +60,7 @@ class OriginIsProxy(RequestError):
 
 
 class NotSupported(RequestError):
-    """An S3 operation or option that the proxy or this origin lacks: answered 501, never ignored."""
+    """The proxy, or this origin, lacks an S3 operation or option. Answered with 501, never ignored."""
 
 
 class UnknownName(RequestError):
@@ -115,7 +115,7 @@ class MalformedQueryAuth(AuthError):
 
 
 class OriginError(ShadeProxyError):
-    """The origin did not give the answer asked for. ``retryable``: the same request may succeed later."""
+    """The origin did not give the requested answer. ``retryable``: the same request may succeed later."""
 
     retryable: ClassVar[bool] = False
 
@@ -124,7 +124,7 @@ class OriginAnswer(OriginError):
     """The origin answered with an error of its own. It is final and is passed on unchanged.
 
     ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body). ``headers``
-    holds those headers of the origin that the client may see.
+    has those header fields of the origin that the client may see.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class OriginAnswer(OriginError):
 
 
 class NotS3(OriginError):
-    """The server at the origin's endpoint is no S3 server. ``hint``: the setting to change."""
+    """The server at the origin's endpoint is not an S3 server. ``hint``: the setting to change."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -146,9 +146,10 @@ class NotS3(OriginError):
 
 
 class OriginUnavailable(OriginError):
-    """The origin refused, reset, timed out or answered 5xx: retried, then a 503 for the client.
+    """The origin refused, reset, timed out or answered 5xx. The request is retried; in the end the client
+    gets a 503.
 
-    ``retry_after_s``: the origin's Retry-After; None where it sent none.
+    ``retry_after_s``: the origin's Retry-After; None if it sent none.
     """
 
     retryable: ClassVar[bool] = True
@@ -159,31 +160,34 @@ class OriginUnavailable(OriginError):
 
 
 class OutcomeUnknown(OriginUnavailable):
-    """The origin did not answer a request that changes something: the change may have been made."""
+    """The origin did not answer a request that changes something. The change may have been made."""
 
     retryable: ClassVar[bool] = False
 
 
 class OriginThrottled(OriginUnavailable):
-    """The origin asked to slow down (503 SlowDown, 429)."""
+    """The origin asked for fewer requests (503 SlowDown, 429)."""
 
 
 class DeadlineExceeded(OriginError):
-    """The time budget ended before the first byte: 503 SlowDown, before the client gives up."""
+    """The time budget ended before the first byte. The client gets 503 SlowDown before it gives
+    up by itself.
+    """
 
 
 class BodyCutShort(OriginError):
-    """The origin ended a body before its announced length. The bytes that came are never published."""
+    """The origin ended a body before its announced length. The bytes that came are never stored."""
 
     retryable: ClassVar[bool] = True
 
 
 class BodyDamaged(OriginError):
-    """The body does not match the origin's own checksum. The bytes that came are never published."""
+    """The body does not match the origin's own checksum. The bytes that came are never stored."""
 
 
 class Unidentified(OriginError):
-    """The origin's answer has no strong ETag or no length, so its version is unknown and it cannot be cached.
+    """The origin's answer lacks a strong ETag or a length, so its version is unknown and it cannot be cached.
+
     Listeners forward the read instead; see engine/freshness/unidentified.py.
     """
 
@@ -192,26 +196,28 @@ class Unidentified(OriginError):
 
 
 class ObjectChanged(OriginError):
-    """The object's ETag changed between two reads of one answer: the answer cannot be finished."""
+    """The object's ETag changed between two reads for one answer, so the answer cannot be finished."""
 
 
 # --------------------------------------------------------------------------- inside the proxy
 
 
 class TierError(ShadeProxyError):
-    """A tier could not store or return a page. Never leaves the engine, which treats it as a miss."""
+    """A tier could not store or return a page. The engine treats this as a miss and never passes it on."""
 
 
 class TierFull(TierError):
-    """The tier has no room and may not free any."""
+    """The tier has no room, and may not release any."""
 
 
 class WriteRefused(ShadeProxyError):
-    """Nothing was written, because a tier could return the old version after a restart."""
+    """A write was refused before anything was written, because a tier could return the old version after a
+    restart.
+    """
 
 
 class PeerError(ShadeProxyError):
-    """A peer proxy failed. Never leaves the engine, which treats it as a miss."""
+    """A peer proxy failed. The engine treats this as a miss and never passes it on."""
 
 
 class StateError(ShadeProxyError):
@@ -231,8 +237,8 @@ class ShuttingDown(ShadeProxyError):
 
 
 class NoListener(ShadeProxyError):
-    """No control listener answers at ``url``, where the command line asked. ``reason``: the failure in a few
-    words, "" where the cause alone says it. ``remedy``: what to change.
+    """No control listener answers at ``url``, which the command line called. ``reason``: the failure in a few
+    words, "" if the cause alone says it. ``remedy``: what to change.
     """
 
     def __init__(self, cause: str, *, remedy: str = "", url: str = "", reason: str = "") -> None:
@@ -244,8 +250,8 @@ class NoListener(ShadeProxyError):
 
 
 class ConfigError(ShadeProxyError):
-    """The configuration cannot be used. The text names the key and says how to change it: ``remedy`` where
-    that is apart from the cause, else within it.
+    """The configuration cannot be used. The text names the key and says how to change it. ``remedy``: how to
+    change it, if the text does not say that.
     """
 
     def __init__(self, cause: str, *, remedy: str = "") -> None:

@@ -1,8 +1,8 @@
 """``FairQueue``: a fair queue, round robin over clients, for a scarce resource.
 
 Law: a client's own waiters are served in the order in which they came, and clients take turns. So a client
-that opens 200 connections delays only itself (docs/adr/0011). ``CLIENT`` identifies the client. Nothing here
-knows what the resource is.
+that opens 200 connections delays only itself (docs/adr/0011). ``CLIENT`` names the client. Nothing here knows
+the resource.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ class FairQueue(Generic[Waiter]):
     """A queue of ``(client, waiter)``. Each entry occurs once."""
 
     def __init__(self) -> None:
-        # Clients in the order of their next turns, because a dict keeps the order of insertion.
+        # By client; a dict keeps the order of insertion, which is the order of the clients' next turns.
         self._queues: dict[str, deque[Waiter]] = {}
         self.count = 0
         """Number of waiters."""
@@ -32,9 +32,9 @@ class FairQueue(Generic[Waiter]):
         return next(iter(self._queues.values()))[0]
 
     def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
-        """Remove and return the next waiter; its client moves to the end. None if there is none.
+        """Remove and return the next waiter; its client moves to the end. Return None if there is no waiter.
 
-        ``may``: clients for which it returns False keep their place and are skipped.
+        ``may``: clients for which it returns False are skipped and keep their place.
         """
         client = next(filter(may, self._queues), None)
         if client is None:
@@ -48,7 +48,9 @@ class FairQueue(Generic[Waiter]):
         return waiter
 
     def remove(self, client: str, waiter: Waiter) -> None:
-        """Remove a waiter. Raises KeyError if its client has none, ValueError if this one is missing."""
+        """Remove a waiter. Raises KeyError if its client has no waiters, ValueError if this waiter is
+        missing.
+        """
         queue = self._queues[client]
         queue.remove(waiter)
         if not queue:
@@ -59,12 +61,14 @@ class FairQueue(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``. After a timeout or a
-    cancellation ``withdraw`` takes the waiter off its queue. If it was cancelled in the same turn of the loop
-    in which it was granted, ``give`` gives the grant back instead.
+    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``.
+
+    After a timeout or a cancellation ``withdraw`` removes the waiter from its queue. If the waiter was
+    granted the resource in the same turn of the loop in which it was cancelled, ``give`` returns the resource
+    instead.
     """
     try:
-        # asyncio.wait_for is avoided: in the step that grants, it may time out or swallow a cancellation.
+        # Not asyncio.wait_for: in the step that grants, it may time out or swallow a cancellation.
         await asyncio.wait({future}, timeout=limit_s)
     except asyncio.CancelledError:
         if future.done():

@@ -1,7 +1,7 @@
-"""How the running Python was built, as far as it shows.
+"""Finds out how the running Python was built, as far as that can be seen.
 
 CPython built with ``--enable-optimizations`` is compiled a second time with the profile of a training run
-(profile-guided optimisation). Rule: report only what is certain. Distributions call ``make profile-opt``
+(profile-guided optimisation). Law: report only what is certain. Distributions call ``make profile-opt``
 without that option and remove the flags from ``sysconfig`` (Debian and conda both do), so a missing option
 alone proves nothing.
 """

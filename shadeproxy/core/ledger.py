@@ -1,7 +1,7 @@
 """One budget of bytes for fills in flight and queued writes (design 6.8).
 
-Rules: take bytes before allocating them, and give them back exactly once, on every path out of the task.
-DEMAND may use the whole budget, PREFETCH only what leaves a reserve for DEMAND. Clients take turns, and no
+Laws: take bytes before allocating them, and return them exactly once, on every path out of the task. DEMAND
+may use the whole budget, PREFETCH only as much as leaves a reserve for DEMAND. Clients take turns, and no
 task overtakes the client whose turn it is.
 """
 
@@ -14,12 +14,13 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
-# Bytes wanted, and a future that is done once they are granted. The grant also removes the entry.
+# The wanted bytes, and a future that is done once they are granted. The grant also removes the entry from the
+# queue.
 _Waiter = tuple[int, asyncio.Future[None]]
 
 
 class Ledger:
-    """Byte budget with a fair queue for DEMAND (turns.py). Single event loop; not thread-safe."""
+    """A byte budget with a fair queue for DEMAND (fair_queue.py). Single event loop; not thread-safe."""
 
     def __init__(self, capacity_bytes: int, *, max_wait_s: float = 10.0) -> None:
         self.capacity_bytes = capacity_bytes
@@ -29,14 +30,14 @@ class Ledger:
 
     @property
     def waiting(self) -> int:
-        """Number of tasks that wait for bytes now."""
+        """Number of tasks that now wait for bytes."""
         return self._waiting.count
 
     async def take(self, size_bytes: int, intent: Intent) -> None:
         """Reserve ``size_bytes``. DEMAND waits for its turn, PREFETCH is refused at once.
 
-        Raises Overloaded when the budget stays exhausted for ``max_wait_s``, or for PREFETCH beyond half the
-        budget. A request larger than the whole budget is served alone.
+        Raises Overloaded when the budget stays exhausted for ``max_wait_s``; for PREFETCH, when more than
+        half of the budget would be taken. A request larger than the whole budget is served alone.
         """
         if self.take_now(size_bytes, intent):
             return
@@ -50,7 +51,7 @@ class Ledger:
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def take_now(self, size_bytes: int, intent: Intent) -> bool:
-        """Reserve ``size_bytes`` like ``take``; return False where that would wait, or refuse."""
+        """Reserve ``size_bytes`` as ``take`` does. Return False if that would wait, or be refused."""
         share = 1.0 if intent is Intent.DEMAND else _PREFETCH_SHARE
         wanted = min(size_bytes, self.capacity_bytes)
         if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * share:
@@ -66,14 +67,14 @@ class Ledger:
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Give back bytes and wake the tasks that now fit."""
+        """Return bytes to the budget, and wake the tasks for which there is now room."""
         self.taken_bytes -= size_bytes
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         self._grant()
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)
-        # Once this waiter has gone, the one behind it may fit into the free bytes.
+        # Without this waiter, the free bytes may be enough for the next one.
         self._grant()
 
     def _grant(self) -> None:

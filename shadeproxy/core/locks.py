@@ -1,7 +1,7 @@
-"""The lock file of a directory: one process holds the directory, and a second one learns which.
+"""The lock file of a directory: one process holds the directory, and a second process learns which one does.
 
-A lock belongs to the open file, which workers inherit. So the process that took it may be dead while one of
-its workers, stopped or hanging, still holds it. Holders are found by their open files.
+A lock belongs to the open file, which workers inherit. So the process that took the lock may be dead while
+one of its workers, stopped or hanging, still holds it. Holders are found by their open files.
 """
 
 import errno
@@ -23,11 +23,13 @@ _STOPPED = frozenset({"T", "t"})
 
 
 class Held(Exception):
-    """Another process holds the lock. ``str``: "process 4711", with a remark if that process is stopped."""
+    """Another process holds the lock. ``str``: "process 4711", with a note if that process is stopped."""
 
 
 def lock(path: Path) -> int:
-    """Lock the file ``path``, made if need be; return the descriptor that holds it. Raises Held, OSError."""
+    """Lock the file ``path``, and create it if it is missing. Return the descriptor that holds the lock.
+    Raises Held, OSError.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _take(descriptor)
@@ -43,19 +45,24 @@ def lock(path: Path) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Take the lock. Raises BlockingIOError, but first waits for processes that only ask (``holder_of``)."""
+    """Take the lock. Raises BlockingIOError; before that, waits for processes that only look
+    (``holder_of``).
+    """
     for _ in range(_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # fails if another process holds the lock
+        # This fails if another process holds the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         sleep(_PAUSE_S)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder_of(path: Path) -> str:
-    """Describe the holder of the lock file ``path`` as ``Held`` does; "" if it is free. Changes nothing."""
+    """Return a description of the process that holds the lock file ``path``, as in ``Held``; "" if it is
+    free. Changes nothing.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -81,7 +88,7 @@ def holders_of(path: Path) -> set[int]:
 
 
 def _write_pid(descriptor: int) -> None:
-    """Write the process id, for people who look into the file. On a full disk the lock holds without it."""
+    """Write the process id, for people who look into the file. On a full disk the lock is held without it."""
     with suppress_full():
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -101,7 +108,7 @@ def _holder(descriptor: int) -> str:
     found = _open_in(os.fstat(descriptor)) - {os.getpid()}
     written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not found or written in map(str, found):
-        # The holder is invisible in another user's /proc, or in that of another container.
+        # The holder is not visible in another user's /proc, or in the /proc of another container.
         return _described(written) if written.isdecimal() else "an unknown process"
     return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
 
@@ -119,7 +126,7 @@ def _open_in(status: os.stat_result) -> set[int]:
 
 def _described(pid: str) -> str:
     with suppress(OSError, IndexError):
-        # The program's name comes before the state and may hold any character (proc(5)).
+        # The program's name stands before the state and may contain any character (proc(5)).
         state = (_PROCESSES / pid / "stat").read_text().rpartition(")")[2].split()[0]
         if state in _STOPPED:
             return f"process {pid}, which is stopped (kill -CONT {pid}, or kill -KILL {pid})"

@@ -1,4 +1,4 @@
-"""Runs calculations that would hold the event loop elsewhere: on the threads of a pool."""
+"""Runs calculations that would block the event loop on the threads of a pool."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,9 +11,9 @@ Result = TypeVar("Result")
 
 
 class OffLoop(Protocol):
-    """Calls ``work`` in any thread, and ``done`` with its result where it was called itself.
+    """Calls ``work`` in any thread, and then ``done`` with its result, on the event loop of the caller.
 
-    ``failed`` is called instead when ``work`` raises.
+    If ``work`` raises, ``failed`` is called instead of ``done``.
     """
 
     def __call__(
@@ -22,7 +22,7 @@ class OffLoop(Protocol):
 
 
 def at_once(work: Callable[[], Result], done: Callable[[Result], Any], failed: Callable[[], Any], /) -> None:
-    """Implement ``OffLoop`` without a thread; errors of ``work`` are raised."""
+    """Implement ``OffLoop`` without a thread. Errors of ``work`` are raised."""
     try:
         result = work()
     except BaseException:

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 _LOOPBACK = "localhost"
 _PORTS = {"http": 80, "https": 443}
-# AWS has one namespace of buckets for all regions, except those of other partitions (China, GovCloud).
+# All regions of AWS share one namespace of buckets, except those of other partitions (China, GovCloud).
 _AWS = re.compile(r"s3(?:[.-](?:dualstack\.)?(?!us-gov-)[a-z]{2}(?:-[a-z]+)+-\d)?\.amazonaws\.com")
 AWS = "aws"
 
 
 def canonical_origin(name: str) -> str:
-    """Return ``name`` with its endpoint in canonical form. Names of other kinds are returned unchanged."""
+    """Return ``name`` with its endpoint in canonical form. Names that do not begin with ``s3`` are returned
+    unchanged.
+    """
     kind, space, endpoint = name.partition(" ")
     if kind != "s3" or not space or "://" not in endpoint:
         return name
@@ -39,7 +41,7 @@ def canonical_endpoint(endpoint: str) -> str:
 
 
 def leads_to(endpoint: str, host: str, port: int) -> bool:
-    """Return whether the URL ``endpoint`` names a listener bound to ``host`` and ``port``."""
+    """Return whether the URL ``endpoint`` leads to a listener bound to ``host`` and ``port``."""
     parts = urlsplit(endpoint)
     named = parts.port or _PORTS.get(parts.scheme.lower())
     return named == port and _canonical_host(parts.hostname or "") == _canonical_host(host)

@@ -1,7 +1,7 @@
 """``TurnLimiter``: limits how many ready tasks continue in one turn of the event loop.
 
-Law: below the limit no task waits, and only one call per turn is scheduled. Tasks continue in order. Event
-loop only.
+Law: below the limit no task waits, and only one callback per turn is scheduled. Tasks continue in the order
+in which they asked. Event loop only.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ class TurnLimiter:
         self._scheduled = False
 
     def turn(self) -> asyncio.Future[None] | None:
-        """Take a step. Return None to go on at once, else a future that is done when the caller may go on."""
+        """Take a step. Return None if the caller may continue at once, or else a future that is done when it
+        may.
+        """
         if self.take():
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -39,13 +41,15 @@ class TurnLimiter:
             self._waiting.append(function)
 
     def finished(self, task: asyncio.Future[Any]) -> asyncio.Future[None]:
-        """Return a future that is done, in turn, after ``task``. Cancelling it does not cancel ``task``."""
+        """Return a future that is done after ``task``, when it is its turn. Cancelling it does not cancel
+        ``task``.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
         return future
 
     def take(self) -> bool:
-        """Return whether one more may go on at once; else nobody waits yet."""
+        """Return whether the caller may continue at once. The caller is not queued."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)

@@ -30,10 +30,10 @@ class RangeSpec(NamedTuple):
 
 
 def parse_range(field: str | None) -> RangeSpec | None:
-    """Return the single range of a ``Range`` field; None to send the whole object.
+    """Return the single range of a ``Range`` field; None if the whole object is to be sent.
 
     As in S3, a field that is not exactly one valid byte range (several ranges, another unit, ``last <
-    first``) is ignored and the whole object is answered with 200.
+    first``) is ignored, and the whole object is answered with 200.
     """
     match = _RANGE.fullmatch(field) if field else None
     if match is None or (not match[1] and not match[2]):
@@ -63,6 +63,6 @@ def page_span(index: int, page_size: int, size_bytes: int) -> Span:
 
 
 def span_within(span: Span, index: int, page_size: int, size_bytes: int) -> Span:
-    """Return the part of ``span`` that lies in page ``index``, counted from the page's first byte."""
+    """Return the part of ``span`` that lies in page ``index``, with offsets from the page's first byte."""
     first = index * page_size
     return Span(max(span.start - first, 0), min(span.stop - first, page_size, size_bytes - first))

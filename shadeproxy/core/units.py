@@ -1,4 +1,4 @@
-"""Sizes and times in the form that people write: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
+"""Sizes and times as people write them: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
 
 import re
 
@@ -15,7 +15,7 @@ _SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 def parse_size(text: str | int) -> int:
     """Parse "8 GiB" (powers of 1024), "8 GB" (powers of 1000), "8G" (1024) or a number into bytes.
 
-    Raises ValueError that says how to write it.
+    Raises ValueError that says how to write a size.
     """
     if isinstance(text, int):
         return text
@@ -29,7 +29,7 @@ def parse_size(text: str | int) -> int:
 def parse_duration(text: str | float) -> float:
     """Parse "250 ms", "2 s", "5 min", "1 h", "7 d" or a number of seconds into seconds.
 
-    Raises ValueError that says how to write it.
+    Raises ValueError that says how to write a time.
     """
     if isinstance(text, int | float):
         return float(text)

@@ -1,7 +1,7 @@
-"""Threads for work that would block the event loop. They stop work that is not wanted any more.
+"""Threads for work that would block the event loop. Work that is no longer wanted stops.
 
 Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. It is cancelled with the
-task that awaits it, and when the pool shuts down. While work runs here the interpreter switches threads ten
+task that awaits it, and when the pool shuts down. While work runs here, the interpreter switches threads ten
 times as often, because the event loop waits for each switch.
 """
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class CancellationToken:
-    """A flag that tells work on another thread that it is not wanted any more."""
+    """A flag that tells work on another thread that it is no longer wanted."""
 
     __slots__ = ("cancelled",)
 
@@ -33,7 +33,7 @@ _current: ContextVar[CancellationToken | None] = ContextVar("_current", default=
 
 
 def raise_if_cancelled() -> None:
-    """Raise ShuttingDown when the calling work is not wanted any more. Costs 0.1 us."""
+    """Raise ShuttingDown if the calling work is no longer wanted. Takes 0.1 us."""
     token = _current.get()
     if token is not None and token.cancelled:
         raise ShuttingDown("the work was given up: its client is gone, or the proxy stops")

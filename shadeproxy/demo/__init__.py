@@ -1,1 +1,1 @@
-"""The demonstration: a real training run, several times over, with measured numbers. Imports torch."""
+"""The demonstration: trains a real model several times and measures it. Imports torch."""

@@ -1,8 +1,9 @@
-"""The demo's data set: scikit-learn's digits as PNG photographs, seeded: every run sees the same bytes.
+"""The demo's dataset: scikit-learn's digits as PNG photographs, from a seed, so that every run sees the same
+bytes.
 
-Law: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
-gives images to both splits, so accuracy is measured on digits that were never trained on. Sensor noise keeps
-a PNG at about 6 KiB, so that a cache's overhead per record stays small in comparison.
+Laws: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
+gives images to both splits, so accuracy is measured on digits that were never trained on. Sensor noise makes
+a PNG about 6 KiB long, so that a cache's overhead per record is small in comparison.
 """
 
 import io
@@ -28,7 +29,7 @@ _CHUNK = 256
 
 
 class Photo(NamedTuple):
-    """One object: ``data`` is a grayscale PNG of SIDE x SIDE pixels, the key's folder is its label."""
+    """One object. ``data``: a grayscale PNG of SIDE x SIDE pixels. The folder in its key is its label."""
 
     key: str
     label: int
@@ -48,7 +49,9 @@ class Photographer:
         self._seed = (seed, _SPLITS.index(split))
 
     def take(self, number: int) -> Photo:
-        """Make photo ``number``: source digit ``number`` modulo their count, photographed differently."""
+        """Make photo ``number``: its source digit is ``number`` modulo their count, photographed in another
+        way.
+        """
         source = number % len(self.sources)
         label = int(self.labels[source])
         pixels = _photograph(self.sources[source], np.random.default_rng([*self._seed, number]))
@@ -57,7 +60,7 @@ class Photographer:
         return Photo(f"{self.split}/{label}/{number:05d}.png", label, file.getvalue())
 
     def shoot(self, count: int) -> Iterator[Photo]:
-        """Make photos 0 .. ``count`` - 1, in order; zlib and the resampling run on threads."""
+        """Make photos 0 to ``count`` - 1, in order. Compression and resampling run on threads."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="photo") as pool:
             for start in range(0, count, _CHUNK):
                 yield from pool.map(self.take, range(start, min(start + _CHUNK, count)))
@@ -79,7 +82,7 @@ def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray
 
 
 def _photograph(source: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Turn, move, zoom, light and grain ``source`` (8, 8): uint8 (SIDE, SIDE)."""
+    """Rotate, move, zoom, light and grain ``source`` (8, 8): uint8 (SIDE, SIDE)."""
     turn = np.deg2rad(generator.uniform(-25, 25))
     pixels_per_cell = SIDE / 8 * generator.uniform(0.7, 1.05)
     cos, sin = np.cos(turn) / pixels_per_cell, np.sin(turn) / pixels_per_cell

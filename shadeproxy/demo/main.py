@@ -1,7 +1,7 @@
 """``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes the results.
 
-Law: everything lives below one temporary directory and in child processes; at every end, both are removed.
-Only the report directory stays, and the objects on a server that the user named.
+Law: everything lives below one temporary directory and in child processes; both are removed, however the demo
+ends. Only the report directory stays, and the objects on a server that the user named.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def run_demo(
 
     ``endpoint`` and ``bucket``: use that S3 server instead of the built-in one; ``objects`` PNG files are
     uploaded below shadeproxy-demo/ unless they are there. ``work_dir``: directory for temporary files, by
-    default the system's. Raises ShadeProxyError with the cause.
+    default the system's. Raises ShadeProxyError that names the cause.
     """
     console = console or Console()
     started = time.monotonic()
@@ -131,7 +131,7 @@ def _set_up(
 async def _fill_server(
     server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
 ) -> dict[str, str]:
-    """Upload the missing photos; return the AWS variables with which a training reads them."""
+    """Upload the missing photos. Return the AWS variables that a training needs to read them."""
     provider = ChainCredentials()
     origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)
     try:

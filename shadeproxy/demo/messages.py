@@ -1,6 +1,6 @@
 """The messages between the demo and its training processes: one JSON object in, JSON lines out.
 
-Law: a training process reports its measurements; the demo alone knows the meaning of a run's name.
+Law: a training process only reports what it measures; the demo alone knows what a run's name means.
 """
 
 from typing import Literal
@@ -11,7 +11,7 @@ Mode = Literal["uniform", "importance", "shade"]
 
 
 class ExistingServer(msgspec.Struct, frozen=True):
-    """An S3 server that is not the demo's; keys come from the AWS variables of the environment."""
+    """An S3 server that the demo did not start. Its keys come from the AWS variables of the environment."""
 
     endpoint: str
     region: str
@@ -19,7 +19,7 @@ class ExistingServer(msgspec.Struct, frozen=True):
 
 class TrainingPlan(msgspec.Struct, frozen=True):
     """One training. ``control_url``: the server to ask for data and counters; None: read ``origin`` without a
-    proxy. ``test_file``: .npz of held-out ``images`` and ``labels``. ``scores``: report losses.
+    proxy. ``test_file``: .npz of held-out ``images`` and ``labels``. ``scores``: whether to report losses.
     """
 
     control_url: str | None
@@ -49,7 +49,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
-    """Progress: ``done`` of ``total`` samples of ``epoch`` are trained."""
+    """Progress: ``done`` of ``total`` samples of ``epoch`` were trained."""
 
     epoch: int
     done: int
@@ -57,8 +57,8 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch as measured by the training process: times in seconds, ``reads`` and ``read_bytes`` of its
-    workers. ``counted``: None if there was no server of ours to ask.
+    """An epoch as the training process measured it: times in seconds, ``reads`` and ``read_bytes`` of its
+    workers. ``counted``: None if the demo started no server that counts.
     """
 
     epoch: int

@@ -24,7 +24,9 @@ class SmallNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of ``images`` whose largest logit is their label's; the model stays in its mode."""
+    """Return the share of ``images`` whose largest logit is that of their label. The model
+    stays in its mode.
+    """
     training = model.training
     model.eval()
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""The report's pictures. Colours are Okabe and Ito's, and lines differ in marker too: no colour is needed."""
+"""The report's pictures. Colours are Okabe and Ito's. Lines also differ in their markers, so that colour is
+not needed.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +13,9 @@ from shadeproxy.demo.report import Epoch, Report
 
 
 class _Style(NamedTuple):
-    """Line style of a run. Runs with like results lie on top of each other, so later markers are smaller."""
+    """Line style of a run. Runs with similar results lie on top of each other, so later markers
+    are smaller.
+    """
 
     colour: str
     marker: str
@@ -39,7 +43,9 @@ class _Plot(NamedTuple):
 
 
 def write_plots(report: Report, titles: dict[str, str], directory: Path) -> list[Path]:
-    """Plot hit ratio, stall and accuracy per epoch as PNG; return the paths. ``titles``: run name to text."""
+    """Plot hit ratio, stall and accuracy per epoch as PNG; return the paths. ``titles``: text for each run's
+    name.
+    """
     share = report.cache_bytes / report.dataset.bytes
     plots = (
         _Plot(

@@ -1,7 +1,7 @@
 """Child processes that never outlive the demo: each in its own session, ended with all its descendants.
 
-Law: every process is started in a ``with``; however the block is left, the process is gone afterwards. The
-end of its own log explains a process that fails.
+Law: every process is started in a ``with``; however the block is left, the process is gone afterwards. If a
+process fails, the end of its own log says why.
 """
 
 import os
@@ -41,9 +41,9 @@ def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
     """Start ``command``; stop it and its descendants at the end: SIGTERM, and SIGKILL after 10 s. After an
-    interrupt SIGKILL comes at once: nothing of theirs is kept.
+    interrupt SIGKILL comes at once, because none of their results is kept.
 
-    ``piped``: stdin and stdout are pipes; else there is no stdin, and stdout goes to ``log`` too.
+    ``piped``: stdin and stdout are pipes; if not, there is no stdin, and stdout goes to ``log`` too.
     """
     process = None
     try:
@@ -55,7 +55,7 @@ def running(
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env=dict(env),
-                # Its own group: Ctrl-C reaches the demo alone, which then ends everything in order.
+                # Its own process group: Ctrl-C reaches the demo alone, which then ends everything in order.
                 start_new_session=True,
             )
         try:
@@ -72,7 +72,7 @@ def running(
 
 @contextmanager
 def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
-    """Make a directory below ``place`` (None: the system's), and remove it with all in it at the end."""
+    """Make a directory below ``place`` (None: the system's), and remove it with its content at the end."""
     directory = TemporaryDirectory(prefix=prefix, dir=place)
     try:
         yield Path(directory.name)
@@ -82,7 +82,9 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 
 
 class _Interrupts:
-    """Signals as KeyboardInterrupt, kept back while ``holders`` are at what has to be done whole."""
+    """Turns signals into KeyboardInterrupt. While there are ``holders``, whose work must not be interrupted,
+    signals wait.
+    """
 
     def __init__(self) -> None:
         self.holders = 0
@@ -106,7 +108,7 @@ _interrupts = _Interrupts()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Keep the signals of ``termination_as_interrupt`` back until the end of the block, which is short."""
+    """Delay the signals of ``termination_as_interrupt`` until the end of the block, which must be short."""
     _interrupts.holders += 1
     try:
         yield
@@ -116,8 +118,8 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left behind. A signal that is
-    ignored stays so.
+    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left behind. A signal that was
+    ignored before stays ignored.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupts.handle) for number in numbers}
@@ -135,7 +137,7 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # DataLoader workers notice the loss of their parent only after seconds.
+    # Without this, DataLoader workers notice only after seconds that their parent is gone.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -1,4 +1,4 @@
-"""``report.json``: its shape is a contract; every number was measured by a server or by the training."""
+"""``report.json``. Its shape is a contract. A server or the training measured every number."""
 
 import os
 import platform
@@ -28,7 +28,9 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """Ratios have the training's reads in the denominator; ``origin_*`` counts what reached the origin."""
+    """One epoch of a run. Ratios have the training's reads in the denominator; ``origin_*`` counts what
+    reached the origin.
+    """
 
     wall_s: float
     stall_s: float
@@ -58,7 +60,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
-    """Return an epoch with the proxy's counts."""
+    """Return the epoch with the proxy's counts."""
     hits = counted.hits_ram + counted.hits_disk
     return Epoch(
         wall_s=done.wall_s,
@@ -76,7 +78,9 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
 
 
 def without_cache(done: EpochDone) -> Epoch:
-    """Return an epoch straight from the origin: its counts, or the reads if it cannot be asked."""
+    """Return an epoch that read from the origin without a cache: with the origin's counts, or the training's
+    own if the origin has none.
+    """
     asked = done.counted
     requests, read_bytes = (asked.requests, asked.bytes) if asked else (done.reads, done.read_bytes)
     return Epoch(

@@ -1,4 +1,4 @@
-"""The demo's output while it works and at its end. Reads the report; measures nothing."""
+"""The demo's output while it works and at its end. Reads the report; measures nothing itself."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -16,7 +16,7 @@ _MIB = 1024**2
 
 
 class Bars:
-    """A progress bar for each step of the demo; if the output is no terminal, a line for each epoch."""
+    """A progress bar for each step of the demo; if the output is not a terminal, a line for each epoch."""
 
     def __init__(self, console: Console, width: int) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def add(self, title: str, total: float) -> "Bar":
-        """Add a bar, which starts its clock now."""
+        """Add a bar, whose clock starts now."""
         task = self._progress.add_task(title.ljust(self._width), total=total, note="")
         return Bar(self._console, self._progress, task, title)
 
@@ -56,11 +56,11 @@ class Bar:
         self._title = title
 
     def advance(self, amount: float = 1) -> None:
-        """Move on by ``amount``."""
+        """Add ``amount`` to the progress."""
         self._progress.advance(self._task, amount)
 
     def show(self, event: Event) -> None:
-        """Show the progress of a training: one unit an epoch."""
+        """Show the progress of a training, in epochs."""
         if isinstance(event, EpochDone):
             note = f"epoch {event.epoch + 1}: accuracy {event.accuracy:.1%}, stall {event.stall_s:.1f} s"
             self._progress.update(self._task, completed=event.epoch + 1, note=note)
@@ -71,7 +71,9 @@ class Bar:
 
 
 def comparison(report: Report, titles: Mapping[str, str]) -> Table:
-    """Return one row a run: means without the first epoch, which only fills caches; final accuracy."""
+    """Return a table with one row a run: means without the first epoch, which only fills caches, and the
+    final accuracy.
+    """
     table = Table(
         title="One epoch, averaged from the second one on",
         title_justify="left",
@@ -162,7 +164,7 @@ def _cells(run: Run) -> list[str]:
 
 
 def _later(run: Run) -> Sequence[Epoch]:
-    """Return the epochs that can hit; the first one only fills the cache."""
+    """Return the epochs that can hit: all but the first, which only fills the cache."""
     return run.epochs[1:] or run.epochs
 
 

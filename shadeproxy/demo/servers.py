@@ -38,7 +38,9 @@ class _LogLine(msgspec.Struct):
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the environment without settings of ShadeProxy: the demo's come from its own files."""
+    """Return the environment without settings of ShadeProxy, because the demo's settings come from its own
+    files.
+    """
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
 
 
@@ -54,7 +56,7 @@ def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
 def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
     """Return settings of a proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk.
 
-    Only the default policy keeps prefetched pages until they are read; the others run in their known form,
+    Only the default policy keeps prefetched pages until they are read. Other policies run as they are known,
     without prefetching.
     """
     ram_bytes = cache_bytes * 2 // 3
@@ -71,7 +73,7 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
 
 @contextmanager
 def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
-    """Run ``shadeproxy serve`` with ``settings``, its state new in ``directory``, until the block ends.
+    """Run ``shadeproxy serve`` with ``settings``, and a new state in ``directory``, until the block ends.
 
     Raises ShadeProxyError with the end of its log when it does not start.
     """
@@ -104,7 +106,7 @@ def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
     """Return the addresses that the server chose, from its "ready" log line. Raises ShadeProxyError."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Checked before the log is read: a process that has ended writes no more.
+        # Check this before reading the log: a process that has ended writes no more.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):

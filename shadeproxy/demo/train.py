@@ -1,5 +1,5 @@
 """One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
-and writes events to stdout, a JSON line each.
+and writes events to stdout, one JSON line each.
 
 The middle of ``train`` looks like a user's own script; the code around it only measures.
 """
@@ -27,11 +27,12 @@ _STEP_INTERVAL_S = 0.1
 
 
 def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
-    """Train SmallNet by ``plan``. Raises shade.ShadeError when the data cannot be read."""
+    """Train SmallNet as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     test_images, test_labels = _load_test(Path(plan.test_file))
-    # With a proxy there is no fall-back: reads from the origin would flatter its hit ratio.
+    # With a proxy, the SDK must not fall back to the origin: reads from there would flatter the proxy's hit
+    # ratio.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
     client = shade.Client(
         plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
@@ -83,7 +84,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
 
 
 class _Seen:
-    """The reads of an epoch: a sample that occurs twice in a batch was read once."""
+    """The reads of an epoch. A sample that occurs twice in a batch counts as one read."""
 
     def __init__(self, samples: int) -> None:
         self.reads = self.read_bytes = 0
@@ -101,7 +102,7 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a Step at an interval, so that the bar moves and the pipe stays quiet."""
+    """Emits a Step at intervals, so that the bar moves without filling the pipe."""
 
     def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
         self._emit, self._epoch, self._total = emit, epoch, total

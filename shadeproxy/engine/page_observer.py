@@ -1,4 +1,4 @@
-"""The port by which reads of missing and of prefetched pages reach the prefetcher."""
+"""The port through which reads of missing pages and of prefetched pages reach the prefetcher."""
 
 from typing import Protocol
 
@@ -6,7 +6,9 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 
 
 class PageObserver(Protocol):
-    """A receiver of demand reads that show what to prefetch. Calls come on the event loop and never wait."""
+    """An observer of the demand reads that show what to prefetch. Its methods are called on the event loop
+    and never wait.
+    """
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Note that a reader wants a page that is not resident."""
@@ -26,7 +28,7 @@ class PageObserver(Protocol):
 
 
 class NothingObserved:
-    """Implements ``PageObserver`` where nothing is prefetched."""
+    """A ``PageObserver`` that does nothing, for a proxy without prefetching."""
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         pass

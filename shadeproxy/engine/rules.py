@@ -1,6 +1,6 @@
 """Rules per bucket and prefix: how long cached metadata may answer for the origin, and which keys are pinned.
 
-Pure data and one decision. The clock comes in as an argument; the caller revalidates.
+Pure data and one decision. The clock is an argument. The caller does the revalidation.
 """
 
 import math
@@ -23,11 +23,11 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """A rule's verdict on metadata validated at some time."""
+    """A rule's verdict on metadata, by the time of its last check."""
 
     FRESH = auto()
-    STALE = auto()  # answer now, check in the background
-    UNUSABLE = auto()  # check before answering
+    STALE = auto()  # Answer now, and check in the background.
+    UNUSABLE = auto()  # Check before answering.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Rule:
         return ref.key.startswith(self.prefix) and fnmatchcase(ref.bucket, self.bucket)
 
     def age(self, validated_s: float, now_s: float) -> Age:
-        """Return the verdict at ``now_s`` on metadata last validated at ``validated_s``.
+        """Return the verdict at ``now_s`` on metadata last checked at ``validated_s``.
 
-        ``validated_s`` 0 means "not since an unclean start": checked once under every rule.
+        ``validated_s`` 0 means "not since an unclean start": such metadata is checked once under every rule.
         """
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return Age.UNUSABLE
@@ -63,14 +63,14 @@ class Rule:
 
 
 class Rules:
-    """An ordered rule list; the first rule that applies decides, the default closes the list."""
+    """An ordered list of rules. The first rule that applies decides; the default rule is the last."""
 
     def __init__(self, rules: Sequence[Rule] = (), default: Rule | None = None) -> None:
         self._default = default or Rule()
         self.adopt(rules)
 
     def adopt(self, rules: Sequence[Rule]) -> None:
-        """Replace the rules. Callers that remember answers of the old ones must forget them."""
+        """Replace the rules. Callers that remember answers by the old rules must forget them."""
         self._given = tuple(rules)
         self.any_pins = any(rule.pin for rule in self)
 

@@ -1,1 +1,3 @@
-"""Access hints about coming reads: datasets, jobs, importance scores and orders. No I/O, clock or asyncio."""
+"""Access hints: what training says of its coming reads, as datasets, jobs, importance scores and orders. No
+I/O, clock or asyncio.
+"""

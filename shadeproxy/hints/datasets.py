@@ -1,9 +1,9 @@
 """Datasets: sample id (0 .. n-1) <-> (object, offset, length), in compact columns.
 
-Laws: a Dataset never changes, so any thread may read it; it consists of columns and one blob of keys, never
-of one Python object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). A *group* is the
-samples of one object hash, and samples are found through it. Shards (many samples an object), an object
-listed twice and a collision of two hashes are groups of more than one sample.
+Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, never
+of one Python object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
+through *groups*: a group is all samples of one object hash. A group has several samples if the object is a
+shard, if it is listed twice, or if two hashes collide.
 """
 
 import os
@@ -32,7 +32,7 @@ WHOLE = -1
 
 
 class Sample(NamedTuple):
-    """The place of a sample's bytes; ``length`` None: the whole object."""
+    """The place of a sample's bytes. ``length`` None: the sample is the whole object."""
 
     ref: ObjectRef
     offset: int
@@ -41,7 +41,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The objects of a manifest, in its order and in one namespace. Repeats in a row are one entry.
+    """The objects of a manifest, in its order and in one namespace. An object named several times in a row is
+    one entry.
 
     bucket_of: u16[m], into ``buckets``. Key i is ``blob[ends[i]:ends[i + 1]]`` in UTF-8; ends: u64[m + 1].
     """
@@ -58,7 +59,7 @@ class Entries:
         return ObjectRef(bucket, self.blob[start:stop].decode(), self.namespace)
 
     def refs(self, entries: NDArray[np.integer]) -> list[ObjectRef]:
-        """Return many objects at once, at half the cost each."""
+        """Return the objects of ``entries``, at half the cost that one by one would have."""
         places = zip(
             self.bucket_of[entries].tolist(),
             self.ends[entries].tolist(),
@@ -69,9 +70,11 @@ class Entries:
         return [ObjectRef(buckets[b], blob[start:stop].decode(), namespace) for b, start, stop in places]
 
     def prefixes(self) -> list[tuple[str, str, int]]:
-        """Return name, common prefix of keys and approximate number of entries of each bucket.
+        """Return, for each bucket: its name, the common prefix of its keys and the approximate number of
+        entries.
 
-        Estimated from some hundred keys: others may begin differently, and a small bucket may be missing.
+        The result is estimated from some hundred keys: other keys may begin differently, and a small bucket
+        may be missing.
         """
         count = len(self.bucket_of)
         some = np.unique(np.linspace(0, count - 1, min(count, _KEYS_COMPARED)).astype(np.int64))
@@ -87,12 +90,12 @@ class Entries:
 class Groups:
     """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1], the bounds of group
-    i in ``members``; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1]: group i is
+    ``members[starts[i]:starts[i + 1]]``; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[np.uint32], starts: Ids | None) -> None:
-        # The sentinel ends every walk of ``find``, because no hash is greater.
+        # The sentinel ends every search of ``find``, because no hash is greater.
         self._ladder = np.append(hashes, np.uint64(_LARGEST))
         self.hashes = self._ladder[:-1]
         self.members = members
@@ -113,11 +116,11 @@ class Groups:
         return cls(unique, order, np.append(first, len(hashes)).astype(np.int64))
 
     def find(self, hashes: Hashes) -> Ids:
-        """Return the group of each hash, -1 where there is none: i64[k].
+        """Return the group of each hash, -1 if there is none: i64[k].
 
-        Hashes are uniform, so their top bits give the position, give or take one: 1,024 of 1 M take 40 us, a
-        binary search 217. The last answer is cached for the same array, because scores and next uses look up
-        the same pages. Change neither array.
+        Hashes are uniform, so their top bits give the position almost exactly: finding 1,024 of 1 M takes 40
+        us, a binary search 217. The last result is cached for the same array, because scores and next uses
+        look up the same pages. The caller must change neither array.
         """
         asked = self._asked
         if asked is not None and asked[0] is hashes:
@@ -134,7 +137,7 @@ class Groups:
         return answer
 
     def find_one(self, hashed: int) -> int:
-        """Return the first sample of one hash, -1 where there is none, at a tenth of the cost of ``find``."""
+        """Return the first sample of one hash, -1 if there is none, at a tenth of the cost of ``find``."""
         ladder = self._ladder.data
         place: int = self._directory.data[hashed >> int(self._shift)]
         while ladder[place] < hashed:
@@ -145,7 +148,7 @@ class Groups:
         return sample
 
     def first(self, groups: Ids) -> Ids:
-        """Return the lowest sample of each group (none may be -1)."""
+        """Return the lowest sample of each group. No group may be -1."""
         return self.members[groups if self.starts is None else self.starts[groups]].astype(np.int64)
 
     def group_of(self) -> Ids:
@@ -176,8 +179,8 @@ class Dataset:
 
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
-    object; both None when all are. pages: which samples a page holds; None when the samples are whole objects
-    and no two are the same: then a *unit* (see pages.py) is a group.
+    object; both None when all samples are whole objects. pages: the samples of each page; None when the
+    samples are different whole objects: then a *unit* (see pages.py) is a group.
     """
 
     name: str
@@ -202,7 +205,9 @@ class Dataset:
         return Sample(ref, int(self.offset[sample_id]), int(self.length[sample_id]))
 
     def pick(self, ids: NDArray[np.integer]) -> list[Sample]:
-        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost of one by one."""
+        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost that one by one
+        would have.
+        """
         refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
         if self.offset is None or self.length is None:
             return [Sample(ref, 0, None) for ref in refs]
@@ -218,7 +223,7 @@ class Dataset:
             yield from self.pick(np.arange(first, min(first + _BATCH, self.count)))
 
     def sample_of(self, hashed: int) -> int | None:
-        """Return the lowest sample of the object with that hash; None where there is none."""
+        """Return the lowest sample of the object with that hash; None if there is none."""
         found = int(self.samples_of(np.array([hashed], dtype=np.uint64))[0])
         return None if found < 0 else found
 
@@ -245,8 +250,8 @@ class Dataset:
     def residency(self, hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
         """Return which samples lie in the pages (object hash, page number), in any order: bool[n].
 
-        A part of an object counts when all its pages are there. A whole object counts when any of its pages
-        is, because its length is not known.
+        A part of an object is resident when all its pages are. A whole object is resident when any of its
+        pages is, because its length is unknown.
         """
         if self.pages is not None:
             return self.pages.inside(self.units_of(hashes, numbers))

@@ -1,6 +1,7 @@
-"""Frozen scores: the score columns from which an epoch was first drawn, so that all ranks draw the same one.
+"""Frozen scores: the score columns from which an epoch was first drawn, so that all ranks draw the same
+epoch.
 
-Law: all ranks that ask for an epoch get its frozen column, until two other epochs were asked for; a column
+Laws: all ranks that ask for an epoch get its frozen column, until two other epochs were asked for. A column
 without any score is not frozen, because scores may still come.
 """
 
@@ -15,7 +16,7 @@ _KEPT = 2
 
 
 class Frozen(NamedTuple):
-    """A frozen column. ``mean_loss``: as the first caller gave it."""
+    """A frozen column. ``mean_loss``: the value that the first caller gave."""
 
     column: Scores
     mean_loss: float | None
@@ -28,7 +29,7 @@ class FrozenScores:
         self._jobs: dict[str, dict[int, Frozen]] = {}
 
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:
-        """Return the frozen scores of ``epoch``; the first call freezes ``column()``."""
+        """Return the frozen scores of ``epoch``. The first call freezes the result of ``column()``."""
         known = self._jobs.get(job, {}).get(epoch)
         if known is not None:
             return known

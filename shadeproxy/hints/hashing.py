@@ -1,4 +1,4 @@
-"""The 64-bit hash of an object, shared by the index of resident pages and by datasets (core/identity.py)."""
+"""The 64-bit hash of an object (core/identity.py): the index of resident pages and datasets use the same."""
 
 from shadeproxy.core.identity import object_hash
 

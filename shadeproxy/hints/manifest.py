@@ -1,10 +1,11 @@
-"""Manifests: build a Dataset from JSON lines or a listing, and write a Dataset as JSON lines.
+"""Manifests: builds a Dataset from JSON lines or a listing, and writes a Dataset as JSON lines.
 
-Laws: lines, keys, samples and unpacked bytes have limits; every error names the line; a Dataset is complete
+Laws: lines, keys, samples and unpacked bytes have limits. Every error names the line. A Dataset is complete
 or not made at all. The digest is taken over a canonical form that any language can write: for each sample in
-id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8, the brackets empty for a whole object. No key
-holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL namespace NUL LF``
-comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the event loop.
+id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8; for a whole object the part in brackets is
+empty. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL
+namespace NUL LF`` comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the event
+loop.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 
 MAX_SAMPLES = 1 << 27
 MAX_KEY_BYTES = 1024
-# With virtual-host addressing a bucket becomes part of a host name: as strict as the S3 side is.
+# With virtual-host addressing a bucket becomes part of a host name. This is as strict as the S3 listener.
 _BUCKET = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,255}")
 MAX_BUCKETS = 1024
 MAX_BLOB_BYTES = (1 << 32) - 1
@@ -37,7 +38,9 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One line of a manifest. ``id`` on every line or on none (then the line number, from 0, is the id)."""
+    """One line of a manifest. Every line has an ``id`` or no line has one; then the line number, from 0, is
+    the id.
+    """
 
     bucket: str
     key: str
@@ -47,7 +50,7 @@ class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ManifestBuilder:
-    """Collects the samples of one dataset. ``page_size``: the page size of its index, in bytes."""
+    """Collects the samples of one dataset. ``page_size``: in bytes, of the dataset's page index."""
 
     def __init__(
         self,
@@ -93,7 +96,9 @@ class ManifestBuilder:
             self._ids.append(item.id)
 
     def add(self, ref: ObjectRef, offset: int | None = None, length: int | None = None) -> None:
-        """Add the next sample: an object, or ``length`` bytes of it. Raises InvalidRequest, BodyTooLarge."""
+        """Add the next sample: a whole object, or ``length`` bytes of it. Raises InvalidRequest,
+        BodyTooLarge.
+        """
         assert ref.namespace == self._namespace, "a dataset is of one namespace"
         if len(self._entry_of) >= self._max_samples:
             raise BodyTooLarge(f"a dataset may have at most {self._max_samples} samples")
@@ -123,7 +128,7 @@ class ManifestBuilder:
         self._hashes.append(object_hash(ref))
 
     def finish(self) -> Dataset:
-        """Return the dataset. Raises InvalidRequest when it has no sample, or ids that are not 0 .. n-1."""
+        """Return the dataset. Raises InvalidRequest when there is no sample, or the ids are not 0 .. n-1."""
         count = len(self._entry_of)
         if not count:
             raise InvalidRequest("the dataset has no sample", hint="check the bucket and the prefix")
@@ -177,7 +182,7 @@ class ManifestBuilder:
 
 
 def digest_of(samples: Iterable[Sample], namespace: str = OWN) -> str:
-    """Return the digest of the canonical manifest of ``samples``, which all are in ``namespace``."""
+    """Return the digest of the canonical manifest of ``samples``, which are all in ``namespace``."""
     digest = hashlib.sha256()
     if namespace:
         # No sample has an empty bucket, so the digest cannot take this line for a sample.

@@ -1,9 +1,9 @@
-"""Reader of a manifest body as it arrives: unpacks gzip, splits lines, feeds the builder.
+"""Reads a manifest body as it arrives: unpacks gzip, splits lines, and passes them to the builder.
 
-Laws: it recognises gzip by its magic number (JSON lines never start with it), whatever the headers say. It
-counts bytes and lines while it unpacks, a piece at a time, and refuses a body that takes far more work or
-memory than its own length, so a small body cannot become a big one. CPU-bound: call on a pool; it stops soon
-after its cancellation (core/workpool.py).
+Laws: gzip is recognised by its magic number (JSON lines never start with it), whatever the header fields say.
+Bytes and lines are counted while they are unpacked, a piece at a time. A body that takes far more work or
+memory than its own length is refused, so a small body cannot become a big one. CPU-bound: call on a pool; it
+stops soon after its cancellation (core/workpool.py).
 """
 
 import zlib
@@ -16,7 +16,7 @@ from shadeproxy.hints.manifest import ManifestBuilder
 MAX_BYTES = 1 << 34
 MAX_LINE_BYTES = 16 * 1024
 MAX_EMPTY_LINES = 1 << 16
-# Gzip -9 shrinks manifests with one long prefix to a 44th, 2.4 bytes a line.
+# Gzip -9 packs manifests with one long prefix to 1/44, 2.4 bytes a line.
 MAX_RATIO = 64
 FREE_BYTES = 1 << 20
 """Unpacked bytes that any body may have, whatever its packed length."""
@@ -29,7 +29,7 @@ _ADVICE = "send it unpacked, split the dataset, or let the proxy list it: {bucke
 
 
 class ManifestReader:
-    """Feeds a ManifestBuilder. Call ``feed`` in order, then ``finish`` once."""
+    """Passes the samples of a body to a ManifestBuilder. Call ``feed`` in order, then ``finish`` once."""
 
     def __init__(self, builder: ManifestBuilder, *, max_bytes: int = MAX_BYTES) -> None:
         self._builder = builder
@@ -44,7 +44,7 @@ class ManifestReader:
         self._empty_lines = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body. Raises MalformedBody, InvalidRequest, BodyTooLarge."""
+        """Read the next bytes of the body. Raises MalformedBody, InvalidRequest, BodyTooLarge."""
         if not self._started:
             chunk = self._head + chunk
             if len(chunk) < len(_GZIP_MAGIC):

@@ -1,10 +1,10 @@
 """``BoundedOrigin``: a time limit for every wait on an answer of the origin, or on its next bytes.
 
-Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or one of its own; slots,
-connections, attempts and the pauses between them count. A forwarded body keeps the least rate; only the time
-spent waiting for the origin counts. Writes have no deadline: their bodies come at their client's pace, and
-the origin may still carry out a write that was given up. The reads of pages have one timer for
-all, in engine/read/timeouts.py.
+Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or else a deadline of its own.
+Waiting for slots and connections, attempts and the pauses between them count. A forwarded body must keep the
+least rate; only the time spent waiting for the origin counts. Writes have no deadline: their bodies come at
+their client's pace, and the origin may still carry out a write that was given up. Reads of pages share one
+timer, in engine/read/timeouts.py.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class _BoundedRead:
 
 
 async def _paced(chunks: AsyncIterator[bytes], pace: LeastRate) -> AsyncGenerator[bytes, None]:
-    """Yield ``chunks`` while they come fast enough. Raises BodyCutShort."""
+    """Yield ``chunks`` while they come fast enough. Raises BodyCutShort when they do not."""
     loop = asyncio.get_running_loop()
     while True:
         began_s = loop.time()

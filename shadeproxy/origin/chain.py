@@ -1,4 +1,6 @@
-"""The AWS credential chain by aiobotocore. Only credentials.py imports it, at its first use."""
+"""The AWS credential chain from aiobotocore. Only credentials.py imports this module, when it
+first needs it.
+"""
 
 from typing import Any
 

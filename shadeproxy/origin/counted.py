@@ -1,7 +1,7 @@
 """``CountedOrigin``: counts every request to the origin in the statistics.
 
-It is the outermost wrapper and sees what callers see: a request that was retried three times counts once,
-with the time the caller waited. Bytes are those of bodies that came from the origin.
+It is the outermost wrapper and counts what its callers see: a request that was retried three times counts
+once, with the time that the caller waited. Bytes are those of bodies that came from the origin.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-_SILENT = 0.5  # share of the first-byte limit: a reader that leaves earlier shows nothing about the origin
+# Share of the first-byte limit. If a reader leaves earlier, that says nothing about the origin.
+_SILENT = 0.5
 
 
 class CountedOrigin(WrappedOrigin):
@@ -73,12 +74,12 @@ class CountedOrigin(WrappedOrigin):
                 yield replace(response, chunks=chunks)
 
     def now_s(self) -> float:
-        """Return the time by which requests are measured."""
+        """Return the time by which requests are measured, in seconds."""
         return self._clock.monotonic_s()
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """Return the error to count for a read without an answer: DeadlineExceeded if the reader left after
-        the origin had been silent for too long.
+        """Return the error to count for a read without an answer: ``error``, or DeadlineExceeded if the
+        reader left after the origin had been silent for too long.
         """
         waited_s = self._clock.monotonic_s() - started_s
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
@@ -98,7 +99,7 @@ class CountedOrigin(WrappedOrigin):
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:
-        """Count one request; the caller adds body bytes to the yielded cell."""
+        """Count one request. The caller adds the bytes of the body to the yielded list's only element."""
         counted, started_s = [0], self.now_s()
         failure: BaseException | None = None
         try:
@@ -111,7 +112,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """A read that is counted when it is left, and the pieces of its body."""
+    """A read that is counted when it is left. It also yields the pieces of its body."""
 
     def __init__(
         self,
@@ -130,7 +131,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            # The raised error gets no name here: with one, its frame would wait for the collector.
+            # The raised error must not be bound to a name here: its frame would wait for the garbage
+            # collector.
             self._origin.note(
                 "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
             )

@@ -14,14 +14,14 @@ from shadeproxy.core.types import Headers, names_of
 MOST_HEAD_BYTES = 64 << 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
-# A line: a token, a colon at once, then anything but control characters; blanks and tabs at either end do not
+# A line: a token, at once a colon, then anything but control characters. Blanks and tabs at either end do not
 # belong to the value.
 _FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+"
     r"((?:[^\x00-\x08\x0a-\x1f\x7f]*[^\x00-\x08\x0a-\x1f\x7f \t])?)[ \t]*\r\n",
     re.MULTILINE,
 )
-# _FIELD with control characters allowed in the value, other than those that end a line or a string.
+# _FIELD with control characters allowed in the value, except those that end a line or a string.
 _FLAWED_FIELD = re.compile(
     r"^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+((?:[^\x00\x0a\x0d]*[^\x00\x0a\x0d \t])?)[ \t]*\r\n",
     re.MULTILINE,
@@ -35,11 +35,12 @@ _MOST_TRAILER_BYTES = 16 << 10
 
 
 class BadAnswer(Exception):
-    """Raised when the peer breaks HTTP/1.1; its connection cannot be used again."""
+    """The peer broke HTTP/1.1; its connection cannot be used again."""
 
 
 class Head(NamedTuple):
-    """``length`` of the body in bytes; None: until the connection ends, or ``chunked``.
+    """A parsed head. ``length``: of the body in bytes; None: the body ends with the connection, or is
+    ``chunked``.
 
     ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again. ``flawed``:
     fields with control characters in their values were left out.
@@ -80,7 +81,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def _legal_of(text: str) -> Headers:
-    """Return the fields without illegal values (RFC 9110 section 5.5). Raises BadAnswer."""
+    """Return the fields whose values are legal (RFC 9110 section 5.5). Raises BadAnswer."""
     fields = _FLAWED_FIELD.findall(text)
     legal = tuple(field for field in fields if _CONTROL.search(field[1]) is None)
     dropped = {name.lower() for name, value in fields if _CONTROL.search(value) is not None}
@@ -100,7 +101,9 @@ def _status(line: bytes) -> tuple[int, bool]:
 
 @lru_cache(maxsize=64)
 def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
-    """Return the positions of the framing fields; cached, because a server's answers are much alike."""
+    """Return the positions of the fields that frame the body. Cached, because a server's answers are much
+    alike.
+    """
     lowered = enumerate(map(str.lower, names))
     return tuple(pair for pair in lowered if pair[1] in _FRAMING)
 
@@ -127,22 +130,22 @@ def _is_kept(is_current: bool, options: str) -> bool:
 
 
 class ChunkedBody:
-    """Decoder of a chunked body. ``ended``: its last chunk and trailer were seen.
+    """Decoder of a chunked body. ``ended``: its last chunk and trailer have come.
 
-    ``surplus``: octets came after the end.
+    ``surplus``: more octets came after the end.
     """
 
     def __init__(self) -> None:
         self.ended = False
         self.surplus = False
         self._pending = b""
-        self._left = 0  # bytes left of the current chunk's data
+        self._left = 0  # Bytes of the current chunk's data that are still to come.
         self._after_data = False
         self._in_trailer = False
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Return the content within ``data``. Raises BadAnswer."""
+        """Return the content in ``data``, decoded. Raises BadAnswer."""
         self._pending += data
         content: list[bytes] = []
         while not self.ended:

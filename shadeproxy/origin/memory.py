@@ -1,8 +1,8 @@
-"""``MemoryOrigin``: an origin in a dict, for tests and experiments. It is product code, so that all share
-one.
+"""``MemoryOrigin``: an origin in a dict, for tests and experiments. It is in the product, so that all of them
+share one.
 
-It passes the conformance suite of every origin. Beside the protocol it counts calls, records reads, can
-refuse an upstream, and can hold bodies open in the middle (``gate``).
+It passes the conformance suite of every origin. It also counts calls, records reads, can refuse an upstream,
+and can stop bodies in the middle (``gate``).
 """
 
 import asyncio
@@ -43,7 +43,9 @@ from shadeproxy.origin.s3ops.store import (
 
 @dataclass(slots=True)
 class Barrier:
-    """Holds every body at its middle: ``reached`` is set when a body waits, ``release`` lets all pass."""
+    """Stops every body at its middle: ``reached`` is set when a body waits, ``release`` lets all bodies
+    continue.
+    """
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     _opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -142,7 +144,7 @@ class MemoryStore:
         return ListPage(entries, truncated=len(keys) > max_keys)
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
     def current(self, ref: ObjectRef) -> ObjectMeta | None:
         found = self._bucket(ref.bucket).get(ref.key)
@@ -180,8 +182,8 @@ class MemoryOrigin(StoreOrigin):
     """Buckets in memory, with counters.
 
     ``gets``, ``heads``, ``lists`` and ``forwards`` count calls; ``reads`` records each ``open`` as (ref,
-    span, upstream) in order. Upstreams in ``denied`` get 403 AccessDenied. Set ``gate`` to a Gate to hold
-    bodies open at their middle.
+    span, upstream) in order. Upstreams in ``denied`` get 403 AccessDenied. Set ``gate`` to a Barrier to stop
+    bodies at their middle.
     """
 
     def __init__(self, *, chunk_bytes: int = 65536, clock: Clock | None = None) -> None:
@@ -194,7 +196,7 @@ class MemoryOrigin(StoreOrigin):
 
     @property
     def buckets(self) -> dict[str, dict[str, MemoryObject]]:
-        """The content itself: bucket -> key -> object."""
+        """The buckets themselves: bucket -> key -> object."""
         return self._memory.buckets_by_name
 
     @property
@@ -206,7 +208,7 @@ class MemoryOrigin(StoreOrigin):
         self._memory.gate = gate
 
     def put(self, bucket: str, key: str, body: bytes, headers: Headers = ()) -> ObjectMeta:
-        """Store an object directly, past the protocol; create the bucket if it is missing."""
+        """Store an object directly, without a request; create the bucket if it is missing."""
         self.buckets.setdefault(bucket, {})
         return self._memory.put(ObjectRef(bucket, key), body, headers)
 

@@ -1,10 +1,10 @@
 """``RetryingOrigin``: repeats failed requests where that is safe, with exponential backoff and full jitter.
 
-Repeated: head, list_objects, open before its first byte, and a body that broke off. The body continues where
-it stopped, on the same version (If-Match), provided the answer identifies its version. Never repeated:
-forward (a body may have been sent; the client knows better), probe (``check`` must see the first error), and
-errors that are final. One budget of attempts holds for a whole read.
-Source: "Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
+It repeats head, list_objects, open before its first byte, and a body that broke off. The body continues where
+it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats forward (a
+body may have been sent; the client knows better), probe (``check`` must see the first error), and final
+errors. A whole read has one budget of attempts. Source: "Exponential Backoff And Jitter", AWS Architecture
+Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 
 import random
@@ -32,9 +32,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """``attempts`` in all; the n-th wait is random in [0, min(max_delay_s, base_delay_s * 2**n)].
+    """The number and the times of attempts: ``attempts`` in all; the n-th wait is random in [0,
+    min(max_delay_s, base_delay_s * 2**n)].
 
-    A Retry-After of the origin is waited for in full; one beyond ``max_delay_s`` ends the attempts.
+    A Retry-After of the origin is waited for in full; if it exceeds ``max_delay_s``, there is no further
+    attempt.
     """
 
     attempts: int = 4
@@ -74,7 +76,7 @@ class RetryingOrigin(WrappedOrigin):
         return _RetriedRead(self, self._inner, Budget(self._rule), ref, options)
 
     async def repeat(self, budget: "Budget", call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of ``call``, repeated until it succeeds. Raises its last error."""
+        """Call ``call`` until it succeeds or attempts run out. Return its result, or raise its last error."""
         while True:
             try:
                 return await call()
@@ -83,10 +85,10 @@ class RetryingOrigin(WrappedOrigin):
                     raise
 
     async def backs_off(self, error: OriginError, budget: "Budget") -> bool:
-        """Wait before the next attempt; return False at once if there is none.
+        """Wait before the next attempt. Return False at once if no attempt is left.
 
-        The caller raises the error: raised from here, its frame would wait for the collector, and with it the
-        memory of the page.
+        The caller must raise the error: if it were raised here, its frame, and with it the memory of the
+        page, would wait for the garbage collector.
         """
         if error.retryable:
             self._health.attempt_failed(error)
@@ -106,7 +108,7 @@ class RetryingOrigin(WrappedOrigin):
 
 
 class Budget:
-    """Attempts of one call: ``used`` repetitions so far."""
+    """The attempts of one call. ``used``: number of repetitions so far."""
 
     def __init__(self, rule: RetryRule) -> None:
         self._repetitions = rule.attempts - 1
@@ -118,7 +120,8 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that continues on another connection where one broke off, and the pieces of its body.
+    """A read that continues on another connection if its connection breaks. It also yields the pieces of its
+    body.
 
     At most one read of ``inner`` is open at a time.
     """
@@ -134,7 +137,7 @@ class _RetriedRead:
         self._opened: AbstractAsyncContextManager[OriginRead] | None = None
         self._first: OriginRead
         self._reading: OriginRead
-        self._at = 0  # position in the object of the next byte
+        self._at = 0  # Position of the next byte, in the object.
         self._over = False
 
     async def __aenter__(self) -> OriginRead:
@@ -182,7 +185,7 @@ class _RetriedRead:
                 return
 
     async def _open_first(self) -> OriginRead:
-        """Open; a read that was handed over with an error is the first attempt."""
+        """Open the read. If a read was handed over with an error, that counts as the first attempt."""
         handed = self._options.get("handed")
         failure = None if handed is None else handed.take_error()
         if failure is None:
@@ -193,11 +196,11 @@ class _RetriedRead:
             return await self._open()
         except OriginAnswer as answer:
             if answer.status == 416 and handed is not None and handed.received_bytes:
-                raise failure from answer  # as in ``_go_on``
+                raise failure from answer  # Raised as in ``_go_on``.
             raise
 
     async def _open(self) -> OriginRead:
-        """Open with repeated attempts, like ``repeat``, in fewer steps if the first succeeds."""
+        """Open with repeated attempts as ``repeat`` does, in fewer steps if the first attempt succeeds."""
         while True:
             opened = self._inner.open(self._ref, **self._options)
             try:
@@ -220,23 +223,23 @@ class _RetriedRead:
             await opened.__aexit__(kind, error, trace)
 
     async def _may_go_on(self, error: OriginError) -> bool:
-        # The broken connection goes before the wait: others can use its slot meanwhile, and one read never
+        # Close the broken connection before the wait: others can use its slot meanwhile, and one read never
         # holds two.
         await self._close()
         if self._first.pass_on is not None:
-            return False  # the rest may belong to another version
-        # A read opened after the end would never be closed.
+            return False  # The rest may belong to another version.
+        # A read that is opened after the end would never be closed.
         return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:
-        """Open the rest of the same version. Raises ``error`` when there is none."""
+        """Open the rest of the same version. Raises ``error`` if that is impossible."""
         rest = Span(self._at, self._first.span.stop)
         self._options = {**self._options, "span": rest, "if_match": self._first.meta.etag}
         try:
             self._reading = await self._open()
         except OriginAnswer as answer:
-            # The object ends where the body did, so its announced length was wrong. The caller wanted the
-            # whole and must not get an error about a range.
+            # The object ends where the body did, so the announced length was wrong. The caller requested the
+            # whole object and must not get an error about a range.
             if answer.status == 416:
                 raise error from answer
             raise

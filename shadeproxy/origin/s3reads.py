@@ -1,9 +1,9 @@
-"""GETs and HEADs other than page GETs, over connections of our own. Answers are parsed as strictly as those
-of page GETs (http1.py): bytes after an answer never pass for the next one, and a body that ends early raises.
+"""GETs and HEADs other than page GETs, over the project's own connections.
 
-aiohttp's client is lenient where two readers may disagree. It accepts transfer codings that it does not
-decode. It takes a reset for the end of a body without a length. It takes bytes that come after an answer,
-while its connection idles, for the answer to the next request.
+Answers are parsed as strictly as those of page GETs (http1.py): bytes after an answer never count as the next
+answer, and a body that ends early raises. aiohttp's client is lenient where two readers may disagree. It
+accepts transfer codings that it does not decode. It takes a reset for the end of a body without a length. It
+takes bytes that come after an answer, while its connection idles, for the answer to the next request.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -22,8 +22,7 @@ Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
 
 
 class Answered(NamedTuple):
-    """``head``: of the answer; its ``headers`` are legal, and ``flawed`` is True if illegal ones were
-    dropped.
+    """An answer. ``head``: its ``headers`` are legal; ``flawed`` is True if illegal fields were dropped.
 
     ``chunks``: the body, as it comes. Raises BodyCutShort, BodyDamaged.
     """
@@ -33,8 +32,8 @@ class Answered(NamedTuple):
 
 
 class Reads:
-    """``sign`` returns the fields that sign a request. ``own``: connections for the proxy's own requests.
-    ``forwarded``: connections for requests that last as long as their client likes.
+    """Sends such requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
+    proxy's own requests. ``forwarded``: connections for requests that last as long as their client likes.
     """
 
     def __init__(self, sign: Sign, *, own: PageGets, forwarded: PageGets) -> None:

@@ -2,7 +2,7 @@
 
 The request is sent byte for byte as it was signed: no normalised URLs, no added headers, no redirects,
 cookies, proxies or decompression. A request that may have changed something is sent once. Every foreign
-exception is turned into an OriginError here; an exception of the request body's own iterator comes out
+exception is turned into an OriginError here. Only exceptions of the request body's own iterator pass
 unchanged.
 """
 
@@ -37,16 +37,16 @@ from shadeproxy.origin.pool import Timeouts
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
 _SIGNED = {"content-type", "content-md5"}
-# An object may have some 700 fields of metadata.
+# An object may have some 700 metadata fields.
 _MOST_FIELDS = 2048
 _READ_BUFFER_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A request before it is signed. ``headers`` without Host and without the fields that signing adds.
+    """A request before it is signed. ``headers``: without Host and without the fields that signing adds.
 
-    ``forwarded``: it lasts as long as its client likes, so it uses the pool for such requests.
+    ``forwarded``: the request lasts as long as its client likes, so it uses the pool for such requests.
     ``works_long``: see ``ForwardRequest.works_long``.
     """
 
@@ -65,7 +65,7 @@ class Outgoing:
 class S3Transport:
     """A pool of ``max_connections`` for forwarded requests, and the credentials of each upstream.
 
-    Reads have pools of their own (s3reads.py): uploads that stall with their clients must not starve them.
+    Reads have other pools (s3reads.py): uploads that stall with their clients must not starve reads.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class S3Transport:
             try:
                 yield response
             finally:
-                # A connection whose body was read to its end is back in the pool, and stays open.
+                # A connection whose body was read to its end is already back in the pool, and stays open.
                 response.close()
         finally:
             await sending.stop()
@@ -205,7 +205,7 @@ class S3Transport:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that skips idle connections on which bytes came meanwhile: aiohttp would take these for the
+    """A connector that skips idle connections on which bytes came: aiohttp would take these bytes for the
     answer to the next request.
     """
 
@@ -219,7 +219,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _noting_what_is_sent() -> aiohttp.TraceConfig:
-    """Set ``_Sending.begun`` when the head of its request leaves."""
+    """Return a trace that sets ``_Sending.begun`` when the head of the request leaves."""
 
     async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
         context.trace_request_ctx.begun = True
@@ -230,14 +230,16 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The connection ended before there was an answer; its cause says how."""
+    """The connection ended before there was an answer. Its cause says how."""
 
 
 async def _sent_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Stop aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer. The
-    origin may have carried it out, and would answer the second one differently: the client must decide.
+    """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
+
+    The origin may have carried it out, and would answer the second request differently: the client must
+    decide.
     """
     try:
         return await handler(request)
@@ -261,12 +263,13 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
 
 
 class _Sending:
-    """The body of one request on its way out. aiohttp pulls it from a task of its own, which may still be
-    running when the answer has come and the sender wants to close the body.
+    """The body of one request that is being sent.
 
-    The origin has ``read_s`` to take each piece. After the last piece it has ``read_s`` until the head of its
-    answer is whole, or, if it ``works_long``, until its next byte. The time spent waiting for the client's
-    next piece does not count. ``failure``: the error that the body itself raised.
+    aiohttp reads it in a task of its own, which may still be running when the answer has come and the sender
+    wants to close the body. The origin has ``read_s`` to take each piece. After the last piece it has
+    ``read_s`` until the head of its answer is complete, or, if it ``works_long``, until its next byte. The
+    time spent waiting for the client's next piece does not count. ``failure``: the error that the body itself
+    raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
@@ -284,7 +287,7 @@ class _Sending:
         """Yield the body, for aiohttp."""
         while True:
             if self._body is None:
-                # A normal end would make the part that was sent look whole.
+                # A normal end would make the part that was sent look complete.
                 raise ConnectionAbortedError("the rest of the body is not wanted")
             self._allow(None)
             piece = await self._next(self._body)
@@ -306,12 +309,12 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """Give the origin this long from now on; None: no limit."""
+        """Give the origin ``seconds`` from now on; None: no limit."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 
     async def stop(self) -> None:
-        """Stop the pulling task; the body can be closed after that."""
+        """Stop the task that reads the body, which can then be closed."""
         self._body = None
         if self._pulling is not None:
             self._pulling.cancel()

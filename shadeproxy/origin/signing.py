@@ -1,8 +1,8 @@
-"""Signed heads of page GETs: the same signature as core/sigv4.py, from fewer parts.
+"""Signed heads of page GETs: the same signature as core/sigv4.py, made from fewer parts.
 
 A page GET signs only Host and the x-amz fields added here. So the canonical request is one format string, and
-date and scope change once a second at most (measured in docs/adr/0005). tests/origin/test_signing.py
-compares both signers.
+date and scope change at most once a second (measured in docs/adr/0005). tests/origin/test_signing.py compares
+both signers.
 """
 
 from shadeproxy.core.sigv4 import (
@@ -28,7 +28,7 @@ class PageSigner:
         self._amz_date = ""
         self._scope = Scope("", region)
         self._scope_text = ""
-        self._signers: dict[str, Signer] = {}  # by secret key, for this scope
+        self._signers: dict[str, Signer] = {}  # By secret key; all for this scope.
 
     def fields(
         self, host: str, raw_path: str, credentials: Credentials, *, now_s: float, with_checksums: bool

@@ -1,9 +1,9 @@
 """``VerifiedOrigin``: checks whole bodies against the checksum that the origin sends with them.
 
-Laws: the last byte of a body goes on only when its checksum is right, so a damaged body never looks whole and
-is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read once more if it
-is damaged. A body without a checksum, or a part of one, passes unchecked: its reader can verify it.
-Source: "Checking object integrity in Amazon S3", S3 user guide.
+Laws: the last byte of a body is passed on only when its checksum is right, so a damaged body never looks
+complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read
+again once if it is damaged. A body without a checksum, or a part of a body, passes unchecked: its reader can
+verify it. Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
@@ -34,8 +34,8 @@ _TYPE = "x-amz-checksum-type"
 
 
 class VerifiedOrigin(WrappedOrigin):
-    """Verifies bodies of ``inner``; see ``Origin`` for the methods. Wrap it around retries: a body that
-    continues where it broke off is then verified as one.
+    """Verifies bodies of ``inner``; see ``Origin`` for the methods. Put it around retries: a body that
+    continues after a break is then verified as one.
     """
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
@@ -47,7 +47,7 @@ class VerifiedOrigin(WrappedOrigin):
 
 
 class _VerifiedRead:
-    """One read of a whole object, or of the rest of one, whose first bytes are in ``begun``."""
+    """One read of a whole object; or of the rest of one, whose first bytes ``begun`` has received."""
 
     def __init__(
         self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None
@@ -70,7 +70,7 @@ class _VerifiedRead:
         """Open and verify once. Raises BodyDamaged."""
         opened = self._inner.open(self._ref, **self._options)
         reading = await opened.__aenter__()
-        # A reader that holds a body holds its slot, so the slots bound the memory.
+        # A reader that holds a body in memory holds its slot too, so the slots bound the memory.
         self._opened = opened
         if self._begun is not None:
             return guarded(reading, self._begun, self._ref)
@@ -102,7 +102,7 @@ class _VerifiedRead:
 
 
 class Check:
-    """A running checksum and the ``expected`` value."""
+    """A running checksum, and the ``expected`` value."""
 
     def __init__(self, name: str, running: Checksum, expected: bytes) -> None:
         self.name = name
@@ -117,7 +117,7 @@ class Check:
 
 
 def check_of(headers: Headers) -> Check | None:
-    """Return the check that these fields allow for the whole body; None if there is none."""
+    """Return the check of the whole body that these fields allow; None if there is none."""
     places = _checksum_places(*names_of(headers))
     if not places:
         return None
@@ -125,7 +125,7 @@ def check_of(headers: Headers) -> Check | None:
     if fields.get(_TYPE) == "COMPOSITE":
         return None
     for name in FIELDS:
-        # "<value>-<parts>" is a checksum of checksums; it does not check the body as one.
+        # "<value>-<parts>" is a checksum of checksums; it does not check the body as a whole.
         value = fields.get(name, "")
         if not value or "-" in value:
             continue
@@ -140,13 +140,15 @@ def check_of(headers: Headers) -> Check | None:
 
 @lru_cache(maxsize=64)
 def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
-    """Return names and positions of the checksum fields; cached, as an origin's answers are much alike."""
+    """Return names and positions of the checksum fields. Cached, because an origin's answers
+    are much alike.
+    """
     lowered = [(name.lower(), place) for place, name in enumerate(names)]
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
 
 
 def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
-    """Return ``reading`` with its last piece held back until the checksum is known to be right."""
+    """Return ``reading`` with its last piece held back until the checksum has proved right."""
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         held = b""
@@ -170,7 +172,7 @@ def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
                 arrived(count)
 
         if len(buffer) < reading.span.length:
-            await reading.read_into(buffer, arrived)  # a body that is not read to its end
+            await reading.read_into(buffer, arrived)  # The body is not read to its end.
             return
         await reading.read_into(buffer, note)
         require(check, ref)
@@ -186,7 +188,7 @@ def require(check: Check, ref: ObjectRef) -> None:
 
 
 class _Held:
-    """A body held in memory: handed out in one piece, or into a buffer."""
+    """A body that is held in memory. It is handed out in one piece, or into a buffer."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

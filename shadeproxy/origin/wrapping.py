@@ -1,4 +1,6 @@
-"""``WrappedOrigin``: passes every call on to another origin. Wrappers override the calls that they change."""
+"""``WrappedOrigin``: passes every call on to another origin. A wrapper overrides the calls that
+it changes.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Unpack
@@ -15,7 +17,7 @@ from shadeproxy.origin.base import (
 
 
 class WrappedOrigin:
-    """``inner``, unchanged; see ``Origin`` for the methods."""
+    """Passes every call on to ``inner`` unchanged; see ``Origin`` for the methods."""
 
     def __init__(self, inner: Origin) -> None:
         self._inner = inner

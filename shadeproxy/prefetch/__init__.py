@@ -1,1 +1,1 @@
-"""Prefetching: announced orders, the rest of big objects, streams (design 6.7)."""
+"""Prefetching: announced samples, the rest of big objects, and streams of readers (design 6.7)."""

@@ -1,9 +1,10 @@
-"""Guesses at the next reads of readers of parts of big objects, without any announcement.
+"""Guesses, without any announcement, what the readers of parts of big objects will read next.
 
-Two guesses. *The rest*: a reader of a part of an object reads it all (Monarch, CCGrid'22), unless the part is
-the end, where formats keep their index. *Streams*: a reader that read twice in a row, or twice with one
-stride, goes on so. Plain state; laws: tables are bounded; a stream is read ahead by no more than its reader
-has proved to use, because its next page is guessed only when an earlier guess is read.
+There are two guesses. *The rest*: a reader of a part of an object reads all of it (Monarch, CCGrid'22),
+unless the part is the end, where formats keep their index. *Streams*: a reader that read two ranges in a row,
+or two with one stride, continues so. Laws: plain state; tables are bounded. The next page of a stream is
+guessed only when an earlier guess is read, so prefetching runs no further ahead than the reader has proved to
+follow.
 """
 
 from collections import OrderedDict, deque
@@ -17,7 +18,7 @@ from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 
 _MOST_OBJECTS = 1024
-_MOST_STREAMS = 16  # readers of one object
+_MOST_STREAMS = 16  # Most readers of one object.
 _FIRST_PAGES = 2
 _MOST_PAGES = 16
 _MOST_GUESSES = 256
@@ -33,7 +34,7 @@ class Guess(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one object. ``room``: maximum number of unread guesses."""
+    """One reader of one object. ``room``: largest number of unread guesses."""
 
     last: Span
     stride: int = 0
@@ -51,7 +52,7 @@ class _Object:
 
 
 class Parts:
-    """Guesses by object. ``page_size``: of the cache. ``whole_bytes``: limit to fetch an object whole."""
+    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: longer objects are not fetched whole."""
 
     def __init__(self, *, page_size: int, whole_bytes: int) -> None:
         self._page_size = page_size
@@ -61,7 +62,9 @@ class Parts:
         self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
 
     def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
-        """Note that ``span`` was read from the origin; ``room_bytes``: room that displaces no page."""
+        """Note that ``span`` was read from the origin. ``room_bytes``: bytes that can be stored without
+        displacing a page.
+        """
         hashed = object_hash(ref)
         known = self._objects.get(hashed)
         if known is None or known.meta.etag != meta.etag:
@@ -92,11 +95,11 @@ class Parts:
                 self._guess(known, stream)
 
     def soon(self) -> Guess | None:
-        """Return the next page of a stream, once."""
+        """Return the next guessed page of a stream, each page once; or None."""
         return self._soon.popleft() if self._soon else None
 
     def rest(self) -> Guess | None:
-        """Return a page of an object that is fetched whole, each once; objects in turn."""
+        """Return a page of an object that is fetched whole, each page once, objects in turn; or None."""
         while self._rest:
             ref, meta, numbers = self._rest[0]
             number = next(numbers, None)
@@ -107,7 +110,7 @@ class Parts:
         return None
 
     def drop_rest(self, guess: Guess) -> None:
-        """Stop fetching that object: there is no place for it."""
+        """Stop fetching the object of ``guess``, because its pages win no place."""
         self._rest = deque(entry for entry in self._rest if entry[0] != guess.ref)
 
     def _follow(self, known: _Object, span: Span) -> None:
@@ -119,13 +122,13 @@ class Parts:
             if step > 0 and step == stream.stride:
                 self._restart(known, stream, span, step)
                 return
-        # A new reader, or the second read with a stride, which the third read will show.
+        # This is a new reader, or the second read with a stride, which the third read will confirm.
         step = span.start - known.streams[-1].last.start if known.streams else 0
         known.streams.append(Stream(span, step))
         del known.streams[:-_MOST_STREAMS]
 
     def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
-        """Guess from ``span`` on: the reader went on as expected, but sooner."""
+        """Guess from ``span`` on, because the reader continued as expected, but faster."""
         stream.last, stream.stride = span, stride
         stream.coming = self._pages_from(span, stride, known.meta.size)
         stream.unread.clear()

@@ -1,9 +1,9 @@
-"""``Warm``: reads everything under a prefix into the cache, because a call asked for it by name.
+"""``Warm``: reads everything under a prefix into the cache, because a call asked for it.
 
-The prefix is listed twice, side by side: once to count it, once to read it, so that the total is known early
-and no listing is held in memory. Laws: a page is only read when it finds room or outranks a resident; memory
-and connections are taken only where demand leaves some, and few of them while others read; a page that is
-resident or on its way is not read again; when it ends, however it ends, no fetch of it is under way.
+The prefix is listed twice, side by side: once to count it, once to read it. So the total is known early and
+no listing is held in memory. Laws: a page is only read when it finds room or outranks a resident page. Memory
+and connections are taken only where demand leaves some, and few of them while others read. A page that is
+resident or on its way is not read again. However a warm ends, no fetch of it is then under way.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
 _BESIDE_OTHERS = 8
-_RANKED = 64  # pages ranked at a time
-_ASKED = 256  # pages of an object, in one step of the event loop
-_LOOKED_AT = 64  # objects, in one step of the event loop: 12 us each
+_RANKED = 64  # Pages ranked at a time.
+_ASKED = 256  # Pages of an object looked at in one step of the event loop.
+_LOOKED_AT = 64  # Objects looked at in one step of the event loop: 12 us each.
 _FAILURES_IN_A_ROW = 16
 
 
 class PrefixLister(Protocol):
-    """``Origin.list_objects`` with the credentials that read in ``namespace``. Raises OriginError."""
+    """``Origin.list_objects``, with the credentials of ``namespace``. Raises OriginError."""
 
     def __call__(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
@@ -40,11 +40,11 @@ class PrefixLister(Protocol):
 
 @dataclass(slots=True)
 class WarmProgress:
-    """Objects, and bytes of bodies. ``listed``: ``total`` is final.
+    """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final.
 
-    ``done``: finished objects; among them ``resident``: cached before, ``not_stored``: a page won no place,
-    ``failed``: a page could not be read. ``bytes``: read from the origin and stored; in a dry run: to be
-    read. ``error``: the first failure in words.
+    ``done``: finished objects. Some of them are ``resident``: cached before; ``not_stored``: a page won no
+    place; ``failed``: a page could not be read. ``bytes``: read from the origin and stored; in a dry run: to
+    be read. ``error``: text of the first failure.
     """
 
     listed: bool = False
@@ -60,7 +60,7 @@ class WarmProgress:
 
 @dataclass(slots=True, eq=False)
 class _Object:
-    """An object to warm. ``left``: pages that are not finished yet."""
+    """An object to warm. ``left``: number of its pages that are not finished."""
 
     ref: ObjectRef
     left: int
@@ -76,7 +76,7 @@ class _Page(NamedTuple):
 
 
 class Warm:
-    """Warms one prefix. ``run`` once; cancelling it is a normal end. ``fetches``: no fetch is started
+    """Warms one prefix. Call ``run`` once; cancelling it is a normal end. ``fetches``: no fetch is started
     while so many reads of the origin are under way, for any purpose.
     """
 
@@ -171,7 +171,7 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """Yield the number of pages looked at, and those of them that would have to be read."""
+        """Yield the number of pages looked at, and the pages among them that must be read."""
         pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
             if start:
@@ -203,11 +203,13 @@ class Warm:
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
-        """Return an object to read, its pages counted; finished at once when there is nothing to read."""
+        """Return an object to read, with its pages counted. If there is nothing to read, it is finished at
+        once.
+        """
         ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))
         if not entry.size:
-            one.read = True  # an empty object stores no page
+            one.read = True  # An empty object stores no page.
             self._over(one, 0)
         elif not self._port.cacheable(ref):
             one.lost = True
@@ -221,7 +223,7 @@ class Warm:
         return one
 
     async def _bring(self, pages: list[_Page]) -> None:
-        """Start the pages that win a place."""
+        """Start to fetch the pages that win a place."""
         needs = [page.need for page in pages]
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=self._port.page_size, earned=True
@@ -262,7 +264,7 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """Wait for a fetch to land, or a while for other readers to end, which is not signalled."""
+        """Wait until a fetch ends, or for a while: the end of other readers' reads is not signalled."""
         if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
             self._under_pressure = False
@@ -307,7 +309,7 @@ class Warm:
             )
 
     def _over(self, one: _Object, pages: int) -> None:
-        """Count ``pages`` more of an object as finished: stored, or given up."""
+        """Count ``pages`` more of an object as finished: stored, or failed."""
         one.left -= pages
         if one.left:
             return

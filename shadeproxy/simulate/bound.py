@@ -1,8 +1,8 @@
 """The clairvoyant: the hits of a cache that knows every next use.
 
 With objects of one size it is Belady's MIN with bypass, which is exact: no policy has more hits. With
-different sizes the exact optimum is NP-hard; the result is then by furthest next use first, byte for byte,
-which is a value to compare with and no bound.
+different sizes the exact optimum is NP-hard. Then the clairvoyant evicts the object with the furthest next
+use, which gives a value to compare with but no bound.
 """
 
 import heapq
@@ -17,7 +17,7 @@ FURTHEST_FIRST = "furthest next use first, which is no bound where sizes differ"
 
 
 def name_of_bound(trace: Trace) -> str:
-    """Return the name of the result of ``clairvoyant_hits`` for this trace."""
+    """Return what to call the result of ``clairvoyant_hits`` for this trace."""
     return EXACT if trace.one_size is not None else FURTHEST_FIRST
 
 
@@ -31,7 +31,7 @@ def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
 
 
 def next_positions(ids: Ids) -> NDArray[np.int64]:
-    """Return for each read the position of the next one of the same id; n where there is none."""
+    """Return for each read the position of the next read of the same id; n if there is none."""
     order = np.argsort(ids, kind="stable")
     in_order = ids[order]
     again = in_order[1:] == in_order[:-1]
@@ -41,10 +41,12 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """Return the hits with equal sizes. ``due[p]``: True if the object of read p is kept until then."""
+    """Return the hits if all sizes are equal. ``due[p]``: True if the object of read p is kept until that
+    read.
+    """
     never = len(ids)
     due = bytearray(never + 1)
-    heap: list[int] = []  # next uses, furthest first; those in the past sink to the bottom
+    heap: list[int] = []  # Next uses, furthest first. Those in the past sink to the bottom.
     kept = 0
     if places == 0:
         return np.zeros(never, dtype=np.bool_)

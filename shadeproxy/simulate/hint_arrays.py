@@ -1,4 +1,4 @@
-"""Hints of jobs as arrays of a trace's file: five for each job, with the job's number in their names."""
+"""Hints of jobs as arrays of a trace file: five arrays for each job, with the job's number in their names."""
 
 import re
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ _NAME = re.compile(r"(dataset|order|known|scores|scored)_(\d{1,3})")
 
 
 def is_hint(name: str) -> bool:
-    """Return whether an array of this name belongs to the hints of a job."""
+    """Return whether an array of this name belongs to hints."""
     return _NAME.fullmatch(name) is not None
 
 
 def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a file for these hints.
+    """Return the arrays that store ``hints`` in a file.
 
     For job j: ``dataset_j`` [first, stop]; ``order_j`` ids; ``known_j`` rows of (finished reads, announced
-    reads of the order); ``scores_j`` rows of scores of the data set, and ``scored_j`` the reads of the trace
-    before which they are posted.
+    reads of the order); ``scores_j`` rows of scores of the dataset, and ``scored_j`` the reads of the trace
+    before which each row is posted.
     """
     found: dict[str, NDArray[Any]] = {}
     for hint in hints:
@@ -39,7 +39,7 @@ def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
 
 
 def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
-    """Return the hints that a file has, by job. Raises ConfigError that names the fault."""
+    """Return the hints in a file, by job. Raises ConfigError that names the fault."""
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())
     for job in numbers:

@@ -1,6 +1,6 @@
 """Plots hit ratio against cache size, one line a policy. Colours are Okabe and Ito's; markers differ too.
 
-Only this module needs matplotlib; it imports it to draw a plot.
+Only this module needs matplotlib, and imports it when it draws.
 """
 
 import importlib.util
@@ -44,7 +44,7 @@ def require_matplotlib() -> None:
 
 
 def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
-    """Write a plot. ``panels``: a title and its rows each, side by side. Raises ShadeProxyError."""
+    """Write a plot. ``panels``: a title and rows for each panel, side by side. Raises ShadeProxyError."""
     require_matplotlib()
     from matplotlib.figure import Figure  # noqa: PLC0415  an optional library
     from matplotlib.ticker import PercentFormatter  # noqa: PLC0415  as above
@@ -79,7 +79,7 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise ShadeProxyError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
-    except ValueError:  # matplotlib picks the format by the end of the name
+    except ValueError:  # Matplotlib chooses the format by the extension of the file name.
         raise ShadeProxyError(
             f"the plot cannot be written to {path}: write a name that ends in .png, .svg or .pdf"
         ) from None

@@ -1,7 +1,7 @@
-"""A restart in the middle of a trace: what the next process knows, by the product's own bytes. Pure.
+"""A restart in the middle of a trace: what the next process knows, encoded by the product's own code. Pure.
 
-Pages stay. The table, the sample, ghosts and histories of resident pages are kept, unless they are lost;
-how jobs have read is not.
+Pages stay. The learner's table, the reuse sample, ghosts and histories of resident pages are kept, unless
+``lost``. How jobs have read is not kept.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from shadeproxy.hints.reuse.learner import ReuseLearner
 
 
 class Restart(NamedTuple):
-    """A restart before one read of a trace. ``lost``: histories and what they taught."""
+    """A restart before one read of a trace. ``lost``: histories, and what was learnt from them, are lost."""
 
     read: int
     lost: bool = False
@@ -25,7 +25,7 @@ class Restart(NamedTuple):
 def restarted(
     learner: ReuseLearner, ghosts: Ghosts, residents: ResidentColumns, tick: float, groups: NDArray[np.intp]
 ) -> tuple[ReuseLearner, Ghosts]:
-    """Return learner and ghosts of the next process; the histories of residents are among the ghosts."""
+    """Return learner and ghosts of the next process. Histories of resident pages are among the ghosts."""
     count = int(groups.max(initial=0)) + 1
     next_learner, next_ghosts = ReuseLearner(0), Ghosts(len(ghosts))
     learnt = durable.load_learnt(durable.dump_learnt(learner.learnt(count)), count)

@@ -1,4 +1,4 @@
-"""Simulates policies times cache sizes: rows of hit ratios. Pure but for the report of progress."""
+"""Simulates policies and cache sizes: rows of hit ratios. Pure, but for reporting progress."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Cache(NamedTuple):
 
 class Row(msgspec.Struct, frozen=True):
     """Ratios over the reads that count. distinct: mean number of different ids read in an epoch. of_min:
-    share of MIN's hit ratio.
+    share of the clairvoyant's hit ratio.
     """
 
     policy: str
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Ratios over every read, those of the first epoch included."""
+    """Ratios over every read, with the first epoch."""
 
     policy: str
     cache: float
@@ -53,7 +53,9 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """Results. ``counted``: in words, the reads that the rows cover. ``bound``: the meaning of "min" here."""
+    """The rows of a simulation. ``counted``: in words, the reads that the rows cover. ``bound``: what "min"
+    means here.
+    """
 
     rows: list[Row]
     all_reads: list[Total]
@@ -77,7 +79,7 @@ class Question:
 
 
 def parse_policies(text: str) -> list[str]:
-    """Return the names of policies. Raises ConfigError that lists them."""
+    """Return the names of policies in ``text``. Raises ConfigError that lists the known names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
         return list(NAMES)
@@ -92,7 +94,7 @@ def parse_policies(text: str) -> list[str]:
 
 
 def parse_caches(text: str, trace: Trace) -> list[Cache]:
-    """Return the caches of a text as "5%,20%,8 GiB". Raises ConfigError."""
+    """Return the cache sizes in ``text``, as "5%,20%,8 GiB". Raises ConfigError."""
     caches = [_cache(part.strip(), trace) for part in text.split(",") if part.strip()]
     if not caches:
         raise ConfigError('--cache: no size is named; write shares of the data, as "5%,10%,20%"')
@@ -100,7 +102,7 @@ def parse_caches(text: str, trace: Trace) -> list[Cache]:
 
 
 def simulate(question: Question, *, progress: Callable[[str, str], None] = lambda *_: None) -> Result:
-    """Simulate. ``progress`` gets each policy and cache size before its run. Raises ConfigError."""
+    """Simulate. ``progress`` is called with each policy and cache size before its run. Raises ConfigError."""
     trace = question.trace
     counted = trace.counted()
     sizes = np.ones(trace.objects, dtype=np.int64) if trace.sizes is None else trace.sizes
@@ -160,7 +162,7 @@ def _cache(text: str, trace: Trace) -> Cache:
 
 
 def _some(cache: Cache) -> Cache:
-    """Return the cache. Raises ConfigError if no byte would fit."""
+    """Return ``cache``. Raises ConfigError if not one byte would fit."""
     if not cache.capacity_bytes:
         raise ConfigError(
             f"--cache: {cache.text!r} of this trace holds nothing; write a larger one, or take more --objects"
@@ -173,5 +175,5 @@ def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
         return len(np.unique(trace.ids))
     epochs = np.unique(trace.epochs[counted])
     mean = float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
-    # Return whole numbers as int: JSON shows a fraction only where epochs differ.
+    # Whole numbers as int: the JSON shows a fraction only if epochs differ.
     return int(mean) if mean.is_integer() else mean

@@ -1,5 +1,7 @@
-"""Files of traces: an .npz with ``ids`` and, where they are known, more columns of ``Trace`` and the hints of
-jobs (hint_arrays.py); or the recording of a proxy.
+"""Trace files.
+
+A trace file is an .npz with ``ids`` and, if they are known, more columns of ``Trace`` and the hints of jobs
+(hint_arrays.py); or it is the recording of a proxy.
 """
 
 import zipfile
@@ -23,7 +25,7 @@ _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace (I/O) as ``load_trace`` reads it. Raises OSError."""
+    """Write a trace (I/O) in the form that ``load_trace`` reads. Raises OSError."""
     columns = {name: getattr(trace, name) for name in _ARRAYS if name != "stock"}
     arrays: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
     if trace.stock:
@@ -56,7 +58,7 @@ def load_trace(path: Path) -> Trace:
         if hint.stop > objects:
             raise ConfigError(f"{path}: dataset_{hint.job} ends at {hint.stop}, but there are {objects} ids")
     if sizes is None and weights is None and prefixes is None and not hints:
-        # Ids that are never read are no objects: a cache's share refers to the objects that are read.
+        # Ids that are never read are not objects: a cache's share refers to the objects that are read.
         present, ids = np.unique(ids, return_inverse=True)
         objects, ids = len(present), ids.astype(np.uint32)
     return Trace(
@@ -73,7 +75,7 @@ def load_trace(path: Path) -> Trace:
 
 
 def _by_read(path: Path, arrays: Mapping[str, NDArray[Any]], reads: int) -> dict[str, Any]:
-    """Return the columns with a whole number for each read."""
+    """Return the columns that have a whole number for each read."""
     for name in _BY_READ:
         if name in arrays and len(arrays[name]) != reads:
             raise ConfigError(f"{path}: {name} has {len(arrays[name])} entries for {reads} reads in ids")
@@ -161,7 +163,7 @@ def _times(path: Path, array: NDArray[Any], reads: int) -> Times:
 
 
 def _objects(path: Path, ids: Ids, columns: Mapping[str, NDArray[Any] | None]) -> int:
-    """Return the number of objects. ``columns``: those with a value for each object."""
+    """Return the number of objects. ``columns``: the columns with a value for each object."""
     largest = int(ids.max())
     known = {name: column.shape[-1] for name, column in columns.items() if column is not None}
     for name, length in known.items():

@@ -1,4 +1,4 @@
-"""Workloads as traces: shuffled epochs, importance draws, several jobs, one node of many, shards.
+"""Workloads as traces: shuffled epochs, importance draws, several jobs, one node of several, shards.
 
 Pure: the same arguments give the same trace.
 """
@@ -22,9 +22,9 @@ _HEAVY_TAIL = 1.5
 
 
 def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1) -> Trace:
-    """Return epochs that are each a permutation of its own; ``jobs`` have own seeds and one speed.
+    """Return a trace in which each epoch is a new permutation. ``jobs`` have different seeds and one speed.
 
-    ``ranks``: the trace is that of one node of so many, which reads its share of every epoch.
+    ``ranks``: the trace is that of one node of ``ranks`` nodes, which reads its share of every epoch.
     """
     orders = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return interleaved(orders, objects)
@@ -33,11 +33,11 @@ def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: i
 def importance(
     objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1, draws: Draws = "shade"
 ) -> Trace:
-    """Return draws with replacement by weights from the epochs before; they are the trace's weights.
+    """Return draws with replacement, weighted by losses in earlier epochs. These weights are in the trace.
 
     "shade": the sample of rank j of its batch by loss weighs ln(j + 10) (SHADE, FAST'23). "heavy": it weighs
-    exp(1.5 loss), so that few samples take most of the draws. Losses are a difficulty of the sample, normal
-    of deviation 1, plus noise of deviation 1/2. Several jobs draw by the weights of the first.
+    exp(1.5 loss), so that few samples get most of the draws. A loss is the sample's difficulty, normal with
+    deviation 1, plus noise with deviation 1/2. Several jobs draw by the weights of the first.
     """
     random = np.random.default_rng(seed)
     difficulty = random.normal(size=objects)
@@ -60,14 +60,18 @@ def importance(
 
 
 def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: float = 0.15) -> Trace:
-    """Return a hyperparameter search: jobs read one order, the last ``lag`` of an epoch behind the first."""
+    """Return a hyperparameter search: jobs read the same order; the last one is ``lag`` of an epoch behind
+    the first.
+    """
     order = shuffled(objects, epochs, seed=seed)
     starts = [objects * lag * job / max(jobs - 1, 1) for job in range(jobs)]
     return interleaved([order] * jobs, objects, starts=starts)
 
 
 def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers: int = 8) -> Trace:
-    """Return reads of records across pages: each page ``reads`` times running, by ``readers`` at once."""
+    """Return reads of records in shards: each page is read ``reads`` times in a row, by ``readers`` readers
+    at once.
+    """
     random = np.random.default_rng(seed)
     order: Orders = []
     for _ in range(epochs):
@@ -79,7 +83,7 @@ def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers:
 
 
 def shuffled(objects: int, epochs: int, *, seed: int = 0, ranks: int = 1) -> Orders:
-    """Return permutations, of which one rank of ``ranks`` reads its share."""
+    """Return permutations. With several ranks, each has only the share of one rank."""
     random = np.random.default_rng(seed)
     return [random.permutation(objects).astype(np.uint32)[::ranks] for _ in range(epochs)]
 
@@ -92,7 +96,9 @@ def interleaved(
     starts: Sequence[float] | None = None,
     weights: Weights | None = None,
 ) -> Trace:
-    """Return jobs that read at the same time: ``rates`` reads a unit of time each, from their starts on."""
+    """Return jobs that read at the same time. ``rates``: reads in a unit of time; ``starts``: when each job
+    begins.
+    """
     rates, starts = rates or [1.0] * len(orders), starts or [0.0] * len(orders)
     ids, jobs, epochs, times = [], [], [], []
     for job, (order, rate, start) in enumerate(zip(orders, rates, starts, strict=True)):

@@ -1,7 +1,7 @@
-"""A file of checked blocks that is replaced as a whole: written now and then, read once at a start.
+"""A file of checked blocks that is replaced as a whole: written from time to time, read once at a start.
 
-Laws: blocking; under the file's name is the old file or the new one, never a part of one, over kill -9 too;
-a changed, missing or moved byte is found before a block is used; mode 0600.
+Laws: all calls block. The path always has the old file or the new file, never a part of one, over kill -9
+too. A changed, missing or moved byte is found before a block is used. The file's mode is 0600.
 """
 
 import os
@@ -21,7 +21,9 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class CheckedFileWriter:
-    """Writes a new file beside ``path``; ``commit`` puts it there, ``close`` ends it. Raises StateError."""
+    """Writes a new file beside ``path``. ``commit`` replaces ``path`` by it; ``close`` ends the writer.
+    Raises StateError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,14 +59,14 @@ class CheckedFileWriter:
             raise _refusal(self._path, error) from error
 
     def close(self) -> None:
-        """Remove what was not committed."""
+        """Delete the new file, unless it was committed."""
         with suppress(OSError):
             self._file.close()
         with suppress(OSError):
             self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
-        """Write parts, and the hash of all bytes up to here: blocks cannot change places."""
+        """Write parts, and a hash of all bytes so far. So blocks cannot change places unnoticed."""
         for part in parts:
             self._hash.update(part)
         try:
@@ -75,9 +77,9 @@ class CheckedFileWriter:
 
 
 def read_checked(path: Path) -> Iterator[bytes]:
-    """Yield the blocks of a file; none where there is no file. Raises StateError.
+    """Yield the blocks of a file; none if there is no file. Raises StateError.
 
-    The last call proves that the file ends where its writer ended it.
+    The last step proves that the file ends where its writer ended it.
     """
     try:
         file = path.open("rb")
@@ -98,7 +100,7 @@ def read_checked(path: Path) -> Iterator[bytes]:
 
 
 def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
-    """Return the next bytes; where they are ``hashed``, check what is read up to them."""
+    """Return the next bytes. ``hashed``: check the hash of all bytes so far."""
     try:
         found = file.read(length)
         seen.update(found)

@@ -1,4 +1,4 @@
-"""Storage format of diskcache rows: text keys and bytes, in the database itself, and nothing else.
+"""The storage format of diskcache rows: text keys and bytes, in the database itself, and nothing else.
 
 diskcache would unpickle a row that claims to be pickled (CVE-2025-69872), and would open and delete the file
 that a row names. So every path through pickle or a file name is refused here, and a row that asks for one
@@ -16,7 +16,7 @@ _MODE_RAW = 1
 
 
 class RefusedRow:
-    """Stands for the key of a row that this store did not write."""
+    """Replaces the key of a row that this store did not write."""
 
 
 REFUSED = RefusedRow()
@@ -26,7 +26,7 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
     """Stores ``str`` keys with ``bytes`` values. Every other type raises StateError."""
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Return the database form of a key."""
+        """Return a key as the database stores it."""
         if type(key) is not str:
             raise StateError(f"state keys are text, not {type(key).__name__}")
         return key, True
@@ -36,7 +36,9 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return key if raw and type(key) is str else REFUSED
 
     def store(self, value: object, *_: object, **__: object) -> tuple[int, int, None, Any]:
-        """Return the database form of a value: bytes in the row, so they change with the transaction."""
+        """Return a value as the database stores it: bytes in the row, so that they change with the
+        transaction.
+        """
         if type(value) is not bytes:
             raise StateError(f"state values are bytes, not {type(value).__name__}")
         return len(value), _MODE_RAW, None, sqlite3.Binary(value)
@@ -48,4 +50,4 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return value
 
     def remove(self, file_path: str) -> None:
-        """Do nothing: no value has a file, so a name in a row is not ours to delete."""
+        """Do nothing. This store writes no files, so a file that a row names belongs to someone else."""

@@ -1,9 +1,9 @@
 """The counters, as plain mutable dataclasses.
 
-A new number is one field here: its ``metadata`` holds the help text, and /v1/stats, /metrics and
-docs/metrics.md are made from the fields. Everything is bounded: the number of names that come from clients is
-capped, and displaced groups are added to one entry called "other", so sums never lose anything. No I/O, no
-clock, no module-level state. Written on the event loop only; one increment is some 30 ns.
+A new counter is one field here: its ``metadata`` holds the help text, and /v1/stats, /metrics and
+docs/metrics.md are made from the fields. The number of names that come from clients is limited; the counts of
+displaced names are added to one group called "other", so sums never lose anything. No I/O, no clock, no
+module-level state. Written on the event loop only; one increment takes some 30 ns.
 """
 
 from bisect import bisect_left
@@ -16,18 +16,18 @@ LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 
 def counter(text: str) -> Any:
-    """Return the field of a number that only grows."""
+    """Return a dataclass field for a number that only grows. ``text``: its help text."""
     return field(default=0, metadata={"help": text})
 
 
 def by_label(label: str, text: str) -> dict[str, str]:
-    """Return the metadata of a field of numbers that only grow, one per value of ``label``."""
+    """Return the metadata of a field with one growing number for each value of ``label``."""
     return {"help": text, "label": label}
 
 
 @dataclass(slots=True)
 class Counters:
-    """Base of every group of counters: adding one group to another, and the JSON of a group."""
+    """Base of every group of counters: adds groups, and makes their JSON."""
 
     recent: bool = field(default=False, repr=False, metadata={"internal": True})
 
@@ -110,7 +110,7 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The state of a tier now. ``disabled_reason``: why it stores nothing more, or ""."""
+    """The present state of a tier. ``disabled_reason``: why it stores nothing more, or ""."""
 
     used_bytes: int
     capacity_bytes: int
@@ -181,10 +181,10 @@ Group = TypeVar("Group", bound=_Foldable)
 
 
 class Capped(dict[Name, Group]):
-    """Groups by name, at most ``cap`` of them beside ``other``.
+    """Groups by name, at most ``cap`` beside ``other``.
 
-    A name too many displaces one that was used only once or not lately (second chance); its numbers go to
-    ``other``. Callers that count in a group set ``recent`` from the second use on.
+    A name above the cap displaces a name that was used only once or not lately (second chance), whose numbers
+    are added to ``other``. Callers that count in a group set ``recent`` from the second use on.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

@@ -1,7 +1,7 @@
-"""The lag of the event loop, for which every request waits.
+"""The lag of the event loop: the time by which everything on it, and so every request, is late.
 
-Law: measured by a timer that depends on nothing else, so a machine without free processor time shows up like
-a blocked loop.
+Law: it is measured by a timer that depends on nothing else. So a machine without free processor time shows up
+like a blocked loop.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _EVERY_S = 0.02
 
 
 class LoopLag:
-    """A histogram since the start, and one of the last minute or two."""
+    """A histogram of lags since the start, and one of the last minute or two."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LAG_BOUNDS_S) + 1)
@@ -26,7 +26,7 @@ class LoopLag:
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
-        """Count a timer that was ``lag_s`` late at ``now_s``, by any monotonic clock."""
+        """Count a timer that fired ``lag_s`` late at ``now_s``, by any monotonic clock."""
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
         place = bisect_left(LAG_BOUNDS_S, lag_s)
@@ -36,17 +36,17 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
-        """Return the upper bound of the bucket in which that share of all lags ends: 0 if there are no lags,
+        """Return the upper bound of the bucket in which ``share`` of all lags ends: 0 if there are no lags,
         and the longest lag for the last bucket.
         """
         return self._quantile_s(self.buckets, share)
 
     def recent_quantile_s(self, share: float) -> float:
-        """Return ``quantile_s`` of the last minute or two."""
+        """Return the same as ``quantile_s``, for the last minute or two."""
         return self._quantile_s([sum(both) for both in zip(self._before, self._recent, strict=True)], share)
 
     def as_json(self) -> dict[str, Any]:
-        """Return ``loop_lag_s`` of ``GET /v1/stats``, see docs/metrics.md."""
+        """Return the JSON of ``loop_lag_s`` in ``GET /v1/stats``; see docs/metrics.md."""
         return {
             "count": sum(self.buckets),
             "sum": self.sum_s,
@@ -64,7 +64,7 @@ class LoopLag:
 
 
 async def watch_loop(lag: LoopLag) -> None:
-    """Measure until cancelled."""
+    """Measure the lag until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due_s = loop.time() + _EVERY_S

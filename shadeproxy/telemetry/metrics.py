@@ -1,8 +1,8 @@
 """``GET /metrics``: the counters of Stats as Prometheus text.
 
-Families are made from the dataclass fields, so a new field needs no line here. Each Stats has its own
-registry; the library's global one is never touched. Epochs stay out: a label that grows with training belongs
-in /v1/stats, not in a time-series database.
+Metrics are made from the dataclass fields, so a new field needs no line here. Each Stats has its own
+registry; the library's global registry is never touched. There is no label for epochs: a label whose values
+grow with training belongs in /v1/stats, not in a time-series database.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ _TIER_HELP = {
 
 
 class StatsCollector(Collector):
-    """Reads Stats whenever it is scraped."""
+    """Reads the counters of Stats whenever Prometheus asks for them."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
@@ -108,7 +108,7 @@ class StatsCollector(Collector):
 
 
 class Metrics:
-    """``stats`` as Prometheus text of type CONTENT_TYPE."""
+    """Writes ``stats`` as Prometheus text of type CONTENT_TYPE."""
 
     def __init__(self, stats: Stats) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

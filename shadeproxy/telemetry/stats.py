@@ -1,7 +1,7 @@
 """``Stats``: all counters of the proxy, the calls that record them, and the JSON of ``GET /v1/stats``.
 
-The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Hit ratios
-have demand GETs, and nothing else, in the denominator.
+The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Only demand
+GETs are in the denominator of hit ratios.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ MAX_JOBS = 64
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
-# Bound once: an attribute of an Enum class costs as much as the increment it would select.
+# Bound once: looking up an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 
@@ -35,7 +35,9 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch (None: the reader named none; the oldest are added to "other")."""
+    """The reads of one job by epoch. None: the reader named no epoch. The oldest epochs are
+    added to "other".
+    """
 
     def __init__(self) -> None:
         self.recent = False
@@ -80,13 +82,13 @@ class Stats:
     def record_read(
         self, ref_bucket: str, source: Source, size_bytes: int, job: JobContext | None = None
     ) -> None:
-        """Count one demand GET, answered with ``size_bytes`` of body."""
+        """Count one demand GET that was answered with ``size_bytes`` of body."""
         self.record_reads(ref_bucket, source, 1, size_bytes, job)
 
     def record_reads(
         self, bucket: str, source: Source, count: int, size_bytes: int, job: JobContext | None = None
     ) -> None:
-        """Count ``count`` demand GETs, answered with ``size_bytes`` of body altogether."""
+        """Count ``count`` demand GETs that were answered with ``size_bytes`` of body altogether."""
         _count(self.buckets[bucket], source, size_bytes, count)
         if job is not None:
             epochs = self.jobs[job.job]
@@ -94,18 +96,20 @@ class Stats:
             _count(epochs.epochs[job.epoch], source, size_bytes, count)
 
     def record_origin(self, kind: str, size_bytes: int, latency_s: float) -> None:
-        """Count an answer of the origin of ``kind`` ("get", "head", "list", "forward" ...)."""
+        """Count a request that the origin answered. ``kind``: "get", "head", "list", "forward" ..."""
         self.origin[kind].observe(size_bytes, latency_s)
 
     def record_origin_error(self, kind: str) -> None:
-        """Count a failed request to the origin; ``kind`` names the failure."""
+        """Count a failed request to the origin. ``kind`` names the failure."""
         _increment(self.origin_errors, kind)
 
     def record_admission(self, tier: str) -> None:
         self.tiers[tier].admissions += 1
 
     def record_eviction(self, tier: str, reason: str) -> None:
-        """Count a page that left ``tier``: "capacity", "demoted", "invalidated", "purged", "stale" ..."""
+        """Count a page that left ``tier``. ``reason``: "capacity", "demoted", "invalidated", "purged",
+        "stale" ...
+        """
         _increment(self.tiers[tier].evictions, reason)
 
     def record_tier_error(self, tier: str, kind: str) -> None:
@@ -117,15 +121,15 @@ class Stats:
         self.pages.bypassed += 1
 
     def record_unidentified(self) -> None:
-        """Count an answer of the origin that cannot be cached: no strong ETag, or no length."""
+        """Count an answer of the origin that cannot be cached, because it lacks a strong ETag or a length."""
         self.pages.unidentified += 1
 
     def record_coalesced(self) -> None:
-        """Count a read of a page that joined a fill already under way."""
+        """Count a read of a page whose fill another read had started."""
         self.pages.coalesced += 1
 
     def record_prefetch(self, outcome: str) -> None:
-        """Count a prefetch: "issued", and in the end "used", "wasted", "failed" or "warmed".
+        """Count a prefetch: "issued" when it starts, and "used", "wasted", "failed" or "warmed" in the end.
 
         "fault": a defect of the prefetcher.
         """
@@ -149,12 +153,14 @@ class Stats:
         self.jobs[job].epochs[epoch].stall_s += stall_s
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
-        """Call ``gauges`` for the state of tier ``name`` whenever counters are read."""
+        """Register ``gauges``, which is called for the state of tier ``name`` whenever counters are read."""
         self.tier_gauges[name] = gauges
         self.tiers[name].recent = True
 
     def watch(self, name: str, gauge: Callable[[], float]) -> None:
-        """Show ``gauge()`` as ``name`` (snake_case, with its unit as suffix) whenever counters are read."""
+        """Register ``gauge``, whose result is shown as ``name`` (snake_case, with its unit as suffix)
+        whenever counters are read.
+        """
         self.gauges[name] = gauge
 
     # ------------------------------------------------------------------ reading
@@ -163,7 +169,7 @@ class Stats:
         return _sum(Reads(), self.buckets.values())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the JSON of ``GET /v1/stats``; its fields are described in docs/metrics.md."""
+        """Return the JSON of ``GET /v1/stats``; docs/metrics.md describes its fields."""
         totals, origin = self.totals(), _sum(OriginCounters(), self.origin.values())
         tiers = {name: tier.as_json() | self._tier_now(name, totals) for name, tier in self.tiers.items()}
         stall_s = sum(job.totals().stall_s for job in self.jobs.values())

@@ -1,12 +1,12 @@
 """The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
 segment.
 
-Laws: it lies beside its segment, is written when the store is closed in order, and is emptied before the next
-change of the segment. So a whole catalogue describes its segment as it is, even after kill -9. After a crash
-of the machine it counts for nothing. It is still only a hint: the record itself (header and body) proves a
-page before its first byte is served. A hash detects a catalogue that is torn, altered, or of another store,
-segment or format. A golden test freezes the format. A catalogue that names a group of another namespace than
-the proxy's own has version 2; a proxy that knows no namespaces leaves it alone.
+Laws: the catalogue lies in a file beside its segment. It is written when the store is closed in order, and
+emptied before the next change of the segment. So a complete catalogue describes its segment as it is, even
+after kill -9. After a crash of the machine the catalogue is ignored. It is still only a hint: the record
+itself (header and body) proves a page before its first byte is served. A hash detects a catalogue that is
+torn, altered, or of another store, segment or format. A golden test freezes the format. A catalogue that
+names a group outside the proxy's own namespace has version 2, which a proxy without namespaces ignores.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ SUFFIX = ".cat"
 CATALOGUE_VERSION = 1
 NAMESPACE_VERSION = 2
 _MAGIC = b"ShCt"
-# magic, version, bytes of a row, segment number, rows, bytes of names, segment size, store id, boot; a hash.
+# The fields: magic, version, bytes of a row, segment number, number of rows, bytes of the names, segment
+# size, store id, boot. A hash follows.
 _HEAD = struct.Struct("<4sHHIIIQQQ")
 _HASH = struct.Struct("<Q")
 _START = _HEAD.size + _HASH.size
@@ -47,7 +48,7 @@ class Key(NamedTuple):
 
 
 def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
-    """Return the bytes of a catalogue that is written in this ``boot`` of the machine."""
+    """Return the bytes of a catalogue. ``boot``: this boot of the machine, which the catalogue records."""
     rows = contents.rows.tobytes()
     version, names = _pack_names(contents.names)
     head = _HEAD.pack(
@@ -58,8 +59,8 @@ def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
 
 
 def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
-    """Parse and prove a catalogue. Raises TierError when it does not belong to exactly this segment, or was
-    written in another boot than ``boot``.
+    """Parse and prove a catalogue. Raises TierError when the catalogue does not belong to exactly this
+    segment, or was written in another boot than ``boot``.
     """
     if len(raw) < _START:
         raise TierError("the catalogue is cut off")
@@ -87,7 +88,7 @@ def unpack(raw: bytes, key: Key, *, boot: int | None = None) -> Contents:
 
 
 def _pack_names(names: list[GroupName]) -> tuple[int, bytes]:
-    """Return the catalogue version that these names need, and their bytes."""
+    """Return the bytes of the group names, and the catalogue version that they need."""
     if any(namespace for _, _, namespace in names):
         return NAMESPACE_VERSION, msgspec.msgpack.encode(names)
     return CATALOGUE_VERSION, msgspec.msgpack.encode([(bucket, head) for bucket, head, _ in names])
@@ -118,7 +119,9 @@ def _is_sound(contents: Contents, key: Key) -> bool:
 
 
 def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
-    """Return the catalogue at ``path``; None if it is missing or was emptied. Raises TierError, OSError."""
+    """Return the catalogue at ``path``; None if there is no file or an empty one. Raises
+    TierError, OSError.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -127,7 +130,7 @@ def read(path: Path, key: Key, *, boot: int | None) -> Contents | None:
 
 
 def write(path: Path, contents: Contents, key: Key, *, boot: int) -> None:
-    """Replace the catalogue, whole or not at all. Raises OSError."""
+    """Replace the catalogue, completely or not at all. Raises OSError."""
     fresh = path.with_suffix(f"{SUFFIX}.new")
     try:
         fresh.touch(mode=0o600)
@@ -144,6 +147,6 @@ def empty(path: Path) -> None:
 
     Deleting it instead could wait for the file system's journal.
     """
-    # A missing catalogue needs no emptying.
+    # A missing file says the same as an empty one.
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

@@ -1,7 +1,7 @@
-"""The directory of a tier: its lock, its format, and the refusal of a directory that is not the proxy's.
+"""The directory of a tier: its lock, its format, and the refusal of directories that are not the proxy's.
 
-Files that neither this process nor an earlier one created are never deleted: a directory of another format is
-renamed, a directory with foreign files is refused. Every refusal is a ConfigError with a remedy.
+Law: a file that no proxy created is never deleted. A directory of another format is renamed; a directory with
+foreign files is refused. Every refusal is a ConfigError with a remedy.
 """
 
 import errno
@@ -46,13 +46,13 @@ class HeldDirectory:
     @property
     def unflushed(self) -> bool:
         """True if the machine went down while the directory was in use, or if erasures were lost. The last
-        erased records may then have come back, and the last written ones may be torn.
+        erased records may then be readable again, and the last written records may be torn.
         """
         return self.session.unflushed
 
     @property
     def boot(self) -> int:
-        """A number for this boot of the machine and the last time that all records were put in doubt."""
+        """A number that changes with each boot of the machine, and whenever all records are put in doubt."""
         return self.session.epoch
 
     def holds_path(self) -> bool:
@@ -63,9 +63,9 @@ class HeldDirectory:
             return False
 
     def release(self, *, clean: bool = True, checked: bool = False) -> None:
-        """Unlock the directory. ``clean``: the use ended in order, with every erasure on the medium.
-        ``checked``: the origin was asked about every page. The lock file stays: without it two processes
-        could lock two files.
+        """Unlock the directory. ``clean``: the session ended in order, with every erasure on the medium.
+        ``checked``: the origin was asked about every page. The lock file stays, because without it two
+        processes could lock two different files.
         """
         try:
             self.session.end(clean=clean and self.holds_path(), checked=checked)
@@ -87,8 +87,8 @@ def claim(
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
-    caches; a cache of another origin is refused, or renamed with ``set_aside``. ``group_id``: the group whose
-    members may read the segment files and enter the directory. ``place``: the directory of the tombstones, by
+    caches. A cache of another origin is refused, or with ``set_aside`` renamed. ``group_id``: the group whose
+    members may enter the directory and read the segment files. ``place``: the directory of the tombstones, by
     default ``path`` itself. Raises ConfigError.
     """
     try:
@@ -104,7 +104,7 @@ def claim(
 
 
 def _share(held: HeldDirectory, setting: str, group_id: int | None) -> None:
-    """Set the permissions of the directory and its segments to the current setting. Raises ConfigError."""
+    """Give the directory and its segments the permissions that ``group_id`` asks for. Raises ConfigError."""
     try:
         for file in held.path.glob(f"*{SUFFIX}"):
             share(file, group_id, mode=PRIVATE_FILE)
@@ -122,8 +122,8 @@ def _share(held: HeldDirectory, setting: str, group_id: int | None) -> None:
 
 
 def check_medium(held: HeldDirectory, setting: str, capacity_bytes: int, min_free_bytes: int) -> None:
-    """Refuse a file system that can never hold the capacity or cannot punch holes; warn when it has less room
-    now. Raises ConfigError.
+    """Raise ConfigError for a file system that can never hold the capacity or cannot punch holes. Log a
+    warning when it has too little room now.
     """
     try:
         room = look_at(held.path)
@@ -149,7 +149,7 @@ def _probe_hole(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno in FULL:
-            return  # a full disk must not keep the proxy from starting
+            return  # A full disk must not keep the proxy from starting.
         raise
     try:
         with suppress_full():
@@ -202,7 +202,7 @@ def _prepare(path: Path, setting: str) -> None:
 
 
 def refuse_foreign(path: Path, setting: str) -> None:
-    """Raise ConfigError for a directory of another user, or one with files that are no cache. Changes
+    """Raise ConfigError for a directory of another user, or one with files that are not of a cache. Changes
     nothing. Raises OSError.
     """
     status = path.stat()
@@ -219,8 +219,8 @@ def refuse_foreign(path: Path, setting: str) -> None:
 
 
 def lock_directory(path: Path, setting: str, *, remedy: str = "stop it or choose another directory") -> int:
-    """Lock a tier's directory and return the descriptor that holds the lock. ``remedy``: what to change where
-    another process holds it. Raises ConfigError, OSError.
+    """Lock a tier's directory and return the descriptor that holds the lock. ``remedy``: the advice in the
+    error when another process holds the lock. Raises ConfigError, OSError.
     """
     try:
         return lock(path / LOCK_NAME)

@@ -1,7 +1,8 @@
-"""Deletion of a tier's files while no proxy uses it: all of them, or only enough to make room for a start.
+"""Deletes a tier's files while no proxy uses them: all of them, or only enough to make room for a start.
 
-A full disk does not keep the proxy from starting. The marks that a start writes first take the room of a
-reserve file in the directory, or of cached pages, which can be read again from the origin.
+A full disk does not keep the proxy from starting. The small marks that a start must write first get the room
+of a reserve file in the directory. Without a reserve they get the room of cached pages, which can be read
+from the origin again.
 """
 
 import logging
@@ -51,7 +52,9 @@ class HasPath(Protocol):
 
 
 def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
-    """Open a tier; while its medium has no room for the marks, delete a file of it and try again."""
+    """Return ``open_tier`` with retries: while the medium has no room for the marks of a start, delete a file
+    of the tier and try again.
+    """
 
     @wraps(open_tier)
     def open_with_room(store: Store) -> None:
@@ -73,7 +76,7 @@ def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
 
 
 def _keep_reserve(path: Path) -> None:
-    """Create the reserve for the marks of the next start; make it smaller where there is less room."""
+    """Create the reserve file for the marks of the next start, smaller than usual on a nearly full medium."""
     size_bytes = _RESERVE_BYTES
     while not path.exists() and size_bytes >= _LEAST_RESERVE_BYTES:
         try:
@@ -86,8 +89,8 @@ def _keep_reserve(path: Path) -> None:
 
 
 def _give_room(path: Path, setting: str) -> bool:
-    """Delete the reserve, or the last segment that takes room. Return False when there is neither, or another
-    process has locked the directory.
+    """Delete the reserve file, or else the last segment that takes room. Return False when there is neither,
+    or another process has locked the directory.
     """
     try:
         descriptor = lock_directory(path, setting)
@@ -119,7 +122,7 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
     """Delete every file that a tier keeps in ``path`` and return their size on the medium in bytes.
 
     Files of other names stay. Returns 0 for a missing directory. Raises ConfigError when a process holds the
-    directory, it is no cache, or a file cannot be deleted.
+    directory, when it is not a cache, or when a file cannot be deleted.
     """
     if not path.is_dir():
         return 0
@@ -142,8 +145,10 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return all files of a tier in the order of their deletion. A kill in between leaves a smaller cache:
-    never one without its version file, nor tombstones without a mark that names them. Raises OSError.
+    """Return all files of a tier in the order of their deletion.
+
+    A kill in between leaves a smaller cache that is still valid: the version file and the marks that name
+    tombstones go last. Raises OSError.
     """
     there = list(path.iterdir())
     files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]

@@ -1,9 +1,9 @@
 """Free space of a store: address ranges without a record, found and merged in constant time.
 
 Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
-hang in bins by size, exact below 64 units, then eight bins per power of two; a bit mask finds the smallest
-bin that surely fits. The latest extent of a bin is taken first, because its blocks are the warmest. Addresses
-and lengths are in units of 64 bytes; this module knows no files, blocks or capacity.
+lie in bins by size, exact below 64 units, then eight bins per power of two. A bit mask finds the smallest bin
+whose extents surely fit. The latest extent of a bin is taken first, because its blocks are the warmest.
+Addresses and lengths are in units of 64 bytes; this module knows no files, blocks or capacity.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 _EXACT_BINS = 64
 _STEPS_LOG2 = 3
-# For lengths below 2**32 units, longer than any segment.
+# Enough bins for lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# Extents of the bin that *may* fit that are tried before a bin that surely fits is taken.
+# Extents tried in the bin that *may* fit, before a bin that surely fits is used.
 _TRIES = 4
 
 
@@ -26,7 +26,7 @@ class Extent(NamedTuple):
 
 
 class FreeExtents:
-    """The free extents of all segments. Neighbours are merged, so no two extents ever touch."""
+    """The free extents of all segments. Adjacent extents are merged, so no two extents touch."""
 
     def __init__(self) -> None:
         self._length_at: dict[int, int] = {}
@@ -41,7 +41,7 @@ class FreeExtents:
         return (Extent(start, length) for start, length in self._length_at.items())
 
     def add(self, start: int, length: int) -> None:
-        """Put a range back."""
+        """Add a free range."""
         after = self._length_at.get(start + length)
         if after is not None:
             self.take(start + length, after)
@@ -53,7 +53,7 @@ class FreeExtents:
         self._enter(start, length)
 
     def take(self, start: int, length: int) -> None:
-        """Take ``length`` units out from the front of the extent at ``start``."""
+        """Take the first ``length`` units of the extent that begins at ``start``."""
         whole = self._length_at.pop(start)
         number = _bin_of(whole)
         entries = self._bins[number]
@@ -73,7 +73,9 @@ class FreeExtents:
         self._mask |= 1 << number
 
     def candidates(self, length: int) -> Iterator[tuple[int, int]]:
-        """Yield start and length of extents of at least ``length`` units, tightest bins first."""
+        """Yield start and length of extents of at least ``length`` units, from the bin with the shortest
+        extents on.
+        """
         number = _bin_of(length)
         mask = self._mask >> number << number
         while mask:
@@ -85,9 +87,10 @@ class FreeExtents:
 
 
 def _bin_of(length: int) -> int:
-    """Return the bin number of an extent; it is monotonic in ``length``."""
+    """Return the bin number for an extent of ``length`` units; longer extents never get a smaller number."""
     if length < _EXACT_BINS:
         return length
     bits = length.bit_length()
-    # The first four bits are 8 to 15, so the bins of an octave follow each other, from _EXACT_BINS on.
+    # The first four bits of a length are 8 to 15. So the bins of an octave follow each other, from
+    # _EXACT_BINS on.
     return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

@@ -1,8 +1,8 @@
 """The segment files of a directory: their numbers, and the empty files that wait to be used.
 
 ``create`` does I/O on any thread; everything else belongs to the store's thread. A segment that has lost its
-last record waits in ``ready``, without blocks, to be used again; ``open`` deletes those of an earlier
-process. So the store unlinks no file while it runs.
+last record waits in ``ready``, without blocks, to be used again. ``open`` deletes empty segments of an
+earlier process, so the store deletes no file while it runs.
 """
 
 import itertools
@@ -17,19 +17,21 @@ from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.segment import BLOCK_BYTES, SUFFIX, Segment
 
 _LEAST_SEGMENT_BYTES = 64 * 1024 * 1024
-# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so large tiers get larger
-# segments.
+# A segment costs two descriptors and one mapping (vm.max_map_count: 65,530), so a large tier gets larger
+# segments instead of more.
 _SEGMENTS_WANTED = 256
 
 
 def default_segment_bytes(capacity_bytes: int) -> int:
-    """Return 64 MiB; above 16 GiB of capacity more, so that there are about 256 segments; at most 2 GiB."""
+    """Return the segment size: 64 MiB; above 16 GiB of capacity more, for about 256 segments;
+    at most 2 GiB.
+    """
     wanted = 1 << (capacity_bytes // _SEGMENTS_WANTED).bit_length()
     return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
 
 
 def check_segment_bytes(segment_bytes: int | None, capacity_bytes: int) -> int:
-    """Return ``segment_bytes`` or its default. Raises ConfigError unless a segment can have that length."""
+    """Return ``segment_bytes`` or its default. Raises ConfigError for a length that no segment can have."""
     if segment_bytes is None:
         return default_segment_bytes(capacity_bytes)
     if segment_bytes % BLOCK_BYTES or not 0 < segment_bytes <= MOST_SEGMENT_BYTES:
@@ -44,7 +46,7 @@ Submit = Callable[[Callable[[], None]], object]
 
 
 def run_inline(action: Callable[[], None]) -> None:
-    """Run I/O at once: the ``submit`` of a RAM tier."""
+    """Run I/O at once. A RAM tier uses this as its ``submit``."""
     action()
 
 
@@ -54,7 +56,7 @@ def segment_name(number: int) -> str:
 
 
 class SegmentFiles:
-    """Segment files named by number in ``directory``, each of ``segment_bytes``, readable by ``group_id``."""
+    """Segment files of ``segment_bytes`` each, named by number in ``directory``, readable by ``group_id``."""
 
     def __init__(
         self, directory: Path, segment_bytes: int, group_id: int | None = None, *, calls: Calls = SYSTEM
@@ -74,17 +76,17 @@ class SegmentFiles:
             if not path.stem.isdecimal() or int(path.stem) >= NUMBERS:
                 continue
             if path.stat().st_size < BLOCK_BYTES:
-                # Created by a process that died before it set the size.
+                # A process created this file and died before it set the size.
                 path.unlink()
             else:
                 yield int(path.stem), path
         for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
             if not path.with_suffix(SUFFIX).exists():
-                # The next segment of this number would take it for its own catalogue.
+                # Otherwise the next segment of this number would take this catalogue for its own.
                 path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:
-        """Open an existing file and take its number. Raises OSError."""
+        """Open an existing file and mark its number as used. Raises OSError."""
         segment = Segment(path, number, calls=self._calls)
         self._taken.add(number)
         return segment
@@ -94,7 +96,7 @@ class SegmentFiles:
         self._taken.discard(number)
 
     def new_number(self) -> int:
-        """Take and return a free number."""
+        """Return a free number, and mark it as used."""
         number = next(number for number in self._numbers if number not in self._taken)
         self._taken.add(number)
         return number

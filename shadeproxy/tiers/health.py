@@ -1,6 +1,7 @@
-"""Reactions of a tier to its medium: shrink when it is full, stop when it is broken.
+"""The reaction of a tier to its medium: it shrinks when the medium is full, and stops when the medium is
+broken.
 
-Methods run on I/O threads and store single attributes; the owner's thread only reads these.
+Methods run on I/O threads and store single attributes, which the owner's thread only reads.
 """
 
 import errno
@@ -9,7 +10,7 @@ import os
 
 _logger = logging.getLogger(__name__)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# These errors concern the process and not the medium: they pass when clients leave.
+# Errors of the process, not of the medium: they pass when clients leave.
 _PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _FINAL = frozenset({errno.EROFS, errno.ENODEV, errno.ENXIO})
 _MOST_FAILURES = 8
@@ -19,10 +20,10 @@ _MEASURE_EVERY_BYTES = 16 * 1024 * 1024
 
 
 class Health:
-    """Failures of the medium, and the bytes that it allows the tier.
+    """Failures of the medium, and the bytes that it leaves to the tier.
 
-    ``ceiling_bytes``: bytes that the tier may hold so that ``min_free_bytes`` stay free, as far as known.
-    ``disabled_reason``: the reason for which the tier takes no more pages, or None.
+    ``ceiling_bytes``: bytes that the tier may hold so that ``min_free_bytes`` stay free, as last measured.
+    ``disabled_reason``: why the tier takes no more pages, or None.
     """
 
     def __init__(self, name: str, capacity_bytes: int, *, min_free_bytes: int) -> None:
@@ -37,14 +38,14 @@ class Health:
         self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
 
     def note_success(self) -> None:
-        """Reset the count of failures in a row after a successful write."""
+        """Note a successful write: the count of consecutive failures begins at 0 again."""
         self._in_a_row = 0
 
     def note_failure(self, error: OSError, *, used_bytes: int) -> None:
-        """Count a failure of a tier that holds ``used_bytes``."""
+        """Count a failed call. ``used_bytes``: bytes that the tier holds."""
         self.failures += 1
         if error.errno in _FULL:
-            # The ceiling lies below the used bytes, so that the next reservation has to free something first.
+            # Below the used bytes, so that the next reservation must first free something.
             self.ceiling_bytes = max(0, used_bytes - self._step_bytes)
             return
         if error.errno in _PASSING:
@@ -55,7 +56,9 @@ class Health:
             _logger.error("%s", self.disabled_reason)
 
     def is_due(self, record_bytes: int) -> bool:
-        """Count bytes that are about to be written. Return whether it is time for ``measure``."""
+        """Add ``record_bytes``, which are about to be written, to a count. Return whether to call ``measure``
+        now.
+        """
         self._unmeasured_bytes += record_bytes
         if self._unmeasured_bytes < self._measure_every_bytes:
             return False
@@ -63,7 +66,9 @@ class Health:
         return True
 
     def measure(self, descriptor: int, held_bytes: int) -> None:
-        """Set the ceiling from the free space beside a tier that holds ``held_bytes``. Raises OSError."""
+        """Measure the free space of the medium and set the ceiling from it. ``held_bytes``: bytes that the
+        tier holds. Raises OSError.
+        """
         status = os.fstatvfs(descriptor)
         free_bytes = status.f_bavail * status.f_frsize
         self.ceiling_bytes = max(0, held_bytes + free_bytes - self._min_free_bytes)

@@ -1,8 +1,7 @@
-"""The list of overwritten objects of releases before tombstones. It lies in the tier's directory and is read
-once.
+"""Reads the list of overwritten objects that releases without tombstones kept in the tier's directory.
 
-An altered or shortened list is always detected: its length is known, and every name carries a hash of itself
-and of its place. Current releases use ``tombstones.py``.
+An altered or shortened list is always detected: the list states its length, and every name carries a hash of
+itself and of its position. Current releases use ``tombstones.py``.
 """
 
 import struct
@@ -15,14 +14,16 @@ from shadeproxy.core.errors import TierError
 NAME = "disowned"
 _BLOCK_BYTES = 4096
 _MAGIC = b"ShDo"
-_HEAD = struct.Struct("<4sIQ")  # magic, blocks (0: no list), hash
-_SLOT = struct.Struct("<QQ")  # hash of the object; hash of that hash and the place
+_HEAD = struct.Struct("<4sIQ")  # The fields: magic, number of blocks (0: no list), hash.
+_SLOT = struct.Struct("<QQ")  # The fields: hash of the object; hash over that hash and its position.
 _SLOTS = _BLOCK_BYTES // _SLOT.size
 _EMPTY = bytes(_SLOT.size)
 
 
 def read_list(directory: Path) -> set[int]:
-    """Return the hashes of the objects in the list of ``directory``. Raises OSError, TierError if damaged."""
+    """Return the hashes of the objects in the list of ``directory``. Raises OSError, and TierError for a
+    damaged list.
+    """
     try:
         raw = (directory / NAME).read_bytes()
     except FileNotFoundError:

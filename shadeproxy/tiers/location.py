@@ -1,4 +1,4 @@
-"""Packing of a record's place into 63 bits: segment number, first unit, length in units.
+"""Packs a record's location into 63 bits: segment number, first unit, length in units.
 
 The length is part of the location, so freeing a record needs neither memory per record nor a read. The header
 of a record proves its address (segment number and unit).
@@ -13,9 +13,10 @@ from shadeproxy.tiers.record import UNIT_BYTES
 _UNIT_BITS = 26
 _LENGTH_BITS = 20
 NUMBERS = 1 << 17
-# Half of the range of the bits: the end of one segment is then never the start of the next.
+# Half of the range of the bits: so the end of one segment is never the start of the next.
 MOST_SEGMENT_BYTES = UNIT_BYTES << (_UNIT_BITS - 1)
-# A record may also get the rest of its last block, and a rest that is too short for any other record.
+# 80 units less than the bits allow: a record may also get the rest of its last block, and a gap too short for
+# any other record.
 MOST_RECORD_UNITS = (1 << _LENGTH_BITS) - 80
 SEGMENT_SPAN_BYTES = UNIT_BYTES << _UNIT_BITS
 _UNIT_MASK = (1 << _UNIT_BITS) - 1
@@ -23,12 +24,12 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 
 def pack(address: int, units: int) -> Location:
-    """Return the location of a record of that many units."""
+    """Return the location of a record of ``units`` units at ``address``."""
     return Location(address << _LENGTH_BITS | units)
 
 
 def unpack(location: Location) -> tuple[int, int]:
-    """Return address and length in units."""
+    """Return the address of a record, and its length in units."""
     return location >> _LENGTH_BITS, location & _LENGTH_MASK
 
 
@@ -38,7 +39,7 @@ def address_at(location: Location) -> int:
 
 
 def bytes_of(location: Location) -> tuple[int, int, int]:
-    """Return segment number, offset in the segment and length in bytes, which every read needs."""
+    """Return a record's segment number, its offset in the segment and its length, both in bytes."""
     return (
         location >> (_LENGTH_BITS + _UNIT_BITS),
         (location >> _LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
@@ -47,7 +48,9 @@ def bytes_of(location: Location) -> tuple[int, int, int]:
 
 
 def byte_spans(locations: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return first byte and end of each record as linear addresses, ``SEGMENT_SPAN_BYTES`` a segment."""
+    """Return first byte and end of each record, as if the segments lay ``SEGMENT_SPAN_BYTES`` apart in one
+    range.
+    """
     starts = (locations >> _LENGTH_BITS) * UNIT_BYTES
     return starts, starts + (locations & _LENGTH_MASK) * UNIT_BYTES
 
@@ -73,12 +76,14 @@ def record_bytes(locations: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def pack_all(number: int, units: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the locations of records of one segment from their first units and their lengths in units."""
+    """Return the locations of records of segment ``number``, from their first units and their lengths in
+    units.
+    """
     return (address_of(number, 0) + units) << _LENGTH_BITS | lengths
 
 
 def address_of(number: int, unit: int) -> int:
-    """Return the address of a unit of a segment."""
+    """Return the address of a unit in a segment."""
     return number << _UNIT_BITS | unit
 
 

@@ -1,9 +1,9 @@
-"""Pins: a view of a body is its own pin, at the cost of one weak reference.
+"""Pins on records with living views: every view of a body is its own pin, at the cost of one weak reference.
 
-Every view of a record exports the buffer of one small ndarray; the buffer protocol keeps that array alive as
-long as any slice of any view is. So a location is pinned while its array is alive, and there is no unpin
-call. All methods belong to the store's thread. The finaliser of a released location may run on any thread and
-at any point, so it only appends to a deque, which ``collect`` reads later.
+All views of a record export the buffer of one small ndarray. The buffer protocol keeps that array alive as
+long as any slice of a view lives. So a location is pinned while its array is alive, and there is no unpin
+call. All methods belong to the store's thread. The finaliser of the array may run on any thread and at any
+point, so it only appends to a deque, which ``collect`` reads later.
 """
 
 import weakref
@@ -25,7 +25,7 @@ class ViewPins:
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
         self._released: dict[Location, weakref.ref[_Bytes]] = {}
-        self._unpinned: deque[Location] = deque()  # locations that ``collect`` will return
+        self._unpinned: deque[Location] = deque()  # Locations that the next ``collect`` returns.
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
@@ -33,27 +33,32 @@ class ViewPins:
         return len(self._released)
 
     def find(self, location: Location) -> _Bytes | None:
-        """Return the array behind the living views of ``location``, for one more view; None if none lives."""
+        """Return the array behind the living views of ``location``, so that another view can be made; None if
+        no view lives.
+        """
         reference = self._arrays.get(location)
         return None if reference is None else reference()
 
     def forget(self, location: Location) -> bool:
-        """Forget ``location`` unless a view of it lives. Return whether it is forgotten."""
+        """Forget ``location``, unless a view of it lives. Return whether it was forgotten."""
         if self.find(location) is not None:
             return False
         self._arrays.pop(location, None)
         return True
 
     def add(self, location: Location, body: _Bytes) -> None:
-        """Watch ``body``, whose views are about to be handed out."""
+        """Watch ``body``, the array whose views are about to be handed out."""
         if len(self._arrays) >= self._sweep_at:
             self._arrays = {place: ref for place, ref in self._arrays.items() if ref() is not None}
-            # Sweep again at twice what is alive: the cost per pin stays constant.
+            # The next sweep comes at twice the number of living arrays, so the cost of each pin stays
+            # constant.
             self._sweep_at = max(_SWEEP_AT_LEAST, 2 * len(self._arrays))
         self._arrays[location] = weakref.ref(body)
 
     def release(self, location: Location) -> bool:
-        """Forget ``location``. Return True if no view lives; otherwise ``collect`` returns it later."""
+        """Release ``location``. Return True if it has no living view; otherwise ``collect``
+        returns it later.
+        """
         reference = self._arrays.pop(location, None)
         body = None if reference is None else reference()
         if body is None:
@@ -63,7 +68,7 @@ class ViewPins:
         return False
 
     def collect(self) -> list[Location]:
-        """Return the released locations whose last view has gone since the last call."""
+        """Return the released locations that lost their last view since the last call."""
         gone: list[Location] = []
         while self._unpinned:
             location = self._unpinned.popleft()

@@ -1,10 +1,10 @@
-"""Recovery of the records of a segment after a clean stop or a crash, on a thread of its own, and the
-catalogues that a clean stop writes to make it quick.
+"""Recovers the records of a segment after a stop or a crash, on a thread of its own; writes catalogues at a
+stop.
 
-A segment with a whole catalogue is restored from it, unread. Any other segment is scanned: a header whose
-hash is right (store, address, every field) proves a record. The scan jumps over bodies and holes, and
-otherwise steps by 64 bytes. It reads no bodies: ``load`` checks their hash before the first use of a page.
-This module does not touch the store's counts.
+A segment with a complete catalogue is restored from the catalogue, without reading the segment. Any other
+segment is scanned: a header whose hash is right (store, address, every field) proves a record. The scan jumps
+over bodies and holes, and otherwise steps by 64 bytes. It reads no bodies: ``load`` checks the hash of a body
+before the first use of its page. This module does not touch the store's counts.
 """
 
 import itertools
@@ -36,8 +36,8 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Read sizes where records lie close together, and where they do not: 64 small records cost one system call,
-# and a header between long bodies costs one page.
+# Read sizes of a scan. Where records lie close together, one system call reads 64 small records. Between long
+# bodies, reading a header costs one page.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
@@ -45,14 +45,15 @@ _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Halted(Exception):
-    """Raised when the store is being closed: the recovery ends where it is."""
+    """The store is being closed: the recovery ends where it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A recovered segment, ready to be added to the space.
 
-    ``rows``: every record, ``location`` with the length that it takes. ``damaged``: headers that failed.
+    ``rows``: every record; its ``location`` has the length that the record takes. ``damaged``: number of
+    places that began like a record but failed their proof.
     """
 
     segment: Segment
@@ -67,7 +68,9 @@ class Arrival:
 
 
 class FoundRecord(NamedTuple):
-    """A proven header at ``unit``; the record takes ``units``. The other fields are those of ``rows.ROW``."""
+    """A proven header at ``unit`` of a record that takes ``units``. The other fields are those of
+    ``rows.ROW``.
+    """
 
     unit: int
     units: int
@@ -88,7 +91,7 @@ _PART = 1024
 
 @dataclass(slots=True)
 class SegmentScan:
-    """One scan of a segment. ``damaged`` counts places that began like a record and failed their proof.
+    """One scan of a segment. ``damaged`` counts places that began like a record but failed their proof.
 
     The scan calls ``halted`` before every read.
     """
@@ -145,7 +148,7 @@ class SegmentScan:
         return self._window[start : start + PEEK_BYTES]
 
     def _read(self, offset: int, length: int) -> bytes:
-        # The system call also releases the interpreter's lock, which the event loop waits for.
+        # The system call also releases the interpreter's lock, for which the event loop waits.
         if self.halted():
             raise Halted
         return self.segment.read(offset, length)
@@ -166,12 +169,13 @@ class SegmentScan:
 
 
 def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool]) -> Arrival:
-    """Recover a segment: find its records, mark their blocks as taken, free the other blocks (blocking).
+    """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
-    Raises Halted; OSError when the segment cannot be read, because a part of its records would pass for all.
+    Raises Halted, and OSError when the segment cannot be read: an incomplete list of its records must not
+    pass for a complete one.
     """
     contents, lost = _catalogued(segment, claim)
-    # The catalogue that exists must be emptied before the first change.
+    # An existing catalogue must be emptied before the first change of the segment.
     segment.catalogued = segment.catalogue_path.exists()
     damaged = 0
     if contents is None:
@@ -189,9 +193,9 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
 
 
 def _catalogued(segment: Segment, claim: HeldDirectory) -> tuple[Contents | None, bool]:
-    """Return the contents that the catalogue lists, or None; and whether an invalid one was there.
+    """Return the contents that the catalogue lists, or None; and whether there was an invalid catalogue.
 
-    After a crash of the machine only a catalogue written since then counts, because the rows say which pages
+    After a crash of the machine only a catalogue written since then is used, because its rows say which pages
     must be checked.
     """
     key = Key(claim.store_id, segment.number, segment.size_bytes)
@@ -223,11 +227,11 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
 
 
 def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]:
-    """Return first unit and length of each record, and the gaps between. A gap too short for any record is
-    added to the record before it.
+    """Return first unit and length of each record, and the free gaps between the records. A gap too short for
+    any record is added to the record before it.
 
-    A header does not record that its record also took the rest of its last block, to be sent by sendfile. So
-    every record that is long enough gets that rest again where it is free.
+    A record that sendfile may send also took the rest of its last block, but its header does not say so. So
+    every record that is long enough gets the rest of its last block again, where that is free.
     """
     units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
     rests = np.append(units[1:], segment.units) - units - lengths
@@ -246,7 +250,8 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    A segment with other records (not in ``pages``, or not erased) gets none, and the next start scans it.
+    A segment with any other record (not in ``pages``, or not erased) gets no catalogue, so the next start
+    scans it.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])

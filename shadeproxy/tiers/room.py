@@ -1,7 +1,7 @@
-"""Room for a tier on its file system, judged by one function for ``check``, ``serve`` and ``doctor``.
+"""Room for a tier on its file system, judged alike by ``check``, ``serve`` and ``doctor``.
 
-A capacity that the file system can never hold is a setting to correct. A capacity that it cannot hold now,
-because something else takes the space, is no reason to refuse a start: the tier holds less and warns.
+A capacity that the file system can never hold is a wrong setting. A capacity that it cannot hold now, because
+other files take the space, is no reason to refuse a start: the tier then holds less and warns.
 """
 
 import os
@@ -15,8 +15,9 @@ _MIB = 1024**2
 
 
 class Room(NamedTuple):
-    """Space of a file system. ``total_bytes``: all of it. ``free_bytes``: what this user may still take.
-    ``own_bytes``: what the tier's segments take. ``inodes_left``: True if another file can be made.
+    """Space of a file system. ``total_bytes``: all of it. ``free_bytes``: the part that this user may still
+    take. ``own_bytes``: the part that the tier's segments take. ``inodes_left``: True if another file can be
+    made.
     """
 
     total_bytes: int
@@ -26,7 +27,9 @@ class Room(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of ``judge``. ``possible``: False for a capacity to correct. ``cause``: "" if all fits."""
+    """The result of ``judge``. ``possible``: False if the capacity is a wrong setting. ``cause``: why the
+    tier does not fit; "" if it does.
+    """
 
     possible: bool
     cause: str = ""
@@ -34,7 +37,7 @@ class Verdict(NamedTuple):
 
 
 def look_at(path: Path) -> Room:
-    """Return the room at ``path``, or at its nearest parent where it does not exist yet. Raises OSError."""
+    """Return the room at ``path``, or at its nearest existing parent. Raises OSError."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     status = os.statvfs(existing)
     own_bytes = sum(file.stat().st_blocks * 512 for file in path.glob(f"*{SUFFIX}")) if path.is_dir() else 0
@@ -48,7 +51,9 @@ def look_at(path: Path) -> Room:
 
 
 def judge(key: str, path: Path, room: Room, *, capacity_bytes: int, min_free_bytes: int) -> Verdict:
-    """Return whether a tier of ``capacity_bytes`` fits. ``key``: its table in the configuration."""
+    """Return whether a tier of ``capacity_bytes`` fits. ``key``: the configuration table of the tier, for the
+    text.
+    """
     kept = f" and {key}.min_free {format_size(min_free_bytes)}" if min_free_bytes else ""
     most_bytes = room.total_bytes - min_free_bytes
     if capacity_bytes > most_bytes:

@@ -1,9 +1,9 @@
-"""A test of the medium: may bytes of a file be sent by sendfile, without a copy?
+"""Tests a medium: may bytes of its files be sent by sendfile, without a copy?
 
 Sendfile does not copy: the socket's queue, and on loopback the receiver's, holds the file's own pages until
-the receiver reads them, and the sender cannot wait for that. So a block that was sent is never overwritten in
-place. When its hole is punched, the page normally just leaves the file, and the socket still sees the old
-bytes. But where a page is part of a larger folio, as with ext4 since Linux 6.16 or a tmpfs with huge pages,
+the receiver reads them. The sender cannot wait for that. So a block that was sent is never overwritten in
+place. When it is punched instead, its page normally just leaves the file, and the socket still sees the old
+bytes. But where the page is part of a larger folio, as with ext4 since Linux 6.16 or a tmpfs with huge pages,
 punching zeroes it in place. ``allows_sendfile`` finds out by trying. See docs/adr/0007.
 """
 
@@ -15,20 +15,22 @@ from shadeproxy.tiers.medium import punch_hole
 
 _PROBE_BYTES = 4 << 20
 _BLOCK_BYTES = 4096
-# Bytes of the probe file that are sent, then punched and overwritten. They lie at no edge of a larger page.
+# Bytes of the probe file that are sent, then punched and overwritten. They do not begin or end at the edge of
+# a larger page.
 _SENT_START, _SENT_STOP = 37 * _BLOCK_BYTES, 61 * _BLOCK_BYTES
 _TIMEOUT_S = 2.0
 
 
 def allows_sendfile(probe: Path) -> bool:
-    """Return whether a slow receiver keeps the sent bytes when their blocks are punched and written again.
+    """Return whether a slow receiver still gets the sent bytes after their blocks were punched and
+    overwritten.
 
-    ``probe``: a file to make and remove, on the medium in question. Blocking; some milliseconds.
+    ``probe``: path of a file to make and remove on the medium. Blocking; takes some milliseconds.
     """
     probe.unlink(missing_ok=True)
     descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # One write for all bytes: a file system that makes larger pages then makes them.
+        # All bytes go in one write: a file system that supports larger pages then uses them.
         os.pwrite(descriptor, b"\xaa" * _PROBE_BYTES, 0)
         received = _send_and_change(descriptor)
     except OSError:
@@ -40,7 +42,9 @@ def allows_sendfile(probe: Path) -> bool:
 
 
 def interior(start: int, stop: int) -> tuple[int, int]:
-    """Return the byte range of the whole blocks within bytes ``[start, stop)``; empty where there is none."""
+    """Return the byte range of the whole blocks within bytes ``[start, stop)``; empty if there is no whole
+    block.
+    """
     first, last = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES, stop // _BLOCK_BYTES * _BLOCK_BYTES
     return first, max(first, last)
 

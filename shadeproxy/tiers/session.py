@@ -1,12 +1,15 @@
-"""A session: the use of a tier's directory by one process. Its start decides if the records can be trusted.
+"""A session: the use of a tier's directory by one process. Its start decides whether the records can be
+trusted.
 
-The mark ``boot`` lies in the directory during a session, and stays when the session did not end in order. It
-holds the id of the machine's boot, a number of the session, and the path of its tombstones. A start that
-finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones are lost or
-belong to another session, every record is in doubt: it is checked with the origin before it is used. The
-doubt ends with an orderly end by which every record was checked, but only when the machine has restarted
-since: before that the page cache may hide the true contents of the medium. After an orderly end the mark is
-named ``stopped``. Tombstones that know of a later session reveal a medium that was put back.
+The mark ``boot`` lies in the directory during a session. It stays there when the session did not end in
+order. It holds the id of the machine's boot, the number of the session, and the path of its tombstones. After
+an orderly end the mark is named ``stopped``.
+
+A start that finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones
+are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
+used. The doubt ends when a session ends in order after it checked every record, but only if the machine has
+restarted since the doubt began: before that the page cache may hide the true contents of the medium.
+Tombstones of a later session than the mark reveal a medium that was restored from a copy.
 """
 
 import logging
@@ -30,7 +33,8 @@ STOPPED_NAME = "stopped"
 
 
 class Session:
-    """One use of ``directory``, in the ``boot`` of this id. ``place``: the directory of the tombstones.
+    """One use of ``directory``. ``boot``: id of this boot of the machine. ``place``: the directory of the
+    tombstones.
 
     ``lost_lists`` counts tombstone files that were lost or damaged.
     """
@@ -38,8 +42,8 @@ class Session:
     def __init__(self, directory: Path, *, boot: str, place: Path, store_id: int) -> None:
         self.directory = directory
         self._boot = boot
-        self._cut_off = False  # True if the machine ended the last session
-        self._before: Path | None = None  # path of the last session's tombstones, from its mark
+        self._cut_off = False  # True if the last session ended because the machine went down.
+        self._before: Path | None = None  # Path of the last session's tombstones, as its mark names it.
         self.lost_lists = 0
         self.tombstones = Tombstones(place / f"{store_id:016x}{SUFFIX}")
 
@@ -50,13 +54,13 @@ class Session:
 
     @property
     def epoch(self) -> int:
-        """A number that stands for this boot and for the last time that all records were put in doubt."""
+        """A number that changes with each boot, and whenever all records are put in doubt."""
         return xxh3_64_intdigest(f"{self._boot}{self.tombstones.epoch or ''}".encode())
 
     # ------------------------------------------------------------------ begin
 
     def begin(self) -> None:
-        """Judge what the last session left, and begin another. Raises OSError."""
+        """Judge the state that the last session left, and begin a new session. Raises OSError."""
         in_doubt = self._look() | self._take_over_list()
         number = secrets.randbits(63) + 1
         try:
@@ -69,12 +73,14 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # It would pass for the tombstones of a later session if its directory were chosen again.
+            # If its directory were chosen again, this file would pass for the tombstones of a later session.
             with suppress(OSError):
                 self._before.unlink()
 
     def _begin_list(self, number: int, *, in_doubt: bool) -> None:
-        """Begin the tombstones of session ``number``; beside the cache if their own directory takes none."""
+        """Begin the tombstones of session ``number``. If their own directory refuses the file, it lies beside
+        the cache.
+        """
         try:
             self._open_list(number, in_doubt=in_doubt)
         except OSError as error:
@@ -98,13 +104,13 @@ class Session:
         self.tombstones.begin(number)
 
     def _look(self) -> bool:
-        """Return whether records may have come back that no tombstone names."""
+        """Return whether erased records may have come back that no tombstone names."""
         mark = _lines(self.directory / BOOT_NAME)
         if mark is None:
             return not self._is_where_it_stopped()
         self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
-            # A mark of an earlier release, which had no tombstones.
+            # A mark of an earlier release, which kept no tombstones.
             return False
         self._before = self._list_of(mark)
         return not self._take_over(mark[1])
@@ -124,17 +130,17 @@ class Session:
                 self.lost_lists += 1
                 self.tombstones.found.clear()
                 return False
-        # If this start is killed before it writes its mark, it must not look like a later session.
+        # A start that is killed before it writes its mark must not look like a later session.
         self.tombstones.session = _number(number)
         return True
 
     def _list_of(self, mark: list[str]) -> Path | None:
-        """Return the path of the tombstones that this mark names; None unless they are of this cache."""
+        """Return the path of the tombstones that this mark names; None if they belong to another cache."""
         path = Path(mark[2] if len(mark) > 2 else "")
         return path if path.name == self.tombstones.path.name else None
 
     def _take_over(self, number: str) -> bool:
-        """Take over the last use's tombstones and return True, if they are those of the use ``number``."""
+        """Take over the tombstones of session ``number``. Return False if they belong to another session."""
         theirs = Tombstones(self._before or Path())
         known = self._read(theirs) and number in {f"{one:016x}" for one in (theirs.session, theirs.coming)}
         if known:
@@ -146,7 +152,7 @@ class Session:
         return bool(known)
 
     def _take_over_list(self) -> bool:
-        """Take over the list of an earlier release; return whether it is damaged."""
+        """Take over the list that an earlier release kept. Return whether it is damaged."""
         try:
             self.tombstones.found |= legacy_tombstones.read_list(self.directory)
         except TierError as error:
@@ -156,7 +162,7 @@ class Session:
         return False
 
     def _read(self, tombstones: Tombstones) -> bool | None:
-        """Read the tombstones. Return whether there were any; None if they are damaged."""
+        """Read the tombstones. Return whether there was a file; None if it is damaged."""
         try:
             return tombstones.read()
         except (TierError, OSError, ValueError) as error:
@@ -169,7 +175,7 @@ class Session:
         """End the session. ``clean``: every erasure is known to be on the medium. ``checked``: every record
         was checked with the origin during this session. Raises OSError.
 
-        The doubt stays otherwise: a page that was not checked is as doubtful as before.
+        The doubt lasts unless both hold: an unchecked page is as doubtful as before.
         """
         try:
             if clean and checked and self.unflushed and self.tombstones.doubt_ends:
@@ -181,7 +187,9 @@ class Session:
 
 
 def lists_of(directory: Path, store_id: int) -> list[Path]:
-    """Return the tombstone files, finished or not, that lie outside ``directory``. Raises OSError."""
+    """Return the tombstone files of this store, finished or not, that lie outside ``directory``. Raises
+    OSError.
+    """
     name = f"{store_id:016x}{SUFFIX}"
     marks = [_lines(directory / mark) for mark in (BOOT_NAME, STOPPED_NAME)]
     paths = {Path(mark[2]) for mark in marks if mark is not None and len(mark) > 2}
@@ -209,9 +217,9 @@ def _write_mark(mark: Path, text: str) -> None:
     with fresh.open("w") as file:
         file.write(text)
         file.flush()
-        # The mark reaches the medium first: no change may outlive its mark.
+        # The mark must reach the medium before any change of the session does.
         os.fsync(file.fileno())
-    # Renamed as a whole: a kill between making and writing the file would leave a mark without a boot.
+    # The finished file is renamed into place: a kill while it is written leaves no mark without a boot.
     fresh.rename(mark)
     _sync_directory(mark.parent)
 

@@ -1,10 +1,10 @@
 """SegmentStore: the one implementation of a tier, on tmpfs (RAM) and on a local file system (disk).
 
-It has two kinds of methods, never mixed. Those of the owner's thread decide, count and return at once. Those
+Each method is of one of two kinds. Methods of the owner's thread decide, count and return at once. Methods
 that do I/O touch only their own record and may run on a pool thread. I/O that follows from a decision goes
 through ``submit`` in the order of the decisions, so a block is punched before it is written again. A failing
 medium raises only TierError. A tier that keeps failing takes no more pages, with the reason in
-``disabled_reason``, while reads go on.
+``disabled_reason``; reads go on.
 """
 
 import itertools
@@ -53,10 +53,10 @@ class SegmentStore:
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
-    bytes to keep free on the file system. ``contents``: the name of the origin; a cache of another one is
-    refused, or with ``set_aside`` renamed. ``group_id``: group that may read the files too. ``sendfile``:
+    bytes to keep free on the file system. ``contents``: the name of the origin. A cache of another origin is
+    refused, or with ``set_aside`` renamed. ``group_id``: the group that may read the files too. ``sendfile``:
     allow sendfile, where the medium proves fit for it. ``calls``: system calls on segments. ``tombstones``:
-    directory of tiers/tombstones.py.
+    the directory of the tombstone file.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class SegmentStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the blocks of records, reservations, pinned records, pending segments, plus overhead."""
+        """Bytes of blocks of records, reservations, pinned records and pending segments; and overhead."""
         self._collect()
-        # A pending segment counts as more than it can turn out to take.
+        # A pending segment counts as at least what it will take once it is taken in.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
     def slack_bytes(self) -> int:
-        """Bytes of free blocks kept allocated for the next record; not in ``used_bytes``."""
+        """Bytes of free blocks that stay allocated for the next record. Not part of ``used_bytes``."""
         return self._space.slack_bytes
 
     @property
@@ -138,7 +138,7 @@ class SegmentStore:
 
     @making_room
     def open(self) -> None:
-        """Open the tier; see ``Tier.open``. The refusals are in ``tiers/directory.py``."""
+        """Open the tier; see ``Tier.open``. ``tiers/directory.py`` lists the errors."""
         held = self._claim(setting=(setting := f"cache.{self.name}.path"))
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
@@ -176,10 +176,10 @@ class SegmentStore:
         self._pending.halt()
 
     def close(self, pages: Contents | None = None) -> None:
-        """Close the files and unlock, as soon as everything given to ``submit`` before has run."""
+        """Close the files and unlock the directory, after all I/O given to ``submit`` has run."""
         try:
             self._submit(partial(self._close, pages))
-        except RuntimeError:  # the executor behind ``submit`` was shut down, so it has run everything
+        except RuntimeError:  # The executor behind ``submit`` was shut down, so it has run everything.
             self._close(pages)
 
     def _close(self, pages: Contents | None = None) -> None:
@@ -200,11 +200,11 @@ class SegmentStore:
     # ------------------------------------------------------------------ owner's thread: decisions
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
-        """Return the length of the record. Raises TierError when the metadata cannot be stored."""
+        """Return the bytes of the record. Raises TierError when the metadata cannot be stored."""
         return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
 
     def reserve(self, record_bytes: int) -> Location:
-        """Reserve room. Raises TierFull, or TierError if the tier is off or the record can never fit."""
+        """Reserve room for a record. Raises TierFull; TierError if off, or if no record can be so long."""
         if (reason := self._health.disabled_reason) is not None:
             raise TierError(reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
@@ -243,7 +243,7 @@ class SegmentStore:
         return self.pin_window(location, start, start + length)
 
     def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """Return a view of a body that ``window`` found, without reading its header again."""
+        """Return a view of the body that ``window`` found, without reading the header again."""
         body = self._pins.find(location)
         if body is None:
             body = self._resolve(location)[0].body(start, stop - start)
@@ -251,7 +251,7 @@ class SegmentStore:
         return body.data
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the segment's mapped bytes, start and end of the body in them. Raises like ``pin``."""
+        """Return the segment's mapped bytes, and start and end of the body in them. Raises like ``pin``."""
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
@@ -285,7 +285,7 @@ class SegmentStore:
             self._try(segment.punch, blocks)
 
     def _grow(self, units: int) -> bool:
-        """Use one more segment for a record of ``units``; return False if that breaks a bound."""
+        """Add a segment for a record of ``units``. Return False if a limit forbids it."""
         if not self._files.ready:
             if self.segments >= self.most_segments:
                 return False
@@ -296,7 +296,7 @@ class SegmentStore:
         return True
 
     def _prepare_segment(self) -> None:
-        """Create the next segment file before it is needed, because that may wait for the disk."""
+        """Create the next segment file before it is needed, because creating it may wait for the disk."""
         if not self._files.ready and not self._files.creating and self.segments < self.most_segments:
             self._files.creating = True
             self._try(self._files.create, self._files.new_number())
@@ -315,7 +315,7 @@ class SegmentStore:
     # ------------------------------------------------------------------ I/O, any thread
 
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
-        """Write the body, then the header. Raises TierError; the location must still be released."""
+        """Write the body, then the header. Raises TierError; then the caller must release the location."""
         segment, offset, most_bytes = self._resolve(location)
         meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
@@ -361,13 +361,13 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Return the record's place; see ``Tier.locate``. Raises like ``pin``."""
+        """Return the record's place for another process; see ``Tier.locate``. Raises like ``pin``."""
         segment, start, length = self._place_of(location)
         offset = bytes_of(location)[1]
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)
 
     def _place_of(self, location: Location) -> tuple[Segment, int, int]:
-        """Return the segment of a record, start and length of its body. Raises TierError if not there."""
+        """Return a record's segment, and start and length of its body. Raises TierError if it is gone."""
         segment, offset, most_bytes = self._resolve(location)
         start, length = body_place(segment.mapping, offset)
         if start + length > offset + most_bytes:
@@ -375,7 +375,7 @@ class SegmentStore:
         return segment, start, length
 
     def _resolve(self, location: Location) -> tuple[Segment, int, int]:
-        """Return segment, offset and length in bytes of a location. Raises TierError if there is none."""
+        """Return a location's segment, and its offset and length in bytes. Raises TierError."""
         number, offset, most_bytes = bytes_of(location)
         segment = self._space.segments.get(number)
         if segment is None:

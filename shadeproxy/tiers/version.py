@@ -1,6 +1,6 @@
-"""The version file of a tier's directory: its format, the id of its store, and the origin it is a cache of.
+"""The version file of a tier's directory: its format, the id of its store, and the origin that it caches.
 
-Law: reading it changes nothing. A cache of another origin keeps its value for that origin, so a typo in a
+Law: reading the file changes nothing. A cache of another origin keeps its value for that origin, so a wrong
 setting must not destroy it.
 """
 
@@ -20,14 +20,14 @@ OTHER_ORIGIN = "other-origin"
 
 
 class Version(NamedTuple):
-    """Contents of a version file. ``store_id``: the id that records carry; None for another format."""
+    """Contents of a version file. ``store_id``: the id that records carry; None if the format is another."""
 
     store_id: int | None
     contents: str
 
 
 def read_version(path: Path) -> Version | None:
-    """Return what the version file of a directory says; None when there is none. Raises OSError."""
+    """Return the contents of a directory's version file; None when there is no file. Raises OSError."""
     try:
         version = json.loads((path / VERSION_NAME).read_bytes())
         store_id = int(version["store"], 16) if version["format"] == FORMAT_VERSION else None
@@ -39,7 +39,9 @@ def read_version(path: Path) -> Version | None:
 
 
 def why_unusable(version: Version | None, contents: str) -> str:
-    """Return ``INCOMPATIBLE``, ``OTHER_ORIGIN``, or "" for a directory that may be used for ``contents``."""
+    """Return why a directory cannot be used for the origin ``contents``: ``INCOMPATIBLE``, ``OTHER_ORIGIN``,
+    or "" if it can.
+    """
     if version is None:
         return ""
     if version.store_id is None:
@@ -48,7 +50,7 @@ def why_unusable(version: Version | None, contents: str) -> str:
 
 
 def other_origin(path: Path, known: str, contents: str) -> tuple[str, str]:
-    """Return what is wrong with a directory that holds the cache of another origin, and what to change."""
+    """Return two texts for a directory that caches another origin: what is wrong, and what to change."""
     known = known or "an unnamed origin"
     remedy = (
         f'correct origin.endpoint; or, if both are one origin, set origin.name = "{known}"; or drop'
@@ -65,7 +67,7 @@ def refuse_other_origin(path: Path, setting: str, known: str, contents: str) -> 
 
 
 def write_version(path: Path, contents: str) -> int:
-    """Write the file for a new store and return the id of the store. Raises OSError."""
+    """Write the file for a new store and return the store's id. Raises OSError."""
     store_id = secrets.randbits(64)
     version = {"format": FORMAT_VERSION, "store": f"{store_id:016x}", "contents": contents}
     fresh = path / f"{VERSION_NAME}.new"
@@ -85,7 +87,9 @@ def move_aside(path: Path, reason: str) -> Path:
 
 
 def moved_aside(path: Path) -> list[Path]:
-    """Return the directories that ``move_aside`` renamed, beside a tier's own. Raises OSError."""
+    """Return the directories that ``move_aside`` made from a tier's directory. They lie beside it. Raises
+    OSError.
+    """
     if not path.parent.is_dir():
         return []
     name = re.compile(rf"{re.escape(path.name)}\.({INCOMPATIBLE}|{OTHER_ORIGIN})-\d+")

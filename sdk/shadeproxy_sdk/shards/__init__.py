@@ -1,4 +1,4 @@
-"""Samples inside shards: builders of manifests that locate each sample in its shard.
+"""Samples inside shards: makes manifests that locate each sample in its shard.
 
-They read only headers and indexes, by ranges, through the proxy, which caches those pages.
+Only headers and indexes are read, by ranges, through the proxy, which caches these pages.
 """

@@ -1,4 +1,4 @@
-"""Listing of shards, parallel scans of them, and the joint manifest of their samples."""
+"""Lists shards, scans them in parallel, and joins their samples into one manifest."""
 
 from collections.abc import Callable, Sequence
 from os.path import commonprefix
@@ -23,7 +23,8 @@ Places = NDArray[np.int64]
 def choose_shards(
     client: "Client", bucket: str, prefix: str, keys: Sequence[str] | None, suffix: str
 ) -> "list[ListedObject]":
-    """Return the objects ``keys``, in that order; without it those under ``prefix`` that end in ``suffix``.
+    """Return the objects ``keys``, in that order. Without ``keys``: the objects under ``prefix`` that end in
+    ``suffix``.
 
     Raises ConfigError when there are none, or a key is missing.
     """
@@ -53,7 +54,7 @@ def scan_all(
 
 
 def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | None, kind: str) -> str:
-    """Return ``name`` if it is valid, else a name made from the place of the shards and their kind."""
+    """Return ``name`` if it is valid, otherwise a name made from bucket, prefix and kind of the shards."""
     if name is not None:
         return check_name(name, "dataset")
     where = prefix if keys is None else "\0".join(keys)

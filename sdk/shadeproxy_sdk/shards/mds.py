@@ -1,4 +1,5 @@
-"""MDS shards, the format of MosaicML Streaming: index.json lists them, each begins with its samples' offsets.
+"""MDS shards, the format of MosaicML Streaming. index.json lists the shards; each begins with its samples'
+offsets.
 
 A shard is u32 ``n``, u32 offsets[n + 1], the writer's settings, and the samples; all little-endian.
 """

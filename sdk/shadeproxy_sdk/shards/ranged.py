@@ -1,6 +1,6 @@
-"""An object as a read-only file: the bytes that a parser of headers seeks to are fetched by ranges.
+"""An object as a read-only file: the bytes that a parser reads are fetched by ranges.
 
-Headers that lie close together come in one request, those far apart in one small request each.
+Headers that lie close together come in one request, headers far apart in one small request each.
 """
 
 import io
@@ -17,7 +17,9 @@ _NEAR = 4
 
 
 class RangedObject(io.RawIOBase):
-    """``size_bytes`` bytes of an object, of which one piece is held. Reads raise like ``Client.read``."""
+    """A file of ``size_bytes``, of which one piece at a time is in memory. Reads raise like
+    ``Client.read``.
+    """
 
     def __init__(self, client: "Client", bucket: str, key: str, size_bytes: int) -> None:
         super().__init__()
@@ -51,7 +53,7 @@ class RangedObject(io.RawIOBase):
         return self._at
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return all of ``size`` bytes, fewer only at the end of the object."""
+        """Return ``size`` bytes, fewer only at the end of the object."""
         left = max(self.size_bytes - self._at, 0)
         wanted = left if size is None or size < 0 else min(size, left)
         start = self._at - self._begin

@@ -1,4 +1,4 @@
-"""Tar shards in WebDataset's layout: consecutive files of one base name are a sample.
+"""Tar shards in WebDataset's layout: consecutive files with the same base name are a sample.
 
 A sample is the bytes from its first file's header to the end of its last file: a tar of its own, which
 ``tar_members`` opens. The standard library's tarfile parses the names (GNU and PAX long names too).
@@ -58,8 +58,8 @@ def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Return base name and extension, which begins at the first dot of the file's name; None for a member
-    that is no file of a sample.
+    """Return base name and extension, which begins at the first dot of the file's name. Return None for a
+    member that does not belong to a sample.
     """
     folder, slash, file = member.name.rpartition("/")
     base, dot, extension = file.partition(".")
@@ -92,7 +92,7 @@ def _end_of(member: tarfile.TarInfo) -> int:
 
 
 def _members(shard: RangedObject) -> Iterator[tarfile.TarInfo]:
-    """Yield every header of the tar. Raises ConfigError when it is none, or not all of one."""
+    """Yield every header of the tar. Raises ConfigError for a file that is not a tar, or is cut short."""
     try:
         with tarfile.open(fileobj=shard, mode="r:") as tar:
             for member in tar:

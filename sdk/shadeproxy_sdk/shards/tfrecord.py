@@ -1,4 +1,6 @@
-"""TFRecord files: u64 length, u32 its CRC, the record, u32 the record's CRC, and so on; little-endian."""
+"""TFRecord files. Each record is framed: u64 length, u32 CRC of the length, the record, u32 CRC of the
+record; little-endian.
+"""
 
 import struct
 from collections.abc import Sequence

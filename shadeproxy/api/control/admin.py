@@ -73,7 +73,7 @@ async def list_pins(context: ControlContext, _request: web.Request) -> web.Respo
 
 
 def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
-    """Parse the prefix of a call from s3://bucket/prefix. Raises InvalidRequest, UnknownName."""
+    """Parse the prefix of a call from ``s3://bucket/prefix``. Raises InvalidRequest, UnknownName."""
     uri = wanted.uri
     bucket, _, prefix = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or not bucket:
@@ -84,7 +84,7 @@ def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
 
 
 def require_bucket(name: str) -> str:
-    """Return ``name``. Raises InvalidRequest if no S3 call could name such a bucket."""
+    """Return ``name``. Raises InvalidRequest if no S3 request could name such a bucket."""
     if not _BUCKET.fullmatch(name):
         raise InvalidRequest(
             f"{name[:200]!r} cannot be the name of a bucket",
@@ -143,10 +143,10 @@ async def list_objects(context: ControlContext, request: web.Request) -> web.Res
 
 
 def _pages_of(size: int, page_size: int) -> int:
-    """Return the number of pages of an object; an empty one has a page too."""
+    """Return the number of pages of an object of ``size`` bytes. An empty object has one page."""
     return max(1, -(-size // page_size))
 
 
 def _told(key: str) -> str:
-    """Replace octets that are not UTF-8: JSON cannot hold them."""
+    """Return ``key`` with octets that are not UTF-8 replaced, because JSON cannot hold them."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -54,7 +54,9 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Raise UnknownName, or Conflict if a job's call has ids of another manifest than the job."""
+    """Raise Conflict if the ids in a call about a job are of another manifest than the job's. Raises
+    UnknownName.
+    """
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)
     if digest is None:
         return

@@ -1,7 +1,8 @@
-"""The score column of a job: the current one, and one frozen for an epoch so that all ranks draw alike.
+"""Calls about the score column of a job: the current one, and one frozen for an epoch so that all ranks draw
+alike.
 
-Law: reading changes nothing. A GET with a query froze the column in earlier versions; such a call is now
-refused with a hint to use the POST.
+Law: a GET changes nothing. In earlier releases a GET with a query froze the column; it is now refused with a
+hint to use the POST.
 """
 
 from typing import Annotated
@@ -21,7 +22,7 @@ _FREEZING = frozenset({"epoch", "mean_loss"})
 
 
 class FreezeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """``mean_loss``: frozen together with the column."""
+    """A request to freeze the score column. ``mean_loss``: a value to keep with the column."""
 
     mean_loss: Annotated[float, msgspec.Meta(ge=-1e308, le=1e308)] | None = None
 

@@ -1,4 +1,4 @@
-"""The dependencies of the control listener, passed in by the composition root; nothing is looked up.
+"""The dependencies of the control listener, passed in by the composition root.
 
 ``CacheAdmin`` is the administrative part of the engine. Everything runs on the event loop; ``pool`` runs work
 that would block the loop (manifests, big JSON bodies, bitmaps).
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """``validated_s``: Unix time of the last check against the origin; None if unknown."""
+    """A cached object. ``validated_s``: Unix time of the last check with the origin; None if unknown."""
 
     meta: ObjectMeta
     pages: tuple[PageSummary, ...]
@@ -47,7 +47,7 @@ class CachedObject:
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """Some objects in key order. ``more``: number of objects after the key ``next``."""
+    """Cached objects in key order, in part. ``more``: number of objects after the key ``next``."""
 
     objects: tuple[tuple[ObjectRef, CachedObject], ...]
     more: int
@@ -60,7 +60,7 @@ class CacheAdmin(Protocol):
     async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
         """Drop pages and metadata of every object under ``place`` (prefix "": of the whole bucket).
 
-        Readers under way keep their bytes until they are done. The origin is not changed.
+        Readers that have begun keep their bytes until they are done. The origin is not changed.
         """
         ...
 
@@ -96,15 +96,15 @@ class LogLevels(Protocol):
     def log_level(self) -> str: ...
 
     async def set_log_level(self, level: Literal["debug", "info", "warning", "error"]) -> None:
-        """Set the level until the configuration is read again. Raises Conflict."""
+        """Set the level until the configuration is read again."""
         ...
 
 
 @dataclass(slots=True)
 class Access:
-    """Who may call, which may change at run time.
+    """Rights of callers of the control listener; a reload may change them.
 
-    token: None leaves the calls open, which is safe only on loopback. reads_allowed: whether callers may read
+    token: None if calls need none, which is safe only on loopback. reads_allowed: whether callers may read
     with the proxy's credentials.
     """
 
@@ -117,13 +117,13 @@ class ControlContext:
     """Everything that a handler may use.
 
     info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
-    READY, or the reason against it ("starting", "draining"). warnings: what a ready proxy cannot do now.
-    doctor: the answer of GET /v1/doctor. resident_pages: new arrays of the object hashes (u64) and numbers
-    (u32) of resident pages, in any order.
-    allowed_hosts: names, beside loopback and IP addresses, under which the listener may be called when it has
-    no token (a guard against DNS rebinding). count_reads: counts the reads that wait in the access log.
-    engine, page_size: for batch and locate. upstreams: the credentials of each namespace. held: budget of all
-    calls for bytes fetched ahead of their turn in an answer.
+    READY, or why the proxy is not ready ("starting", "draining"). warnings: what a ready proxy cannot do now.
+    doctor: makes the answer of GET /v1/doctor. resident_pages: returns new arrays of the object hashes (u64)
+    and numbers (u32) of resident pages, in any order. allowed_hosts: names, beside loopback and IP addresses,
+    under which the listener may be called when it has no token (a guard against DNS rebinding). count_reads:
+    counts the reads that wait in the access log. engine, page_size: for batch and locate. upstreams: the
+    credentials for each namespace. held: budget of all calls for bytes fetched before their turn in an
+    answer.
     """
 
     version: str
@@ -156,7 +156,7 @@ class ControlContext:
         self.operations = Operations(self.clock)
 
     def counted_stats(self) -> Stats:
-        """Return the statistics, to be shown, with all reads so far counted."""
+        """Return the statistics with all reads so far counted."""
         self.count_reads()
         return self.stats
 

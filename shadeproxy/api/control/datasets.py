@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 async def while_connected(request: web.Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of ``work``. Cancels it and raises ConnectionResetError once the client is gone."""
+    """Return the result of ``work``. If the client goes away, cancel it and raise ConnectionResetError."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

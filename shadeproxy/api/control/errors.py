@@ -1,7 +1,7 @@
 """Errors of the control API: ``{"error": {"code", "message", "hint"}}``.
 
-This is the only table from error classes to answers; a test walks the tree of core/errors.py and fails if a
-class has no row. No other module of this package chooses a status.
+Only this table maps error classes to answers. A test walks the tree of core/errors.py and fails if a class
+has no row. No other module of this package chooses a status.
 """
 
 import msgspec
@@ -19,7 +19,9 @@ class UnsupportedMediaType(core.InvalidRequest):
 
 
 class ReadsForbidden(core.AccessDenied):
-    """Reads through the control listener cannot be authorised: there are clients, but no token."""
+    """Reads through the control listener cannot be authorised, because clients are configured
+    but no token.
+    """
 
 
 STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
@@ -72,7 +74,9 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
 
 
 class ErrorBody(msgspec.Struct):
-    """``code``: stable, for programs. ``message``: what happened. ``hint``: what to change, or ""."""
+    """An error. ``code``: stable, for programs. ``message``: what happened. ``hint``: what to
+    change, or "".
+    """
 
     code: str
     message: str
@@ -99,7 +103,7 @@ def answer_error(error: core.ShadeProxyError) -> web.Response:
 
 @web.middleware
 async def translate_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn a handler's exceptions into the one form of error."""
+    """Turn a handler's exceptions into error answers."""
     try:
         return await handler(request)
     except core.ShadeProxyError as error:
@@ -117,8 +121,7 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # Our own connections raise errors of other classes: here the caller hung up, and no answer can
-        # arrive.
+        # The project's own connections raise other classes. So the caller hung up, and no answer can arrive.
         return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
         _log.exception("control call failed", method=request.method, path=request.path)

@@ -1,7 +1,7 @@
-"""The namespace of a call's buckets, where bucket names belong to accounts.
+"""The namespace of a call's buckets, if bucket names belong to accounts.
 
 Law: a call uses the proxy's own namespace unless it names another. A name that no configured client has is an
-error and never means the proxy's own.
+error, and never means the proxy's own.
 """
 
 from shadeproxy.api.control.context import ControlContext

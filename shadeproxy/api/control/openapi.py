@@ -24,7 +24,7 @@ _MANIFEST = {
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """Return the document, which also describes /openapi.json itself."""
+    """Return the OpenAPI document of ``routes``."""
     routes = tuple(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

@@ -1,4 +1,4 @@
-"""Calls about long work: start, inspect and cancel it."""
+"""Calls about long operations: start, inspect and cancel them."""
 
 from aiohttp import web
 

@@ -11,7 +11,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OrderBuilder:
-    """Applies announced orders of one hint registry. Event loop only."""
+    """Builds announced orders of one hint registry. Event loop only."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -19,17 +19,19 @@ class OrderBuilder:
         self._seeking: set[asyncio.Task[None]] = set()
 
     async def settled(self, orders: Orders, job: str) -> None:
-        """Wait until everything that ``job`` has announced so far is in use."""
+        """Wait until everything that ``job`` has announced so far is used."""
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")
-        # Shielded, because cancelling this caller must not cancel the task: another caller may wait for it.
+        # Shielded: cancelling this caller must not cancel the task, for which another caller may wait.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Find ``job`` in its order again, in a task of its own: the ``on_lost`` of the registry."""
+        """Find ``job`` in its order again, in a task of its own. The registry calls this as its
+        ``on_lost``.
+        """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)
         task.add_done_callback(self._seeking.discard)

@@ -26,7 +26,7 @@ from shadeproxy.hints.order.announcements import Announcement
 _ID_BYTES = 4
 _COLUMNS = {"ids": Column(list[int], np.int64)}
 _MOST = 1 << 31
-# Announcements up to this length are checked on the event loop: a hop to the pool costs more.
+# Announcements up to this length are checked on the event loop, because a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 QUERY = {
     "rank": "rank that reads in this order; 0 by default",

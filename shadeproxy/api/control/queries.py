@@ -1,4 +1,4 @@
-"""Parse query strings whose parameters are a struct."""
+"""Parses query strings whose parameters are a struct."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -12,7 +12,9 @@ Query = TypeVar("Query", bound=msgspec.Struct)
 
 
 def read_query(request: web.Request, kind: type[Query], documented: Mapping[str, str]) -> Query:
-    """Parse the query as ``kind``; only ``documented`` parameters are allowed. Raises InvalidRequest."""
+    """Parse the query as ``kind``. Raises InvalidRequest, also for a parameter that is not in
+    ``documented``.
+    """
     query = dict(request.query)
     unknown = sorted(query.keys() - documented.keys())
     if unknown or len(query) != len(request.query):

@@ -1,7 +1,7 @@
-"""Parse a batch or locate call, from JSON or binary ids, and check that it is allowed.
+"""Parses a batch or locate call, from JSON or binary ids, and checks that it is allowed.
 
 Laws: everything is checked before anything is read. A sample id outside its manifest, an unknown dataset or
-an unknown job refuses the whole call; a missing object only concerns its own item.
+an unknown job refuses the whole call. A missing object only concerns its own item.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -42,7 +42,7 @@ QUERY = {
     "order": "With binary ids: order of the answers of a batch, given (default) or ready",
 }
 _ID_BYTES = 4
-# Up to this many bytes or ids are processed on the event loop: a hop to the pool costs more.
+# Up to this many bytes or ids are processed on the event loop, because a hop to the pool costs more.
 _INLINE_BYTES = 32 * 1024
 _INLINE_IDS = 1024
 
@@ -50,7 +50,7 @@ Ids = list[int] | NDArray[np.uint32]
 
 
 class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
-    """An object, or a piece of it: ``length`` bytes from ``offset`` on, or all that follow."""
+    """An object, or a piece of it: ``length`` bytes from ``offset`` on, by default to the end."""
 
     bucket: Annotated[str, msgspec.Meta(pattern=BUCKET_PATTERN)]
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
@@ -59,11 +59,12 @@ class ReadItem(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The objects of one read: ``items``, or sample ``ids`` of ``dataset``, by default that of ``job``.
+    """The objects of one call: ``items``, or sample ``ids`` of ``dataset`` (by default the dataset of
+    ``job``).
 
     ``digest``: of the dataset of these ids, which must still be registered. ``job``, ``epoch`` and ``rank``:
-    the reader. ``order``: of a batch answer, as asked or as pieces become ready. ``namespace``: of the items'
-    buckets; "" is the proxy's own.
+    the reader. ``order``: of a batch answer, as requested or as pieces become ready. ``namespace``: of the
+    items' buckets; "" is the proxy's own.
     """
 
     items: list[ReadItem] | None = None
@@ -78,7 +79,7 @@ class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadCall(NamedTuple):
-    """Pieces of objects to read, in the order asked, and the job that reads them: ``items``, or samples
+    """The pieces of a call, in the order requested, and the job that reads them: ``items``, or samples
     ``ids`` (i64[k]) of ``dataset``.
     """
 
@@ -92,7 +93,7 @@ class ReadCall(NamedTuple):
         return len(self.items) if self.dataset is None else len(self.ids)
 
     async def samples(self, context: ControlContext) -> list[Sample]:
-        """Return the pieces of all samples."""
+        """Return the piece of each sample."""
         dataset, ids = self.dataset, self.ids
         if dataset is None:
             return self.items
@@ -130,7 +131,7 @@ async def read_call(context: ControlContext, request: web.Request) -> ReadCall:
         job = _job_context(asked, asked.job)
     else:
         dataset = _dataset(hints, asked)
-        # The dataset's namespace may be that of a client that is no longer in the configuration.
+        # The dataset's namespace may belong to a client that is no longer in the configuration.
         require_namespace(context, dataset.entries.namespace)
         column = check_ids(ids, dataset.count, dataset=f"dataset {dataset.name!r}")
         job = _job_context(asked, asked.job or _only_reader(hints, dataset))
@@ -181,7 +182,9 @@ def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
 
 
 def _only_reader(hints: HintRegistry, dataset: Dataset) -> str | None:
-    """Return the only live job on the dataset, which must be the reader; None if there are several."""
+    """Return the job on the dataset that must be the reader, because no other job is live; None if there are
+    several.
+    """
     readers = [job.name for job in hints.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None
 

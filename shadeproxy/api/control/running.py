@@ -1,7 +1,7 @@
-"""Work that outlives the call that started it: running and ended operations, and their cancellation.
+"""Long operations: work that outlives the call that started it.
 
-Laws: few run at a time and few ended ones are kept, so nothing grows here. Failed work is an operation with
-an error text, never an unhandled exception. After ``aclose`` no task is left and none starts.
+Laws: only a few run at a time and only a few ended ones are kept, so nothing grows here. Failed work is an
+operation with an error text, never an unhandled exception. After ``aclose`` no task is left and none starts.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 @dataclass(slots=True, eq=False)
 class LongOperation:
-    """``error``: the failure. ``ended_s``: by the monotonic clock."""
+    """A long operation. ``error``: its failure. ``ended_s``: by the monotonic clock."""
 
     id: str
     work: Warm
@@ -37,7 +37,7 @@ class LongOperation:
 
     @property
     def first_error(self) -> str:
-        """The failure of the operation, else that of the first failed object, else ""."""
+        """The failure of the operation, or else of the first object that failed; "" if none did."""
         return self.error or self.work.progress.error
 
 
@@ -46,7 +46,7 @@ class Operations:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, LongOperation] = {}  # oldest first
+        self._known: dict[str, LongOperation] = {}  # By id, oldest first.
         self._closing = False
 
     def start(self, work: Warm) -> LongOperation:
@@ -84,13 +84,13 @@ class Operations:
         return list(self._known.values())
 
     async def cancel(self, operation_id: str) -> LongOperation:
-        """Cancel an operation and wait for its end; an ended one is unchanged. Raises UnknownName."""
+        """Cancel an operation and wait for its end. An ended operation stays as it is. Raises UnknownName."""
         operation = self.find(operation_id)
         await self._stop([operation])
         return operation
 
     async def aclose(self) -> None:
-        """Cancel all running operations and start no more."""
+        """Cancel all running operations, and refuse new ones."""
         self._closing = True
         await self._stop(list(self._known.values()))
 

@@ -1,6 +1,7 @@
-"""Connections of the control listener. Errors that aiohttp answers by itself get the one form of error.
+"""Connections of the control listener: errors that aiohttp answers by itself get the form of all other
+errors.
 
-Law: every answer is the JSON of errors.py. aiohttp refuses bytes that are no HTTP before there is a request
+Law: every answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before there is a request
 to route, and an unknown ``Expect`` before it calls any middleware; both are handled here. Nothing here knows
 the calls.
 """
@@ -21,14 +22,14 @@ _HINT = "send HTTP/1.1 to http://, not https://; lines have up to 8190 bytes, he
 
 
 class ControlRunner(web.AppRunner):
-    """An AppRunner whose connections answer errors like the rest of the control API."""
+    """An AppRunner whose connections answer errors as the rest of the control API does."""
 
     async def _make_server(self) -> web.Server:
         return _ControlServer(await super()._make_server())
 
 
 class _ControlServer(web.Server):
-    """Serves the requests of ``made`` over connections of our own class."""
+    """Serves requests over connections of ``_ControlProtocol``."""
 
     def __init__(self, made: web.Server) -> None:
         serve = made.request_handler
@@ -43,7 +44,7 @@ class _ControlServer(web.Server):
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # aiohttp would unpack on the event loop, without a limit.
+            # aiohttp would unpack bodies on the event loop, without a limit.
             auto_decompress=False,
         )
 
@@ -53,7 +54,7 @@ class _ControlProtocol(RefusingHandler):
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         """See ``RefusingHandler``."""
-        # The first line only: the next ones show the bytes, however many they are.
+        # The first line only: the following lines show the bytes, however many they are.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)

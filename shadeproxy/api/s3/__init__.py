@@ -1,5 +1,5 @@
-"""The S3 listener: every request is parsed, authenticated and authorised; cached reads come from the engine,
-all others go to the origin. The composition root builds ``S3Server(S3Handler(...), FastLane(...))``.
+"""The S3 listener: parses, authenticates and authorises every request. Cached reads come from the engine; all
+other requests go to the origin. The composition root builds ``S3Server(S3Handler(...), FastLane(...))``.
 """
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator

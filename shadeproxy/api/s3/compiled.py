@@ -1,7 +1,7 @@
 """Loads the compiled fast lane (_request_cache.pyx), if it exists and matches the sources.
 
-Law: a module compiled from other sources is not used. After a checkout of other sources the module of the
-last install is still there; the proxy then runs without it.
+Law: a module compiled from other sources is not used. After a checkout of other sources the old module is
+still installed; the proxy then runs without it.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
 
 try:
     from shadeproxy.api.s3._request_cache import SOURCE, SOURCES, CompiledHits, data_received, learn_slots
-except ImportError:  # there was no compiler at installation
+except ImportError:  # No compiler was present at installation.
     COMPILED = False
 else:
     # The module reads fields by position: compiled from other sources it would answer wrongly.
@@ -57,8 +57,8 @@ def compiled_hits(
     *,
     otherwise: Callable[[bytes, Sender], Outcome],
 ) -> "CompiledHits | None":
-    """Return the compiled hits, or None if nothing is compiled. ``own``: the hits of ``engine``, in this
-    process. ``otherwise``: called when ``memory`` has no answer.
+    """Return the compiled request cache, or None if nothing is compiled. ``own``: the hits of ``engine``, in
+    this process. ``otherwise``: called when ``memory`` has no answer.
     """
     if not COMPILED:
         return None
@@ -81,8 +81,8 @@ def compiled_hits(
 
 
 def compiled_protocol(base: type[Protocol], hits: "CompiledHits") -> type[Protocol]:
-    """Return a subclass of ``base``, the protocol of a connection, that passes received bytes to ``hits``
-    before any Python code runs. ``base`` gets what ``hits`` does not answer.
+    """Return a subclass of ``base``, the protocol of a connection. It passes received bytes to ``hits``
+    before any Python code runs, and to ``base`` if ``hits`` has no answer.
     """
     learn_slots(base)
     return type("CompiledProtocol", (base,), {"__slots__": (), "data_received": data_received, "hits": hits})

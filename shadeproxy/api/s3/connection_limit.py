@@ -1,8 +1,8 @@
-"""``ConnectionLimiter``: limits the open client connections, and answers those above the limit.
+"""``ConnectionLimiter``: limits the open client connections, and answers clients above the limit.
 
-Law: clients never take the last descriptors. Without any, the process could not answer the probes of its
-supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one. It
-counts connections and knows no operation.
+Law: clients never take the last descriptors. Without any descriptor, the process could not answer the probes
+of its supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one.
+It counts connections and knows no operation.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _MOST_LINGERING = 32
 
 
 class ConnectionLimiter:
-    """``most``: the limit of connections, over all listeners that share this object. Single event loop."""
+    """Limits connections to ``most``, over all listeners that share this object. Single event loop."""
 
     def __init__(self, most: int, *, clock: Clock) -> None:
         self.most = most
@@ -32,7 +32,9 @@ class ConnectionLimiter:
         self._lingering = 0
 
     def enter(self) -> bool:
-        """Count a connection if there is room; return whether there was. An accepted one must ``leave``."""
+        """Count a connection if there is room; return whether there was. For a counted connection, call
+        ``leave`` later.
+        """
         if self.inside >= self.most:
             self.refused += 1
             return False
@@ -49,13 +51,16 @@ class ConnectionLimiter:
         self.refuse(transport, Overloaded(too_many))
 
     def refuse(self, transport: asyncio.BaseTransport, error: ShadeProxyError) -> None:
-        """Answer a request that was not read with ``error``, and close. The caller drops further bytes."""
+        """Answer a request that was not read with ``error``, and close. The caller must drop
+        further bytes.
+        """
         out = cast(asyncio.Transport, transport)
         out.write(self._answer(error))
         if self._lingering >= _MOST_LINGERING:
             out.close()
             return
-        # If it closed at once with a request unread, the kernel would reset it and the answer would be lost.
+        # Closing at once with a request unread would make the kernel reset the connection, and the answer
+        # would be lost.
         self._lingering += 1
         asyncio.get_running_loop().call_later(_LINGER_S, self._close, out)
 

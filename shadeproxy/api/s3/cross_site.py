@@ -1,8 +1,8 @@
 """Refuses unsigned writes that a web page makes a browser send, unless the bucket allows the page's site.
 
-Law: the origin decides by the bucket's own CORS rules. The proxy asks it with a preflight, as a browser
-would. Browsers send a form or a "simple" request without a preflight, and the rules alone would only hide the
-answer.
+Law: the origin decides, by the bucket's own CORS rules. The proxy asks it with a preflight, as a browser
+would. Browsers send a form or a "simple" request without a preflight: then the rules alone would hide the
+answer from the page but not prevent the write.
 """
 
 from urllib.parse import quote
@@ -20,7 +20,9 @@ _HINT = "sign the request as one of [[auth.clients]], or let this site write in 
 
 
 async def refuse_cross_site_write(engine: ReadPath, call: Call, *, request_id: str) -> None:
-    """Raise AccessDenied for an anonymous write from a page whose site may not write; also OriginError."""
+    """Raise AccessDenied for an anonymous write from a page whose site may not write. Also raises
+    OriginError.
+    """
     request = call.request
     if request.method in _SAFE or call.identity != ANONYMOUS:
         return
@@ -47,7 +49,7 @@ async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) 
     try:
         async with engine.forward(question) as answer:
             return answer.status in {200, 204} and _grants(answer.headers, site, request.method)
-    except NotSupported:  # an origin without CORS rules
+    except NotSupported:  # The origin has no CORS rules.
         return False
 
 

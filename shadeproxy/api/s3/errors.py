@@ -18,7 +18,7 @@ HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
 
 
 class Row(NamedTuple):
-    """HTTP status and S3 error code; ``retry_after_s`` for errors that may pass."""
+    """The HTTP status and S3 error code for an error class. ``retry_after_s``: for errors that may pass."""
 
     status: int
     code: str
@@ -50,7 +50,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.MalformedAuth: Row(400, "AuthorizationHeaderMalformed"),
     errors.MalformedQueryAuth: Row(400, "AuthorizationQueryParametersError"),
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
-    # Status and code of an OriginAnswer come from the error itself.
+    # An OriginAnswer has its own status and code.
     errors.OriginAnswer: Row(500, "InternalError"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
@@ -71,7 +71,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.ConfigError: Row(500, "InternalError"),
     errors.NoListener: Row(500, "InternalError"),
 }
-# XML 1.0 cannot hold these, even escaped (section 2.2). Lone surrogates come from JSON.
+# XML 1.0 cannot hold these characters, even escaped (section 2.2). Lone surrogates come from JSON.
 _NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _INTERNAL = "We encountered an internal error. Please try again."
 

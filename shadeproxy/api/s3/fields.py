@@ -144,7 +144,7 @@ _READ_HERE = frozenset(
     }
 )
 _KNOWN = FORWARDED | _READ_HERE
-# Two parsers may choose different ones of two such fields; RFC 9112 asks to refuse.
+# A request with two of these fields is refused, as RFC 9112 asks: two parsers may read different ones.
 _ONCE = _READ_HERE - {"expect", "date"} | {
     "content-md5",
     "content-type",
@@ -158,7 +158,7 @@ _ONCE = _READ_HERE - {"expect", "date"} | {
 
 @lru_cache(maxsize=2048)
 def field_name(name: str) -> str:
-    """Return ``name`` in lower case. Raises InvalidRequest for one that could be read as another."""
+    """Return ``name`` in lower case. Raises InvalidRequest for a name that could be read as another name."""
     lowered = name.lower()
     if _NAME.fullmatch(lowered) is None and _META_NAME.fullmatch(lowered) is None:
         raise InvalidRequest(
@@ -218,7 +218,9 @@ def check_known(fields: Mapping[str, str]) -> None:
 
 
 def _check_connection(field: str) -> None:
-    """Refuse Connection options that name a field of the request: they must not remove one."""
+    """Raise InvalidRequest for a Connection option that names a field of the request: it must
+    not remove one.
+    """
     for option in field.lower().split(","):
         name = option.strip()
         if name in _KNOWN or name.startswith("x-amz-"):

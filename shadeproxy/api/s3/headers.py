@@ -1,8 +1,8 @@
 """Header fields that cross the proxy, in each direction.
 
-Rules: request fields that S3 defines (fields.py) cross with the values that were checked. The client's
-signature does not, because the origin gets the proxy's. aws-chunked is decoded here, so its fields do not
-cross either. All fields of an answer cross, except those of one connection (RFC 9110 section 7.6.1).
+Laws: request fields that S3 defines (fields.py) cross with the values that were checked. The client's
+signature does not cross, because the origin gets the proxy's. Fields of aws-chunked do not cross, because the
+proxy decodes it. All fields of an answer cross, except those of one connection (RFC 9110 section 7.6.1).
 """
 
 from shadeproxy.api.s3.fields import FORWARDED, META
@@ -41,7 +41,8 @@ def to_origin(request: S3Request) -> Headers:
 def to_client(headers: Headers) -> list[tuple[str, str]]:
     """Return the fields of an origin's answer that the client gets."""
     connection = ",".join(value for name, value in headers if name.lower() == "connection")
-    # If the origin is a ShadeProxy too, the field tells where *it* read; the client asks about this one.
+    # If the origin is a ShadeProxy too, its x-shade-cache tells where *it* read. The client wants to know
+    # where this proxy read.
     hidden = _HOP_BY_HOP | _named_by_connection(connection) | {"x-shade-cache"}
     return [(name, value) for name, value in headers if name.lower() not in hidden]
 

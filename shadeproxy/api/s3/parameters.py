@@ -1,8 +1,8 @@
 """Query parameters of each operation, beside the sub-resource that selects it.
 
-Law: other parameters are not forwarded. GetObject and HeadObject ignore them, as S3 does (clients add some
-against caches). All other operations refuse them, because they could change the request after its rights were
-checked. A test compares the table with the service model of botocore.
+Law: parameters that an operation does not have are not forwarded. GetObject and HeadObject ignore them, as S3
+does (clients add some to get past caches). All other operations refuse them, because they could change the
+request after its rights were checked. A test compares the table with the service model of botocore.
 """
 
 from collections.abc import Mapping
@@ -70,12 +70,14 @@ _PARTS = frozenset({"UploadPart", "UploadPartCopy"})
 
 
 def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the parameters in ``query`` that belong to ``operation``. Raises NotSupported for one that could
-    change its meaning, and InvalidRequest for one that a server could take for another operation.
+    """Return the parameters in ``query`` that belong to ``operation``.
+
+    Raises NotSupported for a parameter that could change the operation's meaning, and InvalidRequest for one
+    by which a server could take the request for another operation.
     """
     for name in _WITH_VALUE.intersection(query):
         if not query[name]:
-            # Servers treat a sub-resource without a value as absent: the request would be another operation.
+            # Servers treat a sub-resource without a value as absent: they would see another operation.
             raise InvalidRequest(f"The query parameter {name} has no value")
     if operation.name in _PARTS and "partNumber" not in query:
         raise InvalidRequest(f"{operation.name} needs the query parameter partNumber")
@@ -83,7 +85,7 @@ def known_parameters(operation: Operation, query: Mapping[str, str]) -> Mapping[
     unknown = [name for name in query if name not in known and name not in _ALWAYS]
     if not unknown:
         return query
-    # In a presigned URL these would be fields; here they have no effect, so the client is mistaken.
+    # In a presigned URL these would be header fields. Here they have no effect, so the client made a mistake.
     fields = AMZ_FIELDS.intersection(map(str.lower, unknown))
     refused = [name for name in unknown if not operation.cached or name.lower() in fields]
     if refused:

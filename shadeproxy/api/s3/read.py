@@ -1,7 +1,7 @@
-"""GetObject and HeadObject from the engine: the general lane of the hit path, and the whole miss path.
+"""Answers GetObject and HeadObject from the engine: hits of the general lane, and all misses.
 
-Rule: the head is sent when the first piece has arrived, so that if the origin fails at once, the client still
-gets a proper error. A later failure aborts the connection.
+Law: the head is sent when the first piece has arrived, so that the client still gets a proper error if the
+origin fails at once. A later failure aborts the connection.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -50,8 +50,8 @@ async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: R
 async def serve_get(
     opening: AbstractAsyncContextManager[Reading], exchange: Exchange, call: Call, wanted: ReadRequest
 ) -> None:
-    """Answer a GetObject, opened by ``wanted``, its ``read_request``. Raises as ``opening``,
-    ``Reading.body``.
+    """Answer a GetObject. ``opening``: the engine's reading for ``wanted``, which is the call's
+    ``read_request``. Raises as ``opening`` and ``Reading.body``.
     """
     async with opening as reading:
         exchange.source = reading.source
@@ -61,7 +61,7 @@ async def serve_get(
             await exchange.start(status, headers).write_eof()
             return
         response = None
-        # Not closed here: leaving the context releases everything that was read.
+        # The body is not closed here: leaving the context releases everything that was read.
         async for piece in reading.body(span):
             if response is None:
                 response = exchange.start(status, headers)
@@ -69,7 +69,7 @@ async def serve_get(
             # The name would keep the memory of the piece's page while waiting for the next piece.
             del piece
             if response.bytes_sent == length:
-                break  # asking for more, only to find none, costs two tracebacks
+                break  # Asking for another piece, only to find none, would cost two tracebacks.
         if length >= ENDLESS:
             response = response or exchange.start(status, headers)
         elif response is None or response.bytes_sent != length:

@@ -1,12 +1,11 @@
 """The request cache: answers hits of known objects for known clients in one plain call.
 
-Laws: nothing is decided here. It remembers results of the functions of the general lane
+Laws: nothing is decided here. The cache holds results of the functions of the general lane
 (``RequestAuthorizer.identify``, ``answer_read``, ``with_own``) under the exact bytes that led to them. Every
-signature is verified again (signed.py). An unknown request is left untouched: nothing is written or recorded.
-A head is kept without its changing parts: the request id, the time, the span. It was made by ``answer_read``
-and ``render_head`` and cut there, so both lanes send the same bytes; if such a part cannot be told from the
-origin's fields, no head is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both
-together.
+signature is verified again (signed.py). For an unknown request nothing is written or recorded. A head is kept
+without its changing parts: the request id, the time, the span. ``answer_read`` and ``render_head`` made the
+head, so both lanes send the same bytes. If a changing part cannot be told from the origin's fields, no head
+is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both together.
 """
 
 from typing import NamedTuple, Protocol
@@ -28,17 +27,17 @@ from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
-# Entries are limited by number. Only ordinary sizes are kept, so that limits the bytes too.
+# The number of entries is limited. Only blocks of ordinary size are kept, so their bytes are limited too.
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
 _ID_MARK = "0123456789ABCDEF"
-# No server sends these characters in a field.
+# Marks for the changing values. No server sends these characters in a field.
 _MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class Writer(Protocol):
-    """The part of a connection that the lane uses (sender.py)."""
+    """The part of a connection's writer that the lane uses (sender.py)."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -48,14 +47,14 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """Is called when a job reads, at most about once a second."""
+    """Called when a job reads, at most about once a second."""
 
     def on_job(self, job: JobContext) -> None: ...
 
 
 class CachedTarget(NamedTuple):
-    """An object under one request target. ``handle``: handle of its page, if it has one page only.
-    ``heads``: of a 200 for all of it, up to the request id, without its checksums and with them.
+    """The object under one URL path. ``handle``: handle of its page, if it has only one. ``heads``: of a 200
+    with the whole object, up to the request id: the first without checksums, the second with them.
     """
 
     ref: ObjectRef
@@ -65,7 +64,7 @@ class CachedTarget(NamedTuple):
 
 
 class PartHead(NamedTuple):
-    """The head of a 206 for an object with ``meta``, around length and range, up to the request id."""
+    """The head of a 206 for an object with ``meta``, up to the request id, cut where length and range go."""
 
     meta: ObjectMeta
     before: bytes
@@ -117,7 +116,9 @@ class RequestCache:
         self.parts: Memo[bytes, PartHead] = Memo(_MOST_TARGETS)
 
     def answer(self, raw: bytes, out: Writer) -> bool:
-        """Answer the request with the whole head ``raw``; return False if nothing happened."""
+        """Answer the request with the complete head ``raw``. Return False, and write nothing, if that is
+        impossible.
+        """
         if not raw.startswith(b"GET /"):
             return False
         end = raw.find(b" HTTP/1.1\r\n")
@@ -126,7 +127,9 @@ class RequestCache:
         return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
-        """Return the plan of a header block if its client is known. Signed blocks are never equal."""
+        """Return the plan of a header block, if its client is known; else None. No two signed blocks are
+        equal.
+        """
         plan = None
         if len(block) in self.templates.by_length:
             plan = self.templates.plan(block, path, range_value, now_s)
@@ -154,7 +157,9 @@ class RequestCache:
             self._jobs.on_job(job)
 
     def part_head(self, target: bytes, meta: ObjectMeta, range_value: str) -> PartHead | None:
-        """Return the common parts of the heads of 206 for ``target``, while it has ``meta``."""
+        """Return the unchanging parts of the heads of a 206 for ``target``, valid while the object has
+        ``meta``.
+        """
         part = self.parts.get(target)
         if part is None or (part.meta is not meta and part.meta != meta):
             answer = answer_read(meta, method="GET", range_field=range_value, conditions=NO_CONDITIONS)
@@ -166,9 +171,9 @@ class RequestCache:
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Remember the object of a plain GET that was answered, whole or in part.
+        """Remember the object of a plain GET that was answered. ``whole``: with the whole object.
 
-        Only in the proxy's own namespace, because a target is remembered for every client.
+        Only for the proxy's own namespace, because a target is remembered for every client.
         """
         request, ref = call.request, call.ref
         target = request.wire_path.encode()
@@ -182,7 +187,7 @@ class RequestCache:
             self.targets.put(target, CachedTarget(ref, path, kept, heads or (b"", b"")))
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
-        """Remember the header block of an identified request if it is a plain GET; return whether it is."""
+        """Remember the header block of an identified request if it is a plain GET. Return whether it is."""
         plan = plain_plan(head, call)
         if plan is not None:
             self._remember(raw, call, plan)
@@ -195,7 +200,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # such a Range cannot be cut out, so it would be remembered as part of the block
+            return  # This Range cannot be cut out of the block, so the block would be remembered with it.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -208,7 +213,9 @@ class RequestCache:
     # ------------------------------------------------------------------ answers
 
     def _answer(self, cached: CachedTarget, target: bytes, block: bytes, out: Writer) -> bool:
-        """Answer a GET of ``cached`` by a client with a plan; return False if nothing happened."""
+        """Answer a GET of ``cached`` by a known client. Return False, and write nothing, if that is
+        impossible.
+        """
         now_s = self.now_s()
         plan = self.plan(block, cached.canonical_path, "", now_s)
         if plan is None:
@@ -227,7 +234,7 @@ class RequestCache:
     def _answer_range(
         self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
-        """Answer like ``_answer``, for a GET whose Range was cut out of ``block``."""
+        """Answer as ``_answer`` does a GET whose Range was cut out of ``block``."""
         now_s = self.now_s()
         plan = self.plan(block, cached.canonical_path, range_value, now_s)
         found = self._find_span(cached.ref, range_value, now_s)
@@ -241,14 +248,14 @@ class RequestCache:
         return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
-        """Return the asked span of ``ref``, and the handle of the page that it begins in."""
+        """Return the requested span of ``ref``, and the handle of the page in which it begins."""
         spec = parse_range(range_value)
         handle = None if spec is None else self._engine.find_handle(ref, spec.first or 0, now_s)
         if spec is None or handle is None:
             return None
         try:
             span = spec.resolve(handle.meta.size)
-            if spec.first is None:  # a suffix range: its first page follows from the object's size
+            if spec.first is None:  # For a suffix range, the first page follows from the object's size.
                 handle = self._engine.find_handle(ref, span.start, now_s)
                 if handle is None or spec.resolve(handle.meta.size) != span:
                     return None
@@ -266,7 +273,8 @@ class RequestCache:
         now_s: float,
         span: Span | None = None,
     ) -> bool:
-        """Send ``head`` and the bytes of ``handle``; return False, with nothing sent, for a stale handle.
+        """Send ``head`` and the bytes of ``handle``. Return False, with nothing sent, if the handle is no
+        longer valid.
 
         A ``span`` that ends in a later page is sent only if all of it can leave by sendfile.
         """
@@ -289,8 +297,10 @@ class RequestCache:
 
 
 def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
-    """Return the heads of a 200 for a whole object, up to the request id. The first is for clients that do
-    not ask for checksums, the second for those that do. None if the origin's own fields replace ours.
+    """Return the heads of a 200 for a whole object, up to the request id: for clients that do not ask for
+    checksums, and for those that do.
+
+    Return None if the origin's own fields replace the proxy's.
     """
     plain, full = (
         answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
@@ -301,7 +311,9 @@ def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """Return the common parts of all 206 of an object, from one ``answer``; None as ``whole_heads``."""
+    """Return the parts that all 206 of an object have in common, from one ``answer``; None as
+    ``whole_heads``.
+    """
     if answer.status != 206:
         return None
     marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)
@@ -318,5 +330,6 @@ def _up_to_id(status: int, headers: Headers) -> bytes | None:
     if any(name.lower() in OWN_FIELDS for name, _ in headers):
         return None
     fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
-    # The last mark: only our own fields follow the id, while an object's own fields may hold the mark.
+    # Cut at the last mark: only the proxy's own fields follow the id, while an object's fields may contain
+    # the mark.
     return render_head(status, fields).rpartition(_ID_MARK.encode())[0]

@@ -1,6 +1,6 @@
-"""An answer on the wire, every byte ours: the head rendered here, the body written with back-pressure.
+"""An answer on the wire: the head is rendered here, and the body written with back-pressure.
 
-Rules: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and Content-Type and
+Laws: aiohttp adds, drops and re-encodes nothing (its own header writer would add Server and Content-Type and
 lose bytes that are not UTF-8). A begun answer that cannot be completed is aborted, so a client never takes a
 short body for a whole one.
 """
@@ -35,7 +35,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @lru_cache(maxsize=2)
 def http_date(now_s: int) -> str:
-    """Format the ``Date`` field of a Unix second. Cached, because formatting costs more."""
+    """Return the ``Date`` field for a Unix second. Cached, because formatting costs more."""
     return formatdate(now_s, usegmt=True)
 
 
@@ -57,7 +57,7 @@ def render_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
 def connection_fields(
     fields: list[tuple[str, str]], *, has_body: bool, keep: bool, http_11: bool
 ) -> tuple[list[tuple[str, str]], bool, bool]:
-    """Return ``fields`` with those for the body's end and the connection.
+    """Return ``fields`` with the fields that describe the body's end and the connection.
 
     Also return whether the body must be chunked, and whether the connection is kept.
     """
@@ -74,17 +74,17 @@ def connection_fields(
 
 
 def reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """End a connection so that the client sees a failure and not an end."""
+    """Close a connection in such a way that the client sees a failure instead of an end."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    # Cast, not asserted: uvloop's transports are no instances of asyncio's classes.
+    # A cast, not an assertion: uvloop's transports are no instances of asyncio's classes.
     cast(asyncio.WriteTransport, transport).abort()
 
 
 class WireResponse(web.StreamResponse):
-    """One answer. ``headers`` are complete apart from Connection and Transfer-Encoding, which depend on the
-    request and on Content-Length. ``close``: end the connection afterwards.
+    """An answer sent through aiohttp. ``headers``: complete but for Connection and Transfer-Encoding, which
+    depend on the request and on Content-Length. ``close``: end the connection afterwards.
     """
 
     def __init__(
@@ -116,11 +116,11 @@ class WireResponse(web.StreamResponse):
 
     @property
     def keep_alive(self) -> bool:
-        """True if the connection serves another request after this answer; known once prepared."""
+        """True if the connection serves another request after this answer. Known once prepared."""
         return self._keep
 
     def force_close(self) -> None:
-        """End the connection after this answer; call it before ``prepare``."""
+        """End the connection after this answer. Call it before ``prepare``."""
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
@@ -128,7 +128,7 @@ class WireResponse(web.StreamResponse):
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:
-        """Commit to the head; once. Raises ConnectionResetError after ``abort``."""
+        """Commit to the head. Call it once. Raises ConnectionResetError after ``abort``."""
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._writer is not None:
@@ -159,7 +159,9 @@ class WireResponse(web.StreamResponse):
             self.bytes_sent += len(piece)
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Finish. Raises ConnectionResetError after ``abort``, which tells aiohttp that nothing follows."""
+        """Send the last bytes, and end the answer. Raises ConnectionResetError after ``abort``, which tells
+        aiohttp that nothing follows.
+        """
         if self._aborted:
             raise ConnectionResetError("answer aborted")
         if self._finished:
@@ -174,9 +176,10 @@ class WireResponse(web.StreamResponse):
         self._finished = True
 
     async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
-        """Send the head with the first bytes of the body in one write. Between two writes the connection
-        could break. botocore then takes a head and an end for an empty body, unless it returns the body as a
-        stream.
+        """Send the head and the first bytes of the body in one write.
+
+        Between two writes the connection could break. botocore then takes a head and an end for an empty
+        body, unless it returns the body as a stream.
         """
         body = bytes(first)
         if self._chunked and body:
@@ -188,7 +191,7 @@ class WireResponse(web.StreamResponse):
             writer.enable_chunking()
 
     def abort(self) -> None:
-        """Reset the connection, so that the client sees a failure and not an end."""
+        """Reset the connection, so that the client sees a failure instead of an end."""
         self._aborted = True
         if self._http.transport is not None:
             reset_on_close(self._http.transport)

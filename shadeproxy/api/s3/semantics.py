@@ -1,7 +1,7 @@
 """The answer to a cached GetObject or HeadObject: one pure function for every lane that serves hits.
 
-The order is that of RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range, then the
-range. Nothing here reads a body, a clock or a socket, so two lanes answer the same bytes.
+It checks in the order of RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range,
+then the range. Nothing here reads a body, a clock or a socket, so all lanes answer with the same bytes.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _FRAMING_FIELDS = frozenset({"accept-ranges", "content-length", "content-range",
 
 
 class Answer(NamedTuple):
-    """Status, header fields without date and request ids, and the span of the body (maybe empty)."""
+    """Status, header fields without date and request ids, and the span of the body (which may be empty)."""
 
     status: int
     headers: Headers
@@ -98,7 +98,9 @@ def _etag(meta: ObjectMeta) -> Headers:
 
 @lru_cache(maxsize=64)
 def _shown(checksums: bool, *names: str) -> tuple[bool, ...]:
-    """Return which of an object's fields to send. Cached: most objects of an origin have the same fields."""
+    """Return which fields of an object to send. Cached, because most objects of an origin have the same
+    fields.
+    """
     return tuple(
         name not in _FRAMING_FIELDS and (checksums or not name.startswith("x-amz-checksum-"))
         for name in map(str.lower, names)

@@ -1,4 +1,6 @@
-"""``S3Server``: makes the connections of a listener (connection.py), compiled where that is there."""
+"""``S3Server``: makes the connections of a listener (connection.py), with the compiled request cache if there
+is one.
+"""
 
 import sys
 
@@ -24,8 +26,8 @@ class S3Server(web.Server):
         keepalive_s: float = KEEPALIVE_S,
         limiter: ConnectionLimiter | None = None,
     ) -> None:
-        """``limiter``: shared by the listeners of one process; None: everybody gets in."""
-        # A client that goes away cancels its handler, and so leaves the engine and the origin.
+        """``limiter``: shared by the listeners of one process; None: no limit."""
+        # When a client goes away, its handler is cancelled, and so leaves the engine and the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3
         self._fast = fast

@@ -2,7 +2,7 @@
 
 The block of an identified plain GET becomes a template: fixed text with holes for the values that change
 (time of signing, signature, invocation id). Laws: the signature of every request is verified over its own
-bytes, with the functions of core/sigv4.py. A hole accepts no character that can end a line. A block with any
+bytes, with the functions of core/sigv4.py. A hole accepts no character that can end a line. A block with an
 unusual field never becomes a template.
 """
 
@@ -21,8 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that do not change the meaning of a GET, or only as far as a plan records. A token is compared with
-# the one that identify accepted.
+# Fields that do not change the meaning of a GET, or only what a plan records. A token is compared with the
+# token that ``identify`` accepted.
 _PLAIN = frozenset(
     {
         "accept",
@@ -49,7 +49,7 @@ _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
 _PAYLOADS = frozenset({EMPTY_SHA256, UNSIGNED_PAYLOAD})
 _TIME = re.compile(rb"(?:\r\n|^)x-amz-date: \d{8}(T\d{6}Z)\r\n", re.IGNORECASE)
 _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
-# The id of a client, or of a proxy in front of this one.
+# The invocation id of a client, or of a proxy between the client and this one.
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
@@ -57,7 +57,7 @@ _RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
 _SPEC = re.compile(r"[0-9-]{2,41}")
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
-# No client sends these marks: they show where the real values go in a canonical request.
+# Marks for the places of the real values in a canonical request. No client sends these characters.
 _PATH_MARK, _TIME_MARK, _RANGE_MARK = "\x01", "\x02", "\x03"
 _ANY_MARK = re.compile("[\x01-\x03]")
 # Signed names are sorted, so "range" comes before "x-amz-date".
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """Verifies a block of one client on one day. ``parts``: of the canonical request, around path, range (if
-    signed) and time.
+    """Verifies blocks of one client on one day. ``parts``: the texts of the canonical request between path,
+    range (if signed) and time.
     """
 
     signer: Signer
@@ -86,7 +86,8 @@ class _Signing(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """A template. ``fixed``: (start, text) of unchanging parts. The rest is holes, (0, 0) for none.
+    """A template. ``fixed``: (start, text) of each unchanging part. The other fields are holes; (0, 0) if
+    there is none.
 
     ``date``: of the signature, empty for an unsigned block. ``signing`` None: the signer counts as anonymous,
     and only the form of the signature is checked.
@@ -102,7 +103,7 @@ class _Template(NamedTuple):
 
 
 def cut_range(block: bytes) -> tuple[bytes, str] | None:
-    """Return ``block`` without its Range, and the Range's value; None if there is no plain one."""
+    """Return ``block`` without its Range, and the value of the Range; None if there is no plain Range."""
     for name in _RANGE_NAMES:
         # The Range may also be the first field. The whole line with its end is cut out.
         start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
@@ -115,8 +116,8 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """Return the plan of an identified read, or None if it is no plain GET."""
-    # The query of a presigned URL is gone from ``call``, and its block proves no identity. In virtual-host
-    # style the target alone does not name the object.
+    # In ``call`` the query of a presigned URL is gone, and the block alone does not prove its identity. In
+    # virtual-host style the target alone does not name the object.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
@@ -129,7 +130,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
 
 
 class Templates:
-    """The templates of a listener's clients. ``by_length``: by the length of their blocks."""
+    """The templates of a listener's clients. ``by_length``: templates by the length of their blocks."""
 
     __slots__ = ("by_length",)
 
@@ -137,7 +138,7 @@ class Templates:
         self.by_length: dict[int, list[_Template]] = {}
 
     def learn(self, block: bytes, call: Call, plan: Plan) -> None:
-        """Learn from the block, without its Range, of a plain GET that was identified."""
+        """Make a template of a block, without its Range, of an identified plain GET."""
         template = _template(block, call, plan)
         if template is None:
             return
@@ -150,8 +151,8 @@ class Templates:
     def plan(self, block: bytes, canonical_path: bytes, range_value: str, now_s: float) -> Plan | None:
         """Return the plan of a GET of ``canonical_path`` with this header block.
 
-        The block includes its empty line; its Range was cut out ("" if there was none). None: the block is
-        not plain, not known, or wrongly signed; ``identify`` finds out which.
+        ``block`` includes its empty line; its Range was cut out ("" if there was none). Return None if the
+        block is not plain, not known, or wrongly signed; ``identify`` then finds out which.
         """
         for template in self.by_length.get(len(block), ()):
             for start, text in template.fixed:
@@ -169,7 +170,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
     if not date:
         return True
     amz_date, signature = date + block[time_start:time_stop], block[start:stop]
-    # Latin-1 decodes every byte; invalid times and signatures are refused below.
+    # Latin-1 decodes every byte. Invalid times and signatures are refused below.
     if signing is None:
         return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
     signer, parts = signing
@@ -177,7 +178,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
         canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
     else:
         canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
-    # A signed field must be present.
+    # A field that is signed must be present.
     is_there = len(parts) == _PARTS_WITHOUT_RANGE or bool(range_value)
     if not is_there or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
@@ -189,7 +190,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
 
 
 def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
-    """Make the template of an identified GET's block; None if it is signed in an unusual way."""
+    """Make a template of the block of an identified GET. Return None if it is signed in an unusual way."""
     invocation = _hole(_INVOCATION, block)
     if "authorization" not in call.request.fields:
         return _Template(_between(block, invocation), (0, 0), (0, 0), invocation, b"", None, plan)

@@ -1,1 +1,1 @@
-"""Index: which pages are resident, in which group, and what is known of their objects. It decides nothing."""
+"""Index: which pages are resident, in which group, and the metadata of their objects. It decides nothing."""

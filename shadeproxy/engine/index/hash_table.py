@@ -11,18 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
-_ODD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads page numbers over the hash space
+_ODD = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads page numbers over the hash space.
 _SHARDS_LOG2 = 8
 _SHIFT = 64 - _SHARDS_LOG2
 _EMPTY = -1
 _FIRST = 8
-# A table doubles at this load: 35 to 70 %, by its number, evenly in the logarithm of the number of entries.
-# With one limit for all, they would all double within 20,000 insertions.
+# A table doubles at its load limit of 35 to 70 %. The limits differ by the table's number, evenly in the
+# logarithm of the number of entries. With one limit, all tables would double within 20,000 insertions.
 _LIMITS = [0.35 * 2.0 ** (shard / (1 << _SHARDS_LOG2)) for shard in range(1 << _SHARDS_LOG2)]
 
 
 def page_hash(object_hash: int, number: int) -> int:
-    """Return the 64-bit hash of page ``number``; page 0 has the object's own."""
+    """Return the 64-bit hash of page ``number``; for page 0 this is the object's hash."""
     return (object_hash + number * _ODD) & _MASK
 
 
@@ -32,7 +32,9 @@ def page_hashes(object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) 
 
 
 class PageTable:
-    """Slots by page. ``bind`` sets the columns to compare with: object hashes and page numbers."""
+    """Slots by page. ``bind`` sets the columns that hold the page of each slot: object hashes and page
+    numbers.
+    """
 
     def __init__(self) -> None:
         self._tables = [array("i", [_EMPTY]) * _FIRST for _ in range(1 << _SHARDS_LOG2)]
@@ -49,7 +51,7 @@ class PageTable:
 
     def find(self, object_hash: int, number: int) -> int | None:
         """Return the slot of a page, or None."""
-        # ``page_hash``, written out: the call would be a quarter of a lookup.
+        # ``page_hash`` written out: the call would take a quarter of a lookup.
         key = (object_hash + number * _ODD) & _MASK if number else object_hash
         table = self._tables[key >> _SHIFT]
         mask = len(table) - 1
@@ -63,7 +65,9 @@ class PageTable:
         return None
 
     def add(self, slot: int) -> bool:
-        """Add a slot whose columns are set. Return False, unchanged, if its page has a slot already."""
+        """Add a slot whose columns are set. Return False, and change nothing, if its page has a
+        slot already.
+        """
         object_hash, number = self._hashes[slot], self._numbers[slot]
         key = page_hash(object_hash, number)
         shard = key >> _SHIFT
@@ -91,7 +95,7 @@ class PageTable:
         while table[hole] != slot:
             assert table[hole] >= 0, "removed twice"
             hole = (hole + 1) & mask
-        # Move entries behind the hole that would no longer be reached into it.
+        # Move an entry into the hole if a search would no longer reach it behind the hole.
         place = hole
         while (other := table[place := (place + 1) & mask]) >= 0:
             home = self._key_of(other) & mask

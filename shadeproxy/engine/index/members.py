@@ -1,6 +1,7 @@
-"""The pages of a tier: a dense array to draw victims from; pinned pages, which are no victims, are apart.
+"""The pages of a tier: a dense array from which victims are drawn. Pinned pages are kept out of it.
 
-Laws: no I/O; plain defs; a slot is in one place at a time, which the table of residents remembers.
+Laws: no I/O; plain defs. A slot is in one place of the array at a time, and the table of residents holds that
+position.
 """
 
 import numpy as np
@@ -23,17 +24,17 @@ class Members:
         self.pinned_bytes = 0
 
     def _bind(self, slots: Slots) -> None:
-        # By element a memoryview takes less than half the time of an ndarray.
+        # Reading an element takes less than half the time with a memoryview, compared with an ndarray.
         self._slots, self._elements = slots, slots.data
 
     @property
     def pages(self) -> int:
-        """Number of pages, the pinned ones included."""
+        """Number of pages, with the pinned ones."""
         return self.count + self.pinned
 
     @property
     def slots(self) -> Slots:
-        """View of the members, in no order."""
+        """View of the members' slots, in no order."""
         return self._slots[: self.count]
 
     def append(self, slot: int) -> int:

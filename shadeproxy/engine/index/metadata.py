@@ -1,9 +1,10 @@
 """Metadata of objects: a bounded map, filled again from record headers on demand.
 
-Laws: no I/O and no clock; the newest answer wins; of two answers about one version the one with more headers
-is kept (a ranged answer lacks whole-object checksums), but an answer to a HEAD is complete and replaces both.
-Absence is never remembered: the origin is asked again after a 404. Forgetting a bucket takes no
-step for each object, and forgetting a prefix takes one slice of them in a turn of the event loop.
+Laws: no I/O and no clock. The newest answer of the origin wins. Of two answers about one version the answer
+with more header fields is kept (an answer to a ranged GET lacks whole-object checksums). But an answer to a
+HEAD is complete and replaces every other. A 404 is never remembered: the origin is asked again. Forgetting a
+bucket takes no step for each object, and forgetting a prefix takes one slice of its objects in a turn of the
+event loop.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from shadeproxy.core.types import OWN, ObjectMeta, ObjectRef
 
-SLICE = 1024  # objects looked at before other tasks may run
+SLICE = 1024  # Objects looked at before other tasks may run.
 _BUCKET_SLOTS = 1 << 10
 
 
@@ -28,7 +29,9 @@ class KnownMetadata:
 
 
 def same_version(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Return whether ETag, size and Last-Modified agree: replacing headers in place keeps the ETag."""
+    """Return whether ETag, size and Last-Modified agree. Replacing header fields in place keeps the ETag
+    only.
+    """
     return (
         one.etag == other.etag
         and one.size == other.size
@@ -42,11 +45,11 @@ class MetadataCache:
     def __init__(self, capacity: int = 65_536) -> None:
         self._known: OrderedDict[ObjectRef, KnownMetadata] = OrderedDict()
         self._capacity = capacity
-        # A fixed table by hash: buckets that share a slot only forget each other's objects.
+        # A table of fixed size by hash: buckets that share a slot only forget each other's objects.
         self._generations = [0] * _BUCKET_SLOTS
 
     def __len__(self) -> int:
-        """Return the number of objects in memory, those of forgotten buckets included."""
+        """Return the number of objects in memory, with those of forgotten buckets."""
         return len(self._known)
 
     def get(self, ref: ObjectRef) -> KnownMetadata | None:
@@ -59,8 +62,8 @@ class MetadataCache:
     def learn(
         self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False
     ) -> KnownMetadata:
-        """Record an answer of the origin, or one found in a record header. ``complete``: it answered a
-        HEAD, which has every field of the object; fields that it lacks are gone.
+        """Record metadata from the origin, or from a record header. ``complete``: from an answer to a HEAD,
+        which has every header field; fields that it lacks are dropped.
         """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]
@@ -83,17 +86,22 @@ class MetadataCache:
         self._generations = [generation + 1 for generation in self._generations]
 
     def forget_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Forget a bucket at once, because a write waits: its objects stay, but count for nothing."""
+        """Forget a bucket at once, because a write waits for it: its objects stay in memory but are not
+        valid.
+        """
         self._generations[hash((bucket, namespace)) % _BUCKET_SLOTS] += 1
 
     async def forget_prefix(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Forget the objects under the prefix that are known at the call, in slices so that readers go on."""
-        # The keys of the dict below: iterating over the OrderedDict itself looks each of them up, 40 ms for
-        # 65,536 objects in cold memory instead of 2 ms.
+        """Forget the objects under the prefix that are known at the call. Works in slices, so that readers go
+        on.
+        """
+        # Iterate over the keys of the dict below: iterating over the OrderedDict looks each key up, which
+        # takes 40 ms for 65,536 objects in cold memory instead of 2 ms.
         known = list(dict.keys(self._known))
         while known:
             for ref in known[-SLICE:]:
                 if ref.is_under(bucket, prefix, namespace):
                     self._known.pop(ref, None)
-            del known[-SLICE:]  # this list holds them last: freeing all at once would block the loop too
+            # This list holds the last references: freeing all objects at once would block the loop too.
+            del known[-SLICE:]
             await asyncio.sleep(0)

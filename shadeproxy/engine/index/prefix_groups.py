@@ -1,8 +1,8 @@
-"""Prefix groups: pages whose next reads are learnt together, and found together by a purge.
+"""Prefix groups: pages whose next reads are learnt together, and that a purge finds together.
 
-A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "imagenet/"),
-which is how datasets are laid out. The number of groups is bounded: beyond it, a bucket's new prefixes share
-one.
+A group is a bucket of a namespace plus the first segment of the key ("train/imagenet/..." -> "train/"), which
+is how datasets are laid out. The number of groups is bounded: above the bound, the new prefixes of a bucket
+share one group.
 """
 
 import numpy as np
@@ -25,18 +25,18 @@ class PrefixGroups:
         return len(self._names)
 
     def of(self, ref: ObjectRef) -> int:
-        """Return the group of ``ref``, made when new."""
+        """Return the group of ``ref``; make it if it is new."""
         name = group_name(ref)
         group = self._ids.get(name)
         return self._of_name(name) if group is None else group
 
     def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
-        """Return the groups of ``names``, made when new."""
+        """Return the groups of ``names``; make those that are new."""
         return np.fromiter(map(self._of_name, names), np.int32, len(names))
 
     @property
     def names(self) -> list[GroupName]:
-        """Names by group."""
+        """Names of the groups, by group."""
         return list(self._names)
 
     def _of_name(self, name: GroupName) -> int:
@@ -51,7 +51,9 @@ class PrefixGroups:
         return group
 
     def candidates(self, bucket: str, prefix: str, namespace: str = OWN) -> list[int]:
-        """Return groups that may hold keys of ``bucket`` under ``prefix`` (every match, perhaps more)."""
+        """Return groups that may hold keys of ``bucket`` under ``prefix``: every group that does, perhaps
+        more.
+        """
         return [
             group
             for group, (name, head, space) in enumerate(self._names)

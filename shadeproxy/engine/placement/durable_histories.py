@@ -1,4 +1,4 @@
-"""Read histories and what they taught, over a restart: as blocks of bytes, and back.
+"""Read histories and the learner's state, over a restart: as blocks of bytes, and back.
 
 Laws: plain defs, no I/O. A block is copied where the pages are used, a bounded part of them at a time, and
 encoded in another thread. Pages that were resident come back as ghosts: recovery finds them there.
@@ -29,7 +29,7 @@ Encode = Callable[[], bytes]
 def export(
     histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
 ) -> Iterator[Encode]:
-    """Yield each block, copied as it is asked for: what changes in between is in one of them or in none."""
+    """Yield each block, copied as it is asked for: a page that moves in between is in one or in none."""
     ghosts, learner = histories.ghosts, histories.learner
     histories.learn(tick)
     head = durable.Head(page_size, len(ghosts), tick, groups)
@@ -64,9 +64,9 @@ def _longest_idle(ghosts: Ghosts, tick: float) -> int:
 def restore(
     blocks: Iterable[bytes], histories: PageHistories, groups: PrefixGroups, page_size: int
 ) -> tuple[float, str]:
-    """Restore what ``export`` made, into a cache that has no pages yet (blocking).
+    """Restore the blocks of ``export`` into a cache that has no pages yet (blocking).
 
-    Return the tick, and in words what was left out, "" for nothing. Raises StateError; then all of it was.
+    Return the tick, and in words the part that was left out, "" for none. Raises StateError; then all was.
     """
     ghosts, coming = histories.ghosts, iter(blocks)
     if (first := next(coming, None)) is None:

@@ -1,4 +1,4 @@
-"""Eviction pool: one ranking of a random sample serves the next few newcomers (as Redis does).
+"""Eviction pool: one ranking of a random sample serves the next few candidates (as Redis does).
 
 Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 25 worst of such a
 sample are all within the worst few per cent of the tier, so they may be evicted one after another. Law: a
@@ -75,7 +75,7 @@ class EvictionPool:
         return worst
 
     def forget(self) -> None:
-        """Drop the pool, as some of its pages may be pinned: the next newcomer draws a sample."""
+        """Drop the pool, as some of its pages may be pinned: the next candidate draws a sample."""
         self._left = 0
 
     def serves(self, count: int, tick: float) -> bool:
@@ -83,7 +83,7 @@ class EvictionPool:
         return self._left >= count and tick <= self._until_tick
 
     def worst(self, tick: float) -> int | None:
-        """Return the slot of the worst page left, for one newcomer; None: a new sample must be drawn."""
+        """Return the slot of the worst page left, for one candidate; None: a new sample must be drawn."""
         queue = self._queue
         if self._left <= 0 or tick > self._until_tick:
             return None

@@ -1,7 +1,7 @@
-"""Recorder of demand reads: adds time and prefix group to them, for ``[telemetry] trace``.
+"""Recorder of demand reads for ``[telemetry] trace``: adds time and prefix group to each read.
 
-Laws: plain defs; nothing is decided. The group of a hit is that of its slot; where the slot has another page
-by now, the trace's reader takes the group from another read of the object.
+Laws: plain defs; nothing is decided. The group of a hit is the group of its slot. If the slot has another
+page by now, the trace's reader takes the group from another read of the object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from shadeproxy.telemetry.recording import RecordedRead, Recording
 
 
 class ReadRecorder:
-    """Notes reads of objects whose pages are in ``cache``."""
+    """Records reads of objects whose pages are in ``cache``."""
 
     def __init__(self, recording: Recording, cache: PageCache, clock: Clock) -> None:
         self._recording = recording
@@ -24,12 +24,12 @@ class ReadRecorder:
         self._names: list[str] = []
 
     def note(self, ref: ObjectRef, size_bytes: int, source: Source, job: JobContext | None) -> None:
-        """Note one read of an object."""
+        """Record one read of an object."""
         read = RecordedRead(object_hash(ref), size_bytes, job, source, _text(group_name(ref)))
         self._recording.note(read, self._clock.now_s())
 
     def note_uses(self, reads: Uses, kinds: Sequence[Kind], jobs: Sequence[JobContext | None]) -> None:
-        """Note reads of the access log, oldest first; ``jobs``: of each read."""
+        """Record reads of the access log, oldest first. ``jobs``: the job of each read."""
         self._recording.note_many(self._recorded(reads, kinds, jobs), self._clock.now_s())
 
     def _recorded(
@@ -48,7 +48,9 @@ class ReadRecorder:
 
 
 def _text(name: GroupName) -> str:
-    """Return bucket and first segment; ``surrogateescape`` octets of keys become question marks."""
+    """Return bucket and first key segment as text; ``surrogateescape`` octets of keys become
+    question marks.
+    """
     bucket, head, namespace = name
     text = f"{namespace}:{bucket}/{head}" if namespace else f"{bucket}/{head}"
     return text.encode("utf-8", "replace").decode()

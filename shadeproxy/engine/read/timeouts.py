@@ -1,8 +1,8 @@
 """Timeouts of flights: one timer for all of them, instead of one for every read.
 
 Laws: a reader whose deadline has passed leaves with DeadlineExceeded, without harm to the flight or its other
-readers; a flight without a first byte and without a waiting reader (a prefetch, a read ahead) gets the same
-time; a body that comes too slowly fails, on any transport and after any number of tries. Without flights
+readers. A flight that has neither a first byte nor a waiting reader (a prefetch, a read ahead) gets the same
+time. A body that comes too slowly fails, on any transport and after any number of tries. Without flights
 there is no timer.
 """
 
@@ -16,7 +16,7 @@ from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 
-_LOOKS = 20  # within the shortest bound
+_LOOKS = 20  # Looks within the shortest time limit.
 _MOST_TICK_S = 1.0
 _LEAST_TICK_S = 0.01
 
@@ -33,7 +33,9 @@ class _Progress:
 
 
 class OverdueFlights:
-    """Looks at the flights of ``flights()`` while there are any."""
+    """Ends waits and flights that take too long. ``flights`` returns all flights; it is called at intervals
+    while there are any.
+    """
 
     def __init__(self, flights: Callable[[], SingleFlight], *, clock: Clock, bounds: ReadBounds) -> None:
         self._flights = flights
@@ -56,7 +58,7 @@ class OverdueFlights:
         self._timer = asyncio.get_running_loop().call_later(self._tick_s, _look, ref(self))
 
     def look(self) -> None:
-        """End late waits and slow flights, and look again as long as there are flights."""
+        """End late waits and slow flights; look again later if flights remain."""
         self._timer = None
         flights = self._flights()
         now_s = self._clock.monotonic_s()
@@ -74,7 +76,7 @@ class OverdueFlights:
             seen = _Progress(Deadline(self._clock, self._bounds), LeastRate(self._bounds))
             self._seen[flight] = seen
         if not flight.filled:
-            # A waiting reader has a deadline of its own, and the tries of a fill are counted.
+            # A waiting reader has a deadline of its own, and a fill has a limited number of tries.
             if seen.deadline.left_s <= 0 and not flight.waited_for:
                 flights.fail(flight, seen.deadline.exceeded())
             return

@@ -1,4 +1,4 @@
-"""Inspecting and purging of cached objects, for people: never part of a read."""
+"""Inspecting and purging cached objects, for people. Never part of a read."""
 
 import asyncio
 
@@ -22,9 +22,11 @@ Inspected = tuple[KnownMetadata, Age, list[tuple[int, str, int, bool]]]
 async def purge(
     cache: PageCache, flights: SingleFlight, versions: Versions, place: ObjectRef, *, dry_run: bool
 ) -> Purged:
-    """Drop all cached pages under ``place``, whose key is a prefix. Return objects, pages, bytes.
+    """Drop all cached pages under ``place``, whose key is a prefix. Return the number of objects, pages and
+    bytes.
 
-    A dry run only counts. Raises WriteRefused when no medium noted an owed erasure: it could come back.
+    A dry run only counts. Raises WriteRefused if the media can neither erase the pages nor note that they
+    must: the pages could come back after a restart.
     """
     bucket, prefix, namespace = place
     found = await cache.find_under(bucket, prefix, namespace)
@@ -32,7 +34,7 @@ async def purge(
     hashes, size_bytes = table.object_hash[found], int(table.body_bytes[found].sum())
     counted = len(await asyncio.to_thread(np.unique, hashes)), len(found), size_bytes
     if not dry_run:
-        # Flights first: else their pages would be stored after the purge.
+        # Invalidate flights first: otherwise their pages would be stored after the purge.
         flights.invalidate(lambda ref: ref.is_under(bucket, prefix, namespace))
         await versions.forget_prefix(bucket, prefix, namespace)
         await cache.drop_under(bucket, prefix, "purged", namespace)
@@ -45,7 +47,7 @@ async def purge(
 async def inspect(
     cache: PageCache, versions: Versions, rules: Rules, ref: ObjectRef, now_s: float
 ) -> Inspected | None:
-    """Return the object's metadata, age and pages; None: nothing is known of it."""
+    """Return the object's metadata, age and pages; None if the object is unknown."""
     known = await versions.known(ref) or await cache.listing.known(ref)
     if known is None:
         return None

@@ -1,7 +1,7 @@
-"""Listing of the objects with pages here below a prefix: in key order, a part at a time, for people.
+"""Listing of the objects with cached pages below a prefix: in key order, a part at a time, for people.
 
-Laws: a listing never reads for clients, counts or evicts; keys come from record headers, read on a thread;
-steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be included or not.
+Laws: a listing never reads for clients, counts or evicts. Keys come from record headers, which are read on a
+thread. Steps on the event loop take about 2 ms. Pages that come or leave meanwhile may be listed or not.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
-_SLICE = 1 << 15  # slots looked at in one step
+_SLICE = 1 << 15  # Slots looked at in one step.
 
 
 class Listing:
-    """Lists ``residents``, once ``recovery`` is over."""
+    """Lists the pages of ``residents``, once ``recovery`` is over."""
 
     def __init__(
         self, residents: Residents, groups: PrefixGroups, places: RecordReader, recovery: Recovery
@@ -34,7 +34,9 @@ class Listing:
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
     ) -> tuple[list[ObjectRef], int]:
-        """Return the first ``limit`` objects after ``start_after``, in UTF-8 key order, and how many more."""
+        """Return the first ``limit`` objects after ``start_after``, in UTF-8 key order, and how many objects
+        follow.
+        """
         await self._recovery.over()
         hashes, slots = await self._one_page_each(self._groups.candidates(bucket, prefix, namespace))
         first: list[tuple[bytes, ObjectRef]] = []
@@ -52,8 +54,8 @@ class Listing:
         return [ref for _, ref in first], found - len(first)
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
-        """Return metadata of an object whose first page is not here, from another page's record. Its time
-        of validation is 0, because only the first page has it.
+        """Return metadata of an object whose first page is not cached, from another page's record. Its time
+        of validation is 0, because only the first page has that.
         """
         for slot in self._residents.pages_of(object_hash(ref)):
             if self._residents.tier[slot] == NO_TIER:
@@ -64,7 +66,9 @@ class Listing:
         return None
 
     async def _one_page_each(self, groups: list[int]) -> tuple[NDArray[np.uint64], Slots]:
-        """Return the hashes of the objects with readable pages in these groups, and a slot of each."""
+        """Return the hashes of the objects with readable pages in these groups, and one slot of
+        each object.
+        """
         table = self._residents
         slots: list[Slots] = [np.zeros(0, np.int64)]
         hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
@@ -81,7 +85,9 @@ class Listing:
         return await asyncio.to_thread(pick)
 
     async def _refs(self, hashes: NDArray[np.uint64], slots: Slots) -> list[ObjectRef]:
-        """Return the names of these objects. If a page moved or left meanwhile, another one is read."""
+        """Return the names of these objects. If a page moved or left meanwhile, another page of its object is
+        read.
+        """
         refs = await self._asked(slots)
         lost = set(hashes.tolist()) - refs.keys()
         pages = [self._residents.pages_of(hashed)[:1] for hashed in lost]
@@ -95,5 +101,7 @@ class Listing:
 
 
 def _octets(key: str) -> bytes:
-    """Return the bytes by which keys are ordered; for a key that is no valid UTF-8, the bytes received."""
+    """Return the bytes by which keys are ordered. For a key that is not valid UTF-8 these are the bytes
+    received.
+    """
     return key.encode("utf-8", "surrogateescape")

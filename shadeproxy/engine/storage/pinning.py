@@ -1,8 +1,8 @@
-"""Applies pins to resident pages: after a start, a reload, and each pin or unpin.
+"""Applies pins to resident pages: after a start, after a reload, and at each pin or unpin.
 
-Laws: nothing is read or evicted here; a page that is neither in a tier nor on its way into one is judged when
-it comes (transfers.py). Most prefix groups are pinned as a whole or not at all; only for the others are keys
-read, from record headers, on a thread. Steps on the event loop take about 2 ms.
+Laws: nothing is read or evicted here. A page that is neither in a tier nor on its way into one is judged when
+it comes (transfers.py). Most prefix groups are pinned completely or not at all. Only for the other groups
+keys are read, from record headers, on a thread. Steps on the event loop take about 2 ms.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
 _SLICE = 512
-_GROUPS = 64  # judged at a time: 20 us each with the maximum of pins
+_GROUPS = 64  # Groups judged at a time: 20 us for each with the largest number of pins.
 _NONE, _ALL, _SOME = 0, 1, 2
 
 
 class Pinning:
-    """Pins and unpins ``residents`` by ``pins``."""
+    """Pins and unpins pages of ``residents``, as ``pins`` says."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Pinning:
     def of_rows(self, index: int, rows: Rows, names: list[GroupName]) -> NDArray[np.bool_]:
         """Return which pages that an earlier process left in tier ``index`` to pin: bool[n].
 
-        Where that depends on the key they are pinned until ``renew`` has read it.
+        A page whose key would decide is pinned until ``renew`` has read the key.
         """
         if not self._pins.any:
             return np.zeros(len(rows), dtype=np.bool_)
@@ -59,7 +59,7 @@ class Pinning:
         return fits
 
     async def renew(self) -> None:
-        """Pin and unpin resident pages by ``pins``; repeat while pins change meanwhile."""
+        """Pin and unpin resident pages, as ``pins`` says; repeat if pins change meanwhile."""
         while not await self._renew(self._pins.version):
             pass
 
@@ -72,11 +72,11 @@ class Pinning:
             self._verdicts(names[start : start + _GROUPS])
             await asyncio.sleep(0)
         ready = table.ready()
-        # The generations of now: while keys are read a slot may get another page.
+        # The generations at this moment: while keys are read a slot may get another page.
         generations = table.generation[ready]
         verdicts = self._verdicts(self._groups.names)[table.group[ready]]
         pinned = table.pinned[ready]
-        # Unpin before pinning: the bytes that become free may then be pinned.
+        # Unpin before pinning: pins may then take the bytes that become free.
         free, hold = (verdicts == _NONE) & pinned, (verdicts == _ALL) & ~pinned
         if not await self._set(ready[free], generations[free], version, pinned=False):
             return False
@@ -92,7 +92,7 @@ class Pinning:
         return True
 
     async def _ask_some(self, slots: Slots, version: int) -> bool:
-        """Judge pages by their keys, again where a page moved to another tier meanwhile."""
+        """Judge pages by their keys; judge a page again if it moved to another tier meanwhile."""
         table = self._residents
         generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
         while generations:
@@ -115,7 +115,9 @@ class Pinning:
     async def _set(
         self, slots: Slots, generations: NDArray[np.integer[Any]], version: int, *, pinned: bool
     ) -> bool:
-        """Pin or unpin pages of these generations. Return False if pins have changed meanwhile."""
+        """Pin or unpin pages that still have these generations. Return False if pins have
+        changed meanwhile.
+        """
         table = self._residents
         for start in range(0, len(slots), _SLICE):
             if start:
@@ -134,7 +136,7 @@ class Pinning:
         return True
 
     def _verdicts(self, names: list[GroupName]) -> NDArray[np.int8]:
-        """Return for each group whether none, all or some of its pages are to be pinned."""
+        """Return for each group whether none, all or some of its pages must be pinned."""
         if self._judged_version != self._pins.version:
             self._judged, self._judged_version = {}, self._pins.version
         words, judged = {False: _NONE, True: _ALL, None: _SOME}, self._judged

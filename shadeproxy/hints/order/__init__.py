@@ -1,1 +1,1 @@
-"""Order: what samplers announce, how far each job is in it, and how far it keeps to it."""
+"""Order: what samplers announce, each job's place in its order, and how far its reads keep to it."""

@@ -1,6 +1,6 @@
 """Announcements as jobs sent them: ids by job, epoch and rank, checked and bounded.
 
-Laws: a refused announcement changes nothing; accepted arrays never change, so any thread may read them; the
+Laws: a refused announcement changes nothing. Accepted arrays never change, so any thread may read them. The
 total number of ids is bounded, because each takes up to 16 bytes here and in the order tracker.
 """
 
@@ -23,7 +23,9 @@ ByEpoch = dict[int, dict[int, OrderIds]]
 
 
 class Announcement(NamedTuple):
-    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: of their dataset."""
+    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: of the dataset that they
+    number.
+    """
 
     job: str
     epoch: int
@@ -54,8 +56,9 @@ class Announcements:
         return self._jobs.get(job, {}).get(epoch, {}).get(rank)
 
     def put(self, new: Announcement) -> None:
-        """Store ids; they replace all announced ids from their offset on. Raises InvalidRequest (the
-        offset leaves a gap), Conflict (too many ids or epochs).
+        """Store ids; they replace all announced ids from their offset on.
+
+        Raises InvalidRequest (the offset leaves a gap), Conflict (too many ids or epochs).
         """
         epochs = self._jobs.get(new.job, {})
         known = epochs.get(new.epoch, {}).get(new.rank)
@@ -82,7 +85,9 @@ class Announcements:
         self.total += more
 
     def drop(self, job: str, epoch: int | None = None, rank: int | None = None) -> list[tuple[int, int]]:
-        """Forget the job's announcements (of one epoch or rank). Return the (epoch, rank) of each."""
+        """Forget the job's announcements, or only those of one epoch or rank. Return (epoch,
+        rank) of each.
+        """
         epochs = self._jobs.get(job, {})
         gone = [
             (number, of)
@@ -108,7 +113,7 @@ class Announcements:
 
 
 def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: str) -> OrderIds:
-    """Return a read-only copy of ``ids`` as u32[k]. Raises InvalidRequest naming the first bad id."""
+    """Return a read-only copy of ``ids`` as u32[k]. Raises InvalidRequest that names the first bad id."""
     try:
         column = np.array(ids, dtype=np.int64 if isinstance(ids, list) else None)
     except OverflowError:
@@ -125,7 +130,7 @@ def check_order(ids: NDArray[np.integer] | list[int], count: int, *, dataset: st
 
 
 def unknown_order(job: str, epoch: int) -> UnknownName:
-    """Return the error for withdrawing an epoch that the job has not announced."""
+    """Return the error for a call that withdraws an epoch which the job has not announced."""
     return UnknownName(
         f"job {job!r} has announced no order of epoch {epoch}",
         hint=f"announced epochs are in GET /v1/jobs/{job}",

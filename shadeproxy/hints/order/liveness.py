@@ -1,8 +1,10 @@
-"""Liveness of a job: its order lapses for prefetching when it is silent for long, compared with its own pace.
+"""Liveness of a job: its order lapses for prefetching when the job is silent for long, compared with its own
+pace.
 
-Laws: no clock: times come in. A job may be silent for a few times its usual gap between two reads, at least
-for tens of seconds (a checkpoint), at most for minutes. Cheap signs of life count a bounded number of times:
-an announcement once between two reads, progress only where it is further than ever before.
+Laws: no clock: times are arguments. A job may be silent for a few times its usual gap between two reads, for
+tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
+bounded number of times: an announcement once between two reads, progress only if it is further than ever
+before.
 """
 
 import math
@@ -13,13 +15,13 @@ from shadeproxy.hints.jobs import Progress
 _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
-_START_S = 300.0  # time until the first read: indexing a dataset, compiling a model
-_SHORT_GAP_S = 1.0  # far below gaps that matter, so that a busy job costs almost nothing
-_HALF_LIFE_S = 60.0  # half-life of a gap: soon after a pause the limit is as short as before
+_START_S = 300.0  # Time until the first read: indexing a dataset, compiling a model.
+_SHORT_GAP_S = 1.0  # Far below the gaps that matter, so that a busy job costs almost nothing.
+_HALF_LIFE_S = 60.0  # Half-life of a gap: soon after a pause the limit is as short as before.
 
 
 class Silence(NamedTuple):
-    """Seconds since a job's last sign of life, and the limit at which its announced uses lapse."""
+    """Seconds since a job's last sign of life, and the limit at which its order lapses."""
 
     silent_s: float
     limit_s: float
@@ -30,19 +32,21 @@ class Silence(NamedTuple):
 
 
 class Liveness:
-    """Signs of life of one job. ``restored``: it announced before a restart, and has given no sign since."""
+    """Signs of life of one job. ``restored``: the job announced its order before a restart of the proxy, and
+    has given no sign since.
+    """
 
     def __init__(self, now_s: float, *, restored: bool = False) -> None:
         self.last_s = now_s
         self._waits = restored
-        self._began = restored  # no start-up grace: the job may have died with the restart
+        self._began = restored  # No time for a start: the job may have died with the restart.
         self._announced = not restored
         self._gap_s = 0.0
         self._gap_at_s = now_s
         self._furthest: dict[int, Progress] = {}
 
     def hear(self, now_s: float) -> None:
-        """Note a read of the job."""
+        """Note a read by the job."""
         gap_s = now_s - self.last_s
         if gap_s >= _SHORT_GAP_S and self._began and not self._waits:
             gap_s = min(gap_s, _LONGEST_S / _GAPS)
@@ -53,7 +57,9 @@ class Liveness:
         self._announced = False
 
     def announce(self, now_s: float, *, begins: bool) -> None:
-        """Note an announcement of the job. ``begins``: it begins again, and gets the limit of a start."""
+        """Note an announcement by the job. ``begins``: the job begins again, and gets the time
+        for a start.
+        """
         if self._announced:
             return
         self._announced = True
@@ -63,14 +69,14 @@ class Liveness:
         self._speak(now_s)
 
     def advance(self, rank: int, progress: Progress, now_s: float) -> None:
-        """Note a rank's reported position; only one further than before is a sign of life."""
+        """Note a rank's reported position. Only a position further than ever before is a sign of life."""
         before = self._furthest.get(rank)
         if before is None or progress > before:
             self._furthest[rank] = progress
             self.hear(now_s)
 
     def silence(self, now_s: float) -> Silence:
-        """Return the seconds of the job's silence, and the seconds it is allowed."""
+        """Return the seconds of the job's silence, and its limit."""
         silent_s = max(now_s - self.last_s, 0.0)
         if self._waits:
             return Silence(silent_s, 0.0)

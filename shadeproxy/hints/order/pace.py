@@ -1,7 +1,7 @@
 """The rate at which a job reads.
 
-Laws: no clock: times come in; a pause (an evaluation, a checkpoint) is no slow reading; an unmeasured rate is
-nan, never a guess. Liveness.py decides if the job still reads at all.
+Laws: no clock: times are arguments. A pause (an evaluation, a checkpoint) does not count as slow reading. An
+unmeasured rate is nan, never a guess. Liveness.py decides whether the job still reads at all.
 """
 
 import math
@@ -13,7 +13,7 @@ _PAUSE_GAPS = 8
 
 
 class JobPace:
-    """Reads of one job over time; ``now_s``: the time of its announcement."""
+    """The reads of one job over time. ``now_s``: the time of its announcement."""
 
     def __init__(self, now_s: float) -> None:
         self.last_s = now_s
@@ -24,7 +24,7 @@ class JobPace:
 
     @property
     def rate_per_s(self) -> float:
-        """Samples a second while the job reads; nan until measured."""
+        """Samples a second while the job reads; nan until it is measured."""
         return self._reads / self._busy_s if self._busy_s >= _SHORTEST_S else math.nan
 
     def note(self, reads: int, now_s: float) -> None:
@@ -35,7 +35,7 @@ class JobPace:
             self._began = True
             return
         if gap_s > max(_PAUSE_S, _PAUSE_GAPS * self._gap_s):
-            # A longer gap raises the limit for the next one: so a job that became slow is measured as slow.
+            # A longer gap raises the limit for the next gap. So a job that became slow is measured as slow.
             self._gap_s = max(2 * self._gap_s, gap_s / (2 * _PAUSE_GAPS))
             return
         if gap_s > 0:

@@ -1,1 +1,1 @@
-"""Reuse: read histories of pages, resident or not, and what they teach about the next read."""
+"""Reuse: read histories of pages, resident or not, and the next reads that follow from them."""

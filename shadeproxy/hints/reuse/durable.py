@@ -1,7 +1,7 @@
-"""Encoding of read histories and of what they taught, as blocks of bytes.
+"""Encodes read histories and the reuse learner's state as blocks of bytes.
 
-Laws: a block is little-endian columns in msgpack, with a version; a changed column needs a new one. A block
-that contradicts itself raises StateError. Numbers that are used as places are within their tables.
+Laws: a block is little-endian columns in msgpack, with a version; a changed column needs a new version. A
+block that contradicts itself raises StateError. Numbers that are used as places are within their tables.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,9 @@ _RESIDENTS = {"pages": "<u8", "last": "<f8", "gap": "<f4", "reads": "u1", "state
 
 
 class Head(NamedTuple):
-    """Whose histories follow. ``places``: of the ghosts. ``tick``: now. ``groups``: of pages, by number."""
+    """The first block: names the cache whose histories follow. ``places``: number of places for ghosts.
+    ``tick``: at the time of writing. ``groups``: names of prefix groups, by number.
+    """
 
     page_size: int
     places: int
@@ -77,7 +79,7 @@ def load_head(data: bytes) -> Head:
 
 
 def dump_learnt(learnt: LearnerState) -> bytes:
-    """Encode what a learner knows; in the thread that runs its refreshes."""
+    """Encode the state of a learner. Call it in the thread that runs the learner's refreshes."""
     sample, evidence = learnt.sample, learnt.evidence.sum(learnt.fresh)
     columns = (
         _pack(sample._asdict(), _SAMPLE)
@@ -91,7 +93,7 @@ def dump_learnt(learnt: LearnerState) -> bytes:
 
 
 def load_learnt(data: bytes, groups: int) -> LearnerState:
-    """Decode what a learner knew, of so many groups. Raises StateError."""
+    """Decode the state of a learner. ``groups``: the number of its prefix groups. Raises StateError."""
     block = _decode(data, "learnt")
     prefixes, halvings = int(_number(block, "prefixes")), int(_number(block, "halvings"))
     _require(1 <= prefixes <= MOST_PREFIXES and 0 <= halvings <= 64)
@@ -128,7 +130,7 @@ def load_learnt(data: bytes, groups: int) -> LearnerState:
 
 
 def dump_ghosts(start: int, ghosts: StoredGhosts, tick: float, longest_idle: int) -> bytes:
-    """Encode the ghosts of places from ``start`` on that were read in the last ticks."""
+    """Encode ``ghosts``, from place ``start`` on, if they were read in the last ``longest_idle`` ticks."""
     idle = np.uint32(int(tick) & 0xFFFFFFFF) - ghosts.last
     kept = (ghosts.tag != 0) & (idle <= longest_idle)
     columns = _pack({name: column[kept] for name, column in ghosts._asdict().items()}, _GHOSTS)
@@ -146,9 +148,10 @@ def dump_residents(residents: ResidentColumns) -> bytes:
 
 
 def load_histories(data: bytes, ghosts: Ghosts, *, fits: bool) -> None:
-    """Put the histories of a block among the ghosts; all ghosts come before all residents.
+    """Put the histories of a block among the ghosts. All blocks of ghosts come before all blocks of
+    residents.
 
-    ``fits``: the stored ghosts had as many places; else they are passed over. Raises StateError.
+    ``fits``: the stored table had as many places; if not, stored ghosts are skipped. Raises StateError.
     """
     block = _decode(data)
     if block.kind == "residents":
@@ -211,7 +214,9 @@ def _pack(columns: Mapping[str, NDArray[Any]], types: Mapping[str, str]) -> dict
 
 
 def _unpack(block: _Block, types: Mapping[str, str], count: int | None = None) -> tuple[Columns, int]:
-    """Return the columns of these types, and their common length, which is ``count`` if that is given."""
+    """Return the columns of these types, and their common length, which must be ``count`` if
+    that is given.
+    """
     found: Columns = {}
     for name, kind in types.items():
         data, item = block.columns.get(name), np.dtype(kind)
@@ -223,7 +228,7 @@ def _unpack(block: _Block, types: Mapping[str, str], count: int | None = None) -
 
 
 def _whole(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a column of small integers as one of places; others as they are."""
+    """Return a column of small integers as one of int64; return other columns as they are."""
     return column.astype(np.intp) if column.dtype.kind == "u" and column.dtype.itemsize < 8 else column
 
 

@@ -1,8 +1,8 @@
 """Learns from reads how soon pages are read again, for pages of which nothing is announced.
 
-Laws: plain defs and no clock; time is ticks. Reads of a sample become evidence at once. Now and then
-``Refresh.run`` makes a new table to rank pages by, in any thread; while it runs the loop leaves its evidence
-alone.
+Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
+then ``Refresh.run`` makes a new table to rank pages by, in any thread; while it runs, the event loop does not
+touch its evidence.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
 MOST_PREFIXES = 64
-_LEAST_READS = 1024  # of a group, and of all others, before it becomes a prefix
+# Reads that a group needs, and all other groups together, before the group becomes a prefix of its own.
+_LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-_REFRESH_SHARE = 64  # a change of phase costs some of these shares of the cache
+# 1 / n of the cache's pages in reads until the next table: a change of phase takes some of these to show.
+_REFRESH_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """A new table to be made: call ``run`` in any thread, and pass its result to ``finish``."""
+    """The making of a new table: call ``run`` in any thread, and pass its result to ``finish``."""
 
     evidence: Evidence
     fresh: Evidence
@@ -39,8 +41,8 @@ class Refresh:
 
 
 class LearnerState(NamedTuple):
-    """What a learner knows, at rest. prefix_of, group_reads: by group. ``evidence`` and ``fresh`` may be in
-    use by a refresh, until the thread that runs it is free.
+    """The state of a learner, to be stored. prefix_of, group_reads: by group. A refresh may use ``evidence``
+    and ``fresh`` until its thread is free.
     """
 
     sample: SampleState
@@ -51,7 +53,7 @@ class LearnerState(NamedTuple):
 
 
 class ReuseLearner:
-    """LearnerState reuse. ``seed``: of the sample, secret."""
+    """Learns how soon pages are read again. ``seed``: secret seed of the reuse sample."""
 
     def __init__(self, seed: int) -> None:
         self._sample = ReuseSample(seed)
@@ -66,9 +68,9 @@ class ReuseLearner:
     def observe(
         self, pages: Hashes, groups: NDArray[np.integer], ticks: Column, lasts: Column | None = None
     ) -> None:
-        """Take in reads that no hint explains, oldest first; all columns of shape (n,).
+        """Add reads that no hint explains, oldest first; all columns of shape (n,).
 
-        ``lasts``: ticks of the latest read of each page, where several count as one.
+        ``lasts``: tick of the latest read of each page, if several reads count as one.
         """
         of = groups.astype(np.intp)
         self._make_room(int(of.max(initial=0)))
@@ -81,12 +83,12 @@ class ReuseLearner:
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
-        """Take in pages that an earlier process read, so that it is seen when they are not read again."""
+        """Add pages that an earlier process read, to learn also from those that are not read again."""
         self._make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
     def prefixes(self, groups: NDArray[np.integer]) -> Index:
-        """Return the prefix that pages of each group count to: 0 for all but those read often."""
+        """Return the prefix to which pages of each group count: 0 for all groups but those read often."""
         self._make_room(int(groups.max(initial=0)))
         return self._prefix_of.take(groups)
 
@@ -107,11 +109,14 @@ class ReuseLearner:
         return tick >= self._due_tick and not self._refreshing
 
     def put_off(self, reads: int) -> None:
-        """Let the table serve for so many reads since it was made, if that is longer than it would."""
+        """Delay the next table until ``reads`` reads after the present one, if that is later than planned."""
         self._due_tick = max(self._due_tick, self._made_tick + reads)
 
     def begin(self, tick: float, pages: int) -> Refresh:
-        """Return the table to be made; one at a time. ``pages``: resident ones."""
+        """Begin the refresh that makes the next table, and return it; only one runs at a time.
+
+        ``tick``: now. ``pages``: number of resident pages.
+        """
         self._made_tick = tick
         self._due_tick = tick + max(_LEAST_REFRESH, pages / _REFRESH_SHARE)
         self._refreshing = True
@@ -123,28 +128,30 @@ class ReuseLearner:
         return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self.hazards)
 
     def finish(self, hazards: Hazards) -> None:
-        """Put a table to use."""
+        """Use a new table."""
         self.hazards = hazards
         self._refreshing = False
 
     def fail(self) -> None:
-        """Go on with the present table, and without the evidence that a failed refresh left half changed."""
+        """Keep the present table, and drop the evidence that a failed refresh left half changed."""
         self._evidence = Evidence.empty(self._prefixes)
         self._refreshing = False
 
     @property
     def sampled(self) -> int:
-        """Number of pages whose reads teach."""
+        """Number of pages in the reuse sample."""
         return len(self._sample)
 
     def learnt(self, groups: int) -> LearnerState:
-        """Return what was learnt of so many groups; the evidence is in use, see ``LearnerState``."""
+        """Return the state for ``groups`` groups. Its evidence is in use, see ``LearnerState``."""
         self._make_room(groups)
         prefix_of, group_reads = self._prefix_of[:groups].copy(), self._group_reads[:groups].copy()
         return LearnerState(self._sample.state(), self._evidence, self._fresh, prefix_of, group_reads)
 
     def restore(self, learnt: LearnerState, groups: Index, tick: float) -> None:
-        """Go on from what an earlier learner knew at ``tick``. groups: the numbers of its groups here."""
+        """Continue from the state of an earlier learner at ``tick``. groups: the present numbers of its
+        groups.
+        """
         self._make_room(int(groups.max(initial=0)))
         self._prefix_of[groups], self._group_reads[groups] = learnt.prefix_of, learnt.group_reads
         sample = learnt.sample

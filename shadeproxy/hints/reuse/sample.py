@@ -1,9 +1,9 @@
-"""The sample: pages whose reads teach the hazards, each with a history of its own.
+"""The reuse sample: pages whose reads teach the hazards, each with a history of its own.
 
-Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. The
-histories are kept apart from those of the ghosts: only pages that came back would be found there, and hazards
-would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages; when they become more, half of
-them leave, by their hash.
+Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. Their
+histories are kept apart from the ghosts: among the ghosts only pages that came back would be found, and
+hazards would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages. When there are more,
+half of them leave, chosen by their hash.
 """
 
 from typing import NamedTuple, Self, cast
@@ -25,8 +25,8 @@ Hashes = NDArray[np.uint64]
 
 
 class Reads(NamedTuple):
-    """Reads that nothing explains, oldest first; columns of shape (n,). ``lasts``: ticks of the latest read
-    of each page, where several in quick succession count as one.
+    """Reads that no hint explains, oldest first; columns of shape (n,). ``lasts``: tick of the latest read of
+    each page, if several reads in quick succession count as one.
     """
 
     pages: Hashes
@@ -36,7 +36,9 @@ class Reads(NamedTuple):
 
 
 class SampleState(NamedTuple):
-    """A sample at rest. ``pages``: their mixed hashes; all columns of shape (n,), as in ``ReuseSample``."""
+    """The state of a sample, to be stored. ``pages``: their mixed hashes; all columns of shape (n,), as in
+    ``ReuseSample``.
+    """
 
     seed: int
     below: int
@@ -50,13 +52,13 @@ class SampleState(NamedTuple):
 
 
 class ReuseSample:
-    """The sampled pages. ``seed``: secret, 64 bits. ``most``: of them at once."""
+    """The sampled pages. ``seed``: secret, 64 bits. ``most``: largest number of pages."""
 
     def __init__(self, seed: int, *, most: int = MOST) -> None:
         self._seed = np.uint64(seed & _ALL)
         self._most = most
         self._below = 1 << 64
-        self._at: dict[int, int] = {}  # place by mixed hash
+        self._at: dict[int, int] = {}  # By mixed hash of a page: its place in the columns.
         self._groups: Index = np.zeros(most, dtype=np.intp)
         self._states: Index = np.zeros(most, dtype=np.intp)
         self._reads: Index = np.zeros(most, dtype=np.intp)
@@ -67,7 +69,7 @@ class ReuseSample:
         return len(self._at)
 
     def state(self) -> SampleState:
-        """Return a copy of all that the sample knows."""
+        """Return a copy of the state of the sample."""
         count = len(self._at)
         pages = np.fromiter(self._at, np.uint64, count)
         groups, states, reads = self._groups[:count], self._states[:count], self._reads[:count]
@@ -77,7 +79,7 @@ class ReuseSample:
 
     @classmethod
     def restored(cls, state: SampleState) -> Self:
-        """Return the sample that was in this state."""
+        """Return a sample with this state."""
         sample, count = cls(state.seed), len(state.pages)
         sample._below = state.below
         sample._at = {page: place for place, page in enumerate(state.pages.tolist())}
@@ -86,8 +88,9 @@ class ReuseSample:
         return sample
 
     def observe(self, reads: Reads, evidence: Evidence, hazards: Hazards, prefix_of: Index) -> None:
-        """Add the evidence of reads. ``prefix_of``: by group."""
-        found: list[tuple[int, int, float, float]] = []  # group, state, and ages since when and until when
+        """Add the evidence of reads. ``prefix_of``: the prefix of each group."""
+        # Group, state, and the ages between which the page was not read.
+        found: list[tuple[int, int, float, float]] = []
         at, group_of, state = self._at, self._groups.data, self._states.data
         last, gap, seen = (cast("memoryview[float]", one.data) for one in (self._last, self._gap, self._seen))
         counts = self._reads.data
@@ -113,7 +116,9 @@ class ReuseSample:
             evidence.meet(waits.prefixes, states, until)
 
     def enter(self, pages: Hashes, groups: Index, histories: Histories, tick: float) -> None:
-        """Let pages of which something is known wait here too, from ``tick`` on."""
+        """Add pages with known histories: from ``tick`` on they wait for their next read, like all sampled
+        pages.
+        """
         mixed = self._mix(pages)
         for number in np.flatnonzero(mixed < self._below if self._below < _ALL else mixed >= 0).tolist():
             page, last, gap, reads, state = mixed.item(number), *(one.item(number) for one in histories)
@@ -124,9 +129,10 @@ class ReuseSample:
                     self._seen[place] = tick - last
 
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
-        """Return the ticks that sampled pages have waited since evidence of them was last taken.
+        """Return the ticks that sampled pages have waited since their waits were last counted.
 
-        So silence teaches while it lasts. Pages that have waited for longer than the table reaches leave.
+        So a page that is not read teaches while it waits. Pages that have waited for longer than the table
+        reaches leave.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)

@@ -1,8 +1,8 @@
-"""The ObjectMeta of a file: ETag from stat, headers from one extended attribute.
+"""The ObjectMeta of a file: ETag from stat, header fields from one extended attribute.
 
 The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1": the dash tells clients that it is not
-an MD5 of the body. HEAD, GET, PUT and listings give the same one. It misses one change: a file rewritten in
-place with equal size within one tick of the file system's clock. Renaming into place is always seen.
+an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. It misses one change: a file rewritten in
+place with equal size within one tick of the file system's clock. Renaming into place is always noticed.
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.
@@ -31,25 +31,25 @@ def etag_of(found: os.stat_result) -> str:
 
 
 def marker_etag(found: os.stat_result) -> str:
-    """Return the ETag of a directory marker: its body is always empty, so time and size do not count."""
+    """Return the ETag of a directory marker. Its body is always empty, so its time and size are left out."""
     return f'"{xxhash.xxh3_128_hexdigest(b"marker-%d" % found.st_ino)}-1"'
 
 
 def meta_of_file(target: int | str, key: str, found: os.stat_result) -> ObjectMeta:
-    """Return the metadata of an open file or a path (blocking)."""
+    """Return the metadata of an open file, or of a path (blocking)."""
     kept = read_headers(target) or ()
     return ObjectMeta(etag_of(found), found.st_size, describe(kept, key, found))
 
 
 def describe(kept: Headers, key: str, found: os.stat_result) -> Headers:
-    """Return stored headers, completed with Content-Type (by the name) and Last-Modified."""
+    """Return stored header fields, completed with Content-Type (from the name) and Last-Modified."""
     has_type = any(name == "Content-Type" for name, _ in kept)
     typed = kept if has_type else (("Content-Type", guess_type(key)), *kept)
     return (*typed, ("Last-Modified", formatdate(found.st_mtime, usegmt=True)))
 
 
 def read_headers(target: int | str) -> Headers | None:
-    """Return the stored headers, None if there are none (blocking). Raises OSError."""
+    """Return the stored header fields; None if there are none (blocking). Raises OSError."""
     try:
         raw = os.getxattr(target, ATTRIBUTE)
     except OSError as error:
@@ -77,12 +77,14 @@ def write_headers(target: int | str, headers: Headers) -> None:
 
 
 def worth_keeping(headers: Headers, key: str) -> Headers:
-    """Return the headers that ``describe`` would not add by itself; often none, so no attribute is needed."""
+    """Return the header fields that ``describe`` would not add by itself. There are often none, and then no
+    attribute is needed.
+    """
     return tuple(pair for pair in headers if pair != ("Content-Type", guess_type(key)))
 
 
 def guess_type(key: str) -> str:
-    """Return the Content-Type of the name's extension (blocking at first: reads the MIME tables)."""
+    """Return the Content-Type for the name's extension. The first call blocks: it reads the MIME tables."""
     return _type_of_extension(os.path.splitext(key)[1].lower())
 
 

@@ -1,6 +1,6 @@
-"""Directory markers: the zero-byte object "a/" is the directory "a" with our extended attribute.
+"""Directory markers: the zero-byte object "a/" is the directory "a" with an extended attribute of the proxy.
 
-A directory without the attribute is no object: it only exists for the keys below it.
+A directory without the attribute is not an object: it only exists for the keys below it.
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.

@@ -1,7 +1,8 @@
-"""Mapping between keys and paths: no key leads out of its bucket, and two keys never share a file.
+"""Maps keys to paths and back: no key leads out of its bucket, and two keys never share a file.
 
-A key with an empty, "." or ".." segment, a NUL or a lone surrogate cannot be a path: reading it is 404 as for
-any key that does not exist, writing it is InvalidRequest. "a/" names the directory "a" itself (marker.py).
+A key with an empty, "." or ".." segment, a NUL or a lone surrogate cannot be a path. Reading it is 404, as
+for any key that does not exist; writing it is InvalidRequest. "a/" names the directory "a" itself
+(marker.py).
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.
@@ -20,7 +21,7 @@ _DOTS = {"", ".", ".."}
 
 
 class Place(NamedTuple):
-    """Position of an object: ``path`` absolute, ``is_marker`` for keys that end with "/"."""
+    """The path of an object. ``path``: absolute. ``is_marker``: True for keys that end with "/"."""
 
     path: str
     is_marker: bool
@@ -66,7 +67,7 @@ class Tree:
         return place
 
     def find(self, ref: ObjectRef) -> Place | None:
-        """Return the place of ``ref``, None for a key that cannot be a path."""
+        """Return the place of ``ref``; None for a key that cannot be a path."""
         key = ref.key.removesuffix("/")
         if not all(_is_segment(segment) for segment in key.split("/")):
             return None
@@ -78,7 +79,7 @@ def _is_segment(segment: str) -> bool:
 
 
 def is_utf8(name: str) -> bool:
-    """Return whether a file name can be part of a key; other octets show as lone surrogates."""
+    """Return whether a file name can be part of a key. Octets that are not UTF-8 show as lone surrogates."""
     if name.isascii():
         return True
     try:

@@ -31,11 +31,11 @@ class FilePool:
         self._closed = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``, run in a thread; it must translate its own OSErrors."""
+        """Return the result of ``call``, which runs in a thread and must translate its own OSErrors."""
         return await self._start(call)
 
     async def acquire(self, call: Callable[[], C]) -> C:
-        """Run a call that opens something; if the waiter is cancelled, the result is closed again."""
+        """Run a call that opens something. If its caller is cancelled, the result is closed."""
         future = self._start(call)
         try:
             return await asyncio.shield(future)
@@ -44,7 +44,7 @@ class FilePool:
             raise
 
     def dispose(self, resource: Closeable) -> None:
-        """Close ``resource`` in a thread, after the calls on it that run now, without waiting for that."""
+        """Close ``resource`` in a thread, after its running calls. Do not wait for that."""
         if self._closed:
             resource.close()
         else:

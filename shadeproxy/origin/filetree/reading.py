@@ -1,7 +1,8 @@
-"""One open file of one version: reads bytes of that version or raises, never a mix.
+"""One open file of one version: reads bytes of that version or raises, but never mixes versions.
 
-A file replaced by rename keeps its old inode open, so the old version is read to its end. fstat reveals a
-file rewritten in place: each piece is checked after it was read and before it is handed out.
+If a file is replaced by rename, the open old inode stays, so the old version is read to its end. fstat
+reveals a file that is rewritten in place: each piece is checked after it was read and before it is handed
+out.
 """
 
 import os
@@ -19,7 +20,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class OpenFile:
-    """A file descriptor with its version. All methods block; the lock keeps ``close`` behind a read."""
+    """An open file and its version. All methods block. A lock makes ``close`` wait for a read."""
 
     def __init__(self, path: str, ref: ObjectRef) -> None:
         self._ref = ref

@@ -1,6 +1,6 @@
-"""Lazy listing of a tree in UTF-8 order of whole keys: only directories that can hold results are read.
+"""Lazy listing of a tree in UTF-8 order of whole keys. Only directories that can hold results are read.
 
-A directory sorts as "name/", in the order of its keys ("a-b" < "a/x" < "a0"), and code-point order of str is
+A directory sorts as "name/", in the order of its keys ("a-b" < "a/x" < "a0"). The code-point order of str is
 UTF-8 order. A big directory is read and sorted once while a client pages through it.
 """
 
@@ -22,8 +22,8 @@ from shadeproxy.origin.filetree.paths import HIDDEN, is_utf8
 from shadeproxy.origin.s3ops.answers import iso_date
 
 _WORTH_KEEPING = 1000
-# A directory changed twice within one tick keeps its mtime, so a listing of a younger directory is not
-# reused.
+# If a directory changes twice within one tick, its mtime stays. So a listing of a directory that changed in
+# these last nanoseconds is not reused.
 _SETTLED_NS = 2_000_000_000
 
 
@@ -35,7 +35,7 @@ class _Names:
 
 
 class Scanner:
-    """Lists one tree. Blocking; safe in several threads (the kept listing is replaced as a whole)."""
+    """Lists one tree. Blocking; safe in several threads (the remembered listing is replaced as a whole)."""
 
     def __init__(self) -> None:
         self._kept: _Names | None = None
@@ -76,7 +76,7 @@ class Scanner:
                 return
 
     def _names(self, path: str) -> list[str]:
-        """Return the sorted names in a directory, directories with "/" at their end; [] if it is gone."""
+        """Return the sorted names in a directory, with "/" after directories; [] if the directory is gone."""
         try:
             found = os.stat(path)
             version = (found.st_mtime_ns, found.st_ino)
@@ -93,7 +93,9 @@ class Scanner:
 
 
 def _segment(key: str, base: str) -> str:
-    """Return the name in directory ``base`` on the way to ``key``: no smaller name leads to a greater key."""
+    """Return the name in directory ``base`` on the way to ``key``. No smaller name leads to a key greater
+    than ``key``.
+    """
     return key[len(base) :].partition("/")[0] if key.startswith(base) else ""
 
 
@@ -105,7 +107,7 @@ def _listed_name(entry: "os.DirEntry[str]") -> str:
     if entry.is_symlink():
         parent = os.path.realpath(os.path.dirname(entry.path))
         if f"{parent}/".startswith(f"{os.path.realpath(entry.path)}/"):
-            return ""  # a link to one of its own parents: the walk would never end
+            return ""  # A link to one of its own parents: following it would never end.
     return f"{entry.name}/"
 
 
@@ -113,7 +115,7 @@ def _file_entry(path: str, key: str) -> ListEntry | None:
     try:
         found = os.stat(path)
     except OSError:
-        return None  # removed meanwhile, or a link to nothing
+        return None  # It was removed meanwhile, or it is a link to nothing.
     if not stat.S_ISREG(found.st_mode):
         return None
     return ListEntry(key, found.st_size, etag_of(found), iso_date(found.st_mtime))

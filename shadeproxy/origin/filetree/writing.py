@@ -1,4 +1,4 @@
-"""Writing: a temporary file in the bucket's hidden directory, renamed into place.
+"""Writes objects: a temporary file in the bucket's hidden directory, renamed into place.
 
 Readers never see a half-written object. There is no fsync: after a power cut a new object may be missing or
 empty, as with any file copied into the directory. The modification time is set from the nanosecond clock
@@ -27,7 +27,7 @@ _ABANDONED_S = 24 * 3600.0
 
 
 class FileDraft:
-    """A Draft over a temporary file; small objects need one thread hop in all."""
+    """A Draft over a temporary file. A small object needs one hop to a thread in all."""
 
     def __init__(self, pool: FilePool, target: "Target") -> None:
         self._pool = pool
@@ -45,7 +45,7 @@ class FileDraft:
 
 
 class Target:
-    """The blocking half of a draft. ``publishing`` serialises check and rename within this process."""
+    """The blocking part of a draft. ``publishing``: lock around check and rename within this process."""
 
     def __init__(self, tree: Tree, ref: ObjectRef, publishing: threading.Lock) -> None:
         self._tree = tree
@@ -153,7 +153,9 @@ def sweep_abandoned(bucket_path: str) -> None:
 
 
 def remove(place: Place, bucket_path: str) -> None:
-    """Remove an object and the directories that this leaves empty (blocking). Missing is no error."""
+    """Remove an object, and the directories that this leaves empty (blocking). A missing object is not an
+    error.
+    """
     try:
         if place.is_marker:
             marker.remove(place.path)

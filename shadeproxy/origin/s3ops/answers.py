@@ -1,4 +1,4 @@
-"""S3 answers as ForwardResponses: XML documents, errors, empty ones; and XML bodies of requests.
+"""Makes S3 answers: XML documents, errors, empty answers. Also parses XML bodies of requests.
 
 Source: "Error responses" and the response syntax of each operation in the S3 API reference.
 """
@@ -24,18 +24,18 @@ _NOT_IN_XML = re.compile("[\r\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff
 
 
 def element(name: str, *content: str) -> str:
-    """Return an element around XML ``content`` (see ``text`` for character data)."""
+    """Return an element with XML ``content`` (for character data see ``text``)."""
     return f"<{name}>{''.join(content)}</{name}>"
 
 
 def text(name: str, value: object) -> str:
-    """Return an element around escaped character data; control characters as references."""
+    """Return an element with escaped character data. Control characters become references."""
     escaped = html.escape(str(value), quote=False)
     return f"<{name}>{_NOT_IN_XML.sub(lambda found: f'&#{ord(found[0])};', escaped)}</{name}>"
 
 
 def iso_date(unix_s: float) -> str:
-    """Return the date form of S3's XML: 2009-10-12T17:50:30.000Z."""
+    """Return a date as S3 writes it in XML: 2009-10-12T17:50:30.000Z."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
@@ -45,7 +45,9 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 
 def empty(status: int, *headers: tuple[str, str]) -> ForwardResponse:
-    """Return an answer without body; Content-Length only where HTTP allows it (RFC 9110 section 8.6)."""
+    """Return an answer without body. It has a Content-Length only if HTTP allows that (RFC 9110
+    section 8.6).
+    """
     length = () if status in {204, 304} else (("Content-Length", "0"),)
     return ForwardResponse(status, (*headers, *length), _once(b""))
 
@@ -59,7 +61,7 @@ def document(
 
 
 def error(answer: OriginAnswer, request: ForwardRequest) -> ForwardResponse:
-    """Return an error as S3 shows it; without body for HEAD and 304."""
+    """Return an error as S3 sends it; without body for HEAD and 304."""
     if answer.status == 304:
         return empty(304, *answer.headers)
     xml = '<?xml version="1.0" encoding="UTF-8"?>\n' + element(

@@ -16,7 +16,7 @@ _NOT_VALUES = {"x-amz-checksum-mode", "x-amz-checksum-algorithm", "x-amz-checksu
 
 
 class Promises:
-    """The promises of one request; call ``update`` with each chunk, then ``check``."""
+    """The promises of one request about its body. Call ``update`` with each chunk, then ``check``."""
 
     def __init__(self, request: ForwardRequest) -> None:
         self._length = request.content_length
@@ -46,7 +46,9 @@ class Promises:
             digest.update(chunk)
 
     def check(self) -> None:
-        """Raise OriginAnswer 400 if broken: IncompleteBody, BadDigest, XAmzContentSHA256Mismatch."""
+        """Raise OriginAnswer 400 for a broken promise: IncompleteBody, BadDigest,
+        XAmzContentSHA256Mismatch.
+        """
         if self._length is not None and self._length != self._received_bytes:
             raise OriginAnswer(
                 400, "IncompleteBody", f"{self._length} bytes were announced, {self._received_bytes} came."
@@ -55,7 +57,7 @@ class Promises:
             if digest.digest() != expected:
                 raise OriginAnswer(400, code, "The checksum you specified did not match what we received.")
         if self._trailers is not None:
-            # The sender of the body, in this process, has computed these from it.
+            # This process sends the body, and has computed these values from it.
             values = self._trailers.values()
             self.echo = (*self.echo, *((name, values[name]) for name in self._trailers.names))
 

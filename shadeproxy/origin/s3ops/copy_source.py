@@ -1,4 +1,4 @@
-"""Parsing of x-amz-copy-source and x-amz-copy-source-range."""
+"""Parses x-amz-copy-source and x-amz-copy-source-range."""
 
 import re
 from urllib.parse import unquote
@@ -27,7 +27,7 @@ def parse_copy_source(request: ForwardRequest) -> ObjectRef:
 
 
 def parse_copy_range(request: ForwardRequest, size_bytes: int) -> Span:
-    """Return the span of x-amz-copy-source-range; the whole source without it."""
+    """Return the span of x-amz-copy-source-range; if the field is missing, the whole source."""
     raw = header(request, "x-amz-copy-source-range")
     if raw is None:
         return Span(0, size_bytes)

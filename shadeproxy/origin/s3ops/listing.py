@@ -35,7 +35,7 @@ class Listing:
 
 
 async def list_v1(store: Store, request: ForwardRequest) -> ForwardResponse:
-    """Answer ListObjects. NextMarker comes with a delimiter only, as the API page says."""
+    """Answer ListObjects. There is a NextMarker only with a delimiter, as the API page says."""
     query = parse_query(request.raw_query)
     marker = query.get("marker", "")
     listing = await _collect(store, request.ref.bucket, query, marker)
@@ -70,7 +70,8 @@ async def _collect(store: Store, bucket: str, query: dict[str, str], last: str) 
     listing = Listing(last=last)
     is_common = delimiter and last.endswith(delimiter) and last.startswith(prefix) and len(last) > len(prefix)
     after = last + _LAST_CHARACTER if is_common else last
-    # After a common prefix the rest of a batch is wasted: start small, grow while no prefix comes.
+    # After a common prefix the rest of a batch is wasted: start with a small batch, and grow while no prefix
+    # comes.
     batch = _SMALL_BATCH if delimiter else max_keys + 1
     while True:
         page = await store.scan(bucket, prefix, after, batch)

@@ -1,4 +1,4 @@
-"""The headers of a write that belong to the object, and the options that this origin must refuse."""
+"""The header fields of a write that belong to the object, and the options that this origin must refuse."""
 
 from shadeproxy.core.errors import NotSupported, OriginAnswer
 from shadeproxy.core.types import Headers
@@ -27,7 +27,7 @@ _REFUSED = {"x-amz-tagging", "x-amz-website-redirect-location", "x-amz-write-off
 
 
 def kept_headers(headers: Headers) -> Headers:
-    """Return content fields and user metadata of a write, with S3's spelling of the names.
+    """Return content fields and user metadata of a write, with names as S3 spells them.
 
     Raises NotSupported for options that change what is stored, OriginAnswer 400 MetadataTooLarge.
     """

@@ -42,7 +42,9 @@ _OVERRIDES = {
 
 @asynccontextmanager
 async def get_object(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Answer GetObject or HeadObject: one range or part number, preconditions; a HEAD has no chunks."""
+    """Answer GetObject or HeadObject, with one range or part number and preconditions. The answer to a HEAD
+    has no chunks.
+    """
     async with store.read(request.ref) as stored:
         meta = stored.meta
         conditions = _conditions(request)
@@ -158,7 +160,7 @@ async def copy_object(store: Store, request: ForwardRequest) -> ForwardResponse:
 
 
 async def copy_span(stored: Stored, draft: Draft, span: Span) -> None:
-    """Append ``span`` of an opened version to ``draft``."""
+    """Append ``span`` of the opened version ``stored`` to ``draft``."""
     async with aclosing(stored.chunks(span)) as chunks:
         async for chunk in chunks:
             await draft.write(chunk)
@@ -172,7 +174,9 @@ def copy_result(meta: ObjectMeta) -> list[str]:
 
 
 def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
-    """Raise OriginAnswer 412, even where a GET would answer 304 (CopyObject API page)."""
+    """Raise OriginAnswer 412 if a condition fails, also where a GET would answer 304
+    (CopyObject API page).
+    """
     prefix = "x-amz-copy-source-if-"
     conditions = Conditions(
         if_match=header(request, prefix + "match"),
@@ -185,7 +189,7 @@ def check_copy_conditions(request: ForwardRequest, meta: ObjectMeta) -> None:
 
 
 def write_condition(request: ForwardRequest) -> WriteCondition:
-    """Return If-Match and If-None-Match of a write; S3 knows only ``*`` for the latter."""
+    """Return the condition of a write, from If-Match and If-None-Match; of the latter S3 knows only ``*``."""
     if_none_match = header(request, "if-none-match")
     if if_none_match not in {None, "*"}:
         raise NotSupported('If-None-Match of a write must be "*"')
@@ -210,9 +214,10 @@ def _resolve(wanted: RangeSpec, size_bytes: int) -> Span:
 
 
 def _part(query: dict[str, str], wanted: RangeSpec | None, size_bytes: int) -> RangeSpec | None:
-    """Return the range of a part number. A store keeps no parts, so every object has one, as S3 says of
-    objects that were put whole. An empty object is answered without a range: CRT clients ask for it in this
-    way.
+    """Return the range of a part number.
+
+    A store keeps no parts, so every object has one part, as S3 says of objects that were put whole. For an
+    empty object there is no range: CRT clients ask for it by a part number.
     """
     if wanted is not None:
         raise OriginAnswer(

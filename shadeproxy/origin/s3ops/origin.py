@@ -12,14 +12,14 @@ from shadeproxy.origin.s3ops.store import RESERVED, Store, no_such_key
 
 
 class StoreOrigin:
-    """An Origin over ``store``; ``described`` names it in ``probe``."""
+    """An Origin over ``store``. ``described``: how ``probe`` names it."""
 
     def __init__(self, store: Store, *, described: str) -> None:
         self.store = store
         self._described = described
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
-        del upstream  # a plain store has no accounts: only the listener's rights apply
+        del upstream  # A plain store has no accounts, so only the listener's rights apply.
         _refuse_reserved(ref)
         return await self.store.stat(ref)
 

@@ -8,7 +8,7 @@ from shadeproxy.origin.base import ForwardRequest
 
 
 def parse_query(raw_query: str) -> dict[str, str]:
-    """Return decoded parameters; the first of a repeated name counts, as in S3.
+    """Return decoded parameters. If a name is repeated, the first counts, as in S3.
 
     Raises InvalidRequest for octets that are not UTF-8.
     """
@@ -33,7 +33,7 @@ def header(request: ForwardRequest, name: str) -> str | None:
 
 
 def bounded_int(parameters: dict[str, str], name: str, default: int, *, low: int = 0, high: int) -> int:
-    """Return a decimal parameter, cut to ``high``. Raises OriginAnswer 400 InvalidArgument."""
+    """Return a decimal parameter, at most ``high``. Raises OriginAnswer 400 InvalidArgument."""
     raw = parameters.get(name, "")
     if not raw:
         return default
@@ -51,5 +51,5 @@ def url_encoder(parameters: dict[str, str]) -> tuple[str | None, bool]:
 
 
 def encode_key(key: str, *, encode: bool) -> str:
-    """Return a key for a listing; as in S3, "/" and unreserved characters stay."""
+    """Return a key as a listing shows it. If it is encoded, "/" and unreserved characters stay, as in S3."""
     return quote(key, safe="/-_.~*") if encode else key

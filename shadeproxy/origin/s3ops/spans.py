@@ -7,7 +7,7 @@ from shadeproxy.core.types import ObjectMeta, Span
 
 
 def clamp(span: Span | None, size_bytes: int) -> Span:
-    """Clamp ``span`` to an object of ``size_bytes``. Raises OriginAnswer 416 where nothing is left."""
+    """Return ``span`` cut to an object of ``size_bytes``. Raises OriginAnswer 416 if nothing is left."""
     if span is None:
         return Span(0, size_bytes)
     if span.start >= size_bytes:
@@ -16,12 +16,12 @@ def clamp(span: Span | None, size_bytes: int) -> Span:
 
 
 def invalid_range(size_bytes: int) -> OriginAnswer:
-    """Return a 416 with the size, as RFC 9110 section 15.5.17 wants it."""
+    """Return a 416 that states the size, as RFC 9110 section 15.5.17 asks."""
     unsatisfied = (("Content-Range", f"bytes */{size_bytes}"),)
     return OriginAnswer(416, "InvalidRange", "The requested range is not satisfiable", headers=unsatisfied)
 
 
 def without_checksums(meta: ObjectMeta) -> ObjectMeta:
-    """Return ``meta`` for a ranged answer: no checksum of the whole object."""
+    """Return ``meta`` for a ranged answer: without checksums of the whole object."""
     kept = tuple(pair for pair in meta.headers if not pair[0].lower().startswith("x-amz-checksum-"))
     return meta if len(kept) == len(meta.headers) else replace(meta, headers=kept)

@@ -1,4 +1,4 @@
-"""The protocol of a plain object store: named blobs in buckets, nothing of S3.
+"""The protocol of a plain object store: named blobs in buckets, without anything of S3.
 
 The *store* makes ``publish`` atomic (a reader sees the old version or the new one, never a part), keeps an
 opened version readable or raises, and answers a missing bucket or key with OriginAnswer 404. The *caller*
@@ -28,7 +28,7 @@ class BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One opened version: ``chunks(span)`` yields exactly that span of it or raises OriginError."""
+    """One opened version. ``chunks(span)`` yields exactly that span of it, or raises OriginError."""
 
     meta: ObjectMeta
     chunks: Callable[[Span], AsyncGenerator[bytes, None]]
@@ -36,7 +36,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class WriteCondition:
-    """A condition on the current version for a write: its ETag, or that there is none."""
+    """A condition for a write: the ETag of the current version, or that there is no version."""
 
     if_match: str | None = None
     if_absent: bool = False
@@ -63,7 +63,9 @@ class Draft(Protocol):
         ...
 
     async def publish(self, headers: Headers, condition: WriteCondition = ANY_VERSION) -> ObjectMeta:
-        """Make it the current version. Raises OriginAnswer 412, NotSupported for headers it cannot keep."""
+        """Make this the current version. Raises OriginAnswer 412, and NotSupported for headers that the store
+        cannot keep.
+        """
         ...
 
 
@@ -89,7 +91,7 @@ class Store(Protocol):
         ...
 
     async def remove(self, ref: ObjectRef) -> None:
-        """Remove the current version; a missing key is no error, a missing bucket is."""
+        """Remove the current version. A missing key is not an error, a missing bucket is."""
         ...
 
     async def scan(self, bucket: str, prefix: str, start_after: str, max_keys: int) -> ListPage: ...

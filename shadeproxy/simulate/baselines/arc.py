@@ -1,12 +1,13 @@
-"""ARC: recency and frequency in a balance that ghosts adjust (Megiddo and Modha, FAST'03, figure 4)."""
+"""ARC: balances recency and frequency, guided by ghosts (Megiddo and Modha, FAST'03, figure 4)."""
 
 from shadeproxy.simulate.baselines.queue import PageQueue
 
 
 class Arc:
-    """Pages read once (``_once``, T1) and more often (``_often``, T2), and the ghosts of both (B1, B2).
+    """Pages read once (``_once``, T1), pages read more often (``_often``, T2), and the ghosts of both (B1,
+    B2).
 
-    ``_target``: bytes that pages read once should have, the paper's p.
+    ``_target``: bytes that pages read once should have, p in the paper.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -52,7 +53,7 @@ class Arc:
         return False
 
     def _replace(self, size: int, *, ghost_was_often: bool) -> None:
-        """Evict until ``size`` bytes fit; the victims become ghosts."""
+        """Evict until ``size`` bytes fit. Evicted pages become ghosts."""
         once, often = self._once, self._often
         while once.bytes + often.bytes + size > self._capacity:
             over = once.bytes > self._target or (ghost_was_often and once.bytes == self._target)
@@ -62,7 +63,9 @@ class Arc:
                 self._ghosts_often.append(*often.pop())
 
     def _forget(self, size: int) -> None:
-        """Drop ghosts until T1 and B1 fit the cache with the new page, and all four fit it twice."""
+        """Drop ghosts until T1 and B1 with the new page fit the cache, and all four lists fit into twice the
+        cache.
+        """
         once = self._once.bytes + self._ghosts_once.bytes + size
         while once > self._capacity:
             once -= (self._ghosts_once if self._ghosts_once.pages else self._once).pop()[1]

@@ -1,4 +1,4 @@
-"""S3-FIFO: three queues, of which the small one filters pages read once (Yang et al., SOSP'23, algorithm 1).
+"""S3-FIFO: three queues. The small queue filters out pages read once (Yang et al., SOSP'23, algorithm 1).
 
 The paper's constants: a small queue of a tenth of the cache, two bits a page, and as many ghosts as the main
 queue has pages (here: bytes).
@@ -12,7 +12,7 @@ _PROMOTED_ABOVE = 1
 
 
 class S3Fifo:
-    """A small queue for new pages, a main queue for pages read again, and ghosts of the small one."""
+    """A small queue for new pages, a main queue for pages read again, and ghosts of the small queue."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
@@ -52,7 +52,7 @@ class S3Fifo:
         return False
 
     def _evict_from_small(self) -> None:
-        """Evict the first page that was not read again; move those before it to the main queue."""
+        """Evict the first page that was not read again. Move the pages before it to the main queue."""
         uses, ghosts = self._uses, self._ghosts
         while self._small.pages:
             page, size = self._small.pop()

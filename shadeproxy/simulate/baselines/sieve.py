@@ -4,14 +4,14 @@ _END = -1
 
 
 class Sieve:
-    """Keeps pages in the order of their admission; the hand goes from the oldest to the newest."""
+    """Keeps pages in the order of admission. The hand moves from the oldest page to the newest."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity = capacity_bytes
         self.used_bytes = 0
         self._sizes: dict[int, int] = {}
         self._visited: dict[int, bool] = {}
-        # A doubly linked list; ``_END`` closes it to a ring: the newest page is older than the end.
+        # A doubly linked list, which ``_END`` closes to a ring: the newest page is followed by ``_END``.
         self._newer: dict[int, int] = {_END: _END}
         self._older: dict[int, int] = {_END: _END}
         self._hand = _END

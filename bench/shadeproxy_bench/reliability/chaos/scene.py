@@ -80,8 +80,10 @@ class Plan:
 
 
 class Scene:
-    """A context manager. ``work``: a directory on disk. ``ram``: one on tmpfs. ``kills``: what was killed.
-    ``faults``: things that should not have happened.
+    """Origin, proxy and clients of a run, as a context manager.
+
+    ``work``: a directory on disk. ``ram``: one on tmpfs. ``kills``: of processes, by kind. ``faults``: things
+    that should not have happened.
     """
 
     def __init__(self, plan: Plan, work: Path, ram: Path) -> None:

@@ -136,7 +136,7 @@ class Family:
             step, armed = int(60 ** rng.random()), ARM_AT_STOP
         quiet = self._pages is not None and not self._damages and rng.random() < _QUIET_SHARE
         if quiet:
-            # What it reads moves pages about while they are counted.
+            # Its reads move pages about while they are counted.
             self._end_sdk()
         home.start(die_at=step, armed=armed, seed=rng.randrange(1 << 30))
         if how == "killed while it starts":
@@ -151,7 +151,7 @@ class Family:
         self._load(how, rng.randrange(1 << 30))
 
     def _look(self, *, quiet: bool) -> None:
-        """Read everything before any write, and compare. ``quiet``: nobody reads yet, so count pages too."""
+        """Read everything before any write, and compare. ``quiet``: before any read, so count pages too."""
         home, found = self._home, self._found
         if quiet and self._pages is not None:
             home.wait_for(lambda: not home.board.cells[AWAITED])

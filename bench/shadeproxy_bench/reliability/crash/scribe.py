@@ -36,7 +36,7 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # What only the last proxy was told went with it, unless it was found again since.
+        # The knowledge of the last proxy alone went with it, unless it was found again since.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()

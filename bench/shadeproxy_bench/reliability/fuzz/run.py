@@ -57,7 +57,7 @@ async def fuzz(
 ) -> Found:
     """Send at least ``requests`` requests. ``failures`` of the result: all that the proxy did wrong."""
     found, started_s = Found(seed, requests), time.monotonic()
-    # What is opened once and stays, such as the loop's pool of threads, is there after this.
+    # Resources that are opened once and stay, such as the loop's pool of threads, exist after this.
     await _Client.rehearse(directory / "first")
     tasks_before, descriptors_before = len(asyncio.all_tasks()), open_descriptors()
     complaints = await _ask(found, requests, directory / "second", say)
@@ -110,7 +110,7 @@ class _Client:
 
     async def prepare(self) -> None:
         """Make a bucket with objects of every size."""
-        # The listener that lets nobody in unsigned is prepared through its origin.
+        # The listener that lets no unsigned request in is prepared through its origin.
         origin = self._listener.origin
         if not self._listener.anonymous:
             origin.put(self._bucket, "health", _HEALTH)

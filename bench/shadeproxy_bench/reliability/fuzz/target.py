@@ -1,7 +1,7 @@
 """The target of the fuzz: real listeners on loopback, each with its own engine over an origin in memory.
 
 Four of them: hits by the fast lane and all by aiohttp, anonymous clients let in and not, and one proxy whose
-origin is another one over HTTP, so that what is forwarded crosses a real client of S3 and is verified again.
+origin is another one over HTTP, so that forwarded requests cross a real client of S3 and are verified again.
 Known hits are answered by the compiled form, where there is one, but for that last proxy's.
 """
 

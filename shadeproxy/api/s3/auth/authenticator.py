@@ -1,8 +1,8 @@
 """Turns a request into an Identity. Every request, in whatever lane, is authenticated here.
 
-Unsigned requests are anonymous where that is allowed. A signature with a configured key must verify. One with
-an unknown key is refused, unless anonymous access is on: then the request is anonymous, because its sender
-could as well drop the signature, and stock clients always sign.
+Laws: an unsigned request is anonymous where that is allowed. A signature with a configured key must verify. A
+signature with an unknown key is refused, unless anonymous access is on: then the request is anonymous,
+because its sender could as well drop the signature, and stock clients always sign.
 """
 
 import hmac
@@ -27,7 +27,9 @@ from shadeproxy.core.types import SHARED, Upstream
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """The identity, and the promised payload hash (``x-amz-content-sha256`` or its default)."""
+    """The identity of a request, and the promised hash of its payload (``x-amz-content-sha256`` or its
+    default).
+    """
 
     identity: Identity
     payload_hash: str
@@ -49,9 +51,9 @@ class Authenticator:
         self.adopt(clients, anonymous=anonymous)
 
     def adopt(self, clients: Iterable[ClientKey], *, anonymous: bool) -> None:
-        """Replace the clients. Callers that remember identities must drop them.
+        """Replace the clients. Callers that remember identities must forget them.
 
-        On a ConfigError nothing changes.
+        A ConfigError changes nothing.
         """
         by_key: dict[str, ClientKey] = {}
         for client in clients:
@@ -63,7 +65,7 @@ class Authenticator:
 
     @property
     def has_clients(self) -> bool:
-        """Return whether any client is configured, and so can sign."""
+        """True if a client is configured, so that a request may be signed."""
         return bool(self._clients)
 
     def authenticate(self, request: S3Request) -> Authenticated:
@@ -114,7 +116,7 @@ class Authenticator:
         return Authenticated(ANONYMOUS, request.fields.get("x-amz-content-sha256", UNSIGNED_PAYLOAD))
 
     def client_of(self, access_key: str, token: str | None) -> ClientKey | None:
-        """Return the client with ``access_key``; None: the request counts as anonymous.
+        """Return the client with ``access_key``; None if the request counts as anonymous.
 
         Raises UnknownAccessKey, AccessDenied.
         """

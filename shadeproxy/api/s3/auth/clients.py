@@ -31,8 +31,8 @@ ALL_RIGHTS = (Right(),)
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A configured client. ``session_token``: the token that must come with a temporary key, else None.
-    ``namespace``: the namespace of its bucket names.
+    """A configured client. ``session_token``: must come with each request of a temporary key; None for other
+    keys. ``namespace``: the namespace of the client's bucket names.
     """
 
     access_key: str
@@ -43,13 +43,15 @@ class ClientKey:
     namespace: str = OWN
 
     def identity(self) -> "Identity":
-        """Return the identity of its requests, once their signature is verified."""
+        """Return the identity of the client's requests, which counts once their signature is verified."""
         return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSeed:
-    """Signs the chunks of a body: the derived key, and the signature that the first chunk follows."""
+    """The start of a chain of chunk signatures: the derived key, and the signature that the first chunk
+    continues.
+    """
 
     signing_key: bytes = field(repr=False)
     amz_date: str
@@ -68,7 +70,7 @@ class Identity:
     namespace: str = OWN
 
     def check(self, permission: Permission, bucket: str, key: str) -> None:
-        """Raise AccessDenied unless a right covers ``key``. For LIST, ``key`` is the prefix asked for."""
+        """Raise AccessDenied unless a right covers ``key``. For LIST, ``key`` is the requested prefix."""
         if not any(right.allows(permission, bucket, key) for right in self.rights):
             what = f"{bucket}/{key}" if bucket else "the list of buckets"
             raise AccessDenied(
@@ -77,12 +79,14 @@ class Identity:
             )
 
     def check_bucket(self, permission: Permission, bucket: str) -> None:
-        """Raise AccessDenied unless some key of ``bucket`` is covered: for HeadBucket, location ..."""
+        """Raise AccessDenied unless a right covers some key of ``bucket``. For HeadBucket, GetBucketLocation
+        and the like.
+        """
         if not any(right.allows(permission, bucket, right.prefix) for right in self.rights):
             self.check(permission, bucket, "")
 
     def check_everything(self, operation: str) -> None:
-        """Raise AccessDenied unless one of the rights allows writing to every bucket."""
+        """Raise AccessDenied unless one right allows writing to every bucket."""
         if not any(right.write and (right.bucket, right.prefix) == ("*", "") for right in self.rights):
             raise AccessDenied(
                 f"{self.name} has no right to write to every bucket, and {operation} may name others",

@@ -1,8 +1,8 @@
 """POST policies: signed documents that allow a browser to upload.
 
-Only the policy is signed, so a form field must be covered by one of its conditions; other fields are refused.
-Anonymous uploads are refused, because a page of any site can make a browser send a form. Source: "Creating a
-POST policy" in the S3 API reference; where that is silent, the behaviour of Ceph RGW.
+Only the policy is signed. So each form field must be covered by a condition of the policy; other fields are
+refused. Anonymous uploads are refused, because a page of any site can make a browser send a form. Source:
+"Creating a POST policy" in the S3 API reference; where that is silent, the behaviour of Ceph RGW.
 """
 
 import base64
@@ -47,7 +47,9 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class _Policy:
-    """``matches``: operator, lower-case field, value. ``lengths``: least and most bytes of the file."""
+    """A parsed policy. ``matches``: operator, lower-case field, value. ``lengths``: least and most bytes of
+    the file.
+    """
 
     expires_s: float
     matches: list[tuple[str, str, str]] = field(default_factory=list)
@@ -148,14 +150,16 @@ def _parse(document: str) -> _Policy:
 
 
 def _time(text: str) -> float:
-    """Parse a date in the form of S3, in UTC, into Unix time. Raises ValueError, TypeError."""
+    """Parse a date as S3 writes it, in UTC, into Unix time. Raises ValueError, TypeError."""
     if not _DATE.fullmatch(text):
         raise ValueError(text)
     return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=UTC).timestamp()
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make the JSON object of ``pairs``. Raises ValueError for repeated names: parsers differ on them."""
+    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, of which parsers read different
+    values.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(pairs)

@@ -1,8 +1,9 @@
 """Verifies AWS Signature Version 2.
 
-boto3 still makes presigned URLs of it for custom endpoints, and very old clients send it in the Authorization
-header (s3cmd --signature-v2, Hadoop's s3n). A sub-resource that version 2 does not sign is refused, because
-anyone with the URL could add it. Source: "Signing and authenticating REST requests" in the S3 user guide.
+boto3 still makes presigned URLs of this version for custom endpoints, and very old clients send it in the
+Authorization header (s3cmd --signature-v2, Hadoop's s3n). A sub-resource that version 2 does not sign is
+refused, because anyone with the URL could add it. Source: "Signing and authenticating REST requests" in the
+S3 user guide.
 """
 
 import base64
@@ -61,8 +62,9 @@ _SIGNED_PARAMETERS = RESPONSE_OVERRIDES | frozenset(
 class Claim:
     """The signature data of a request, not verified yet.
 
-    ``date``: the date line of the signed text: Expires of a URL, Date of a header, or "" where x-amz-date
-    replaces it. ``expires_s``: Unix time of a URL's end. ``signed_s``: Unix time of a header's signature.
+    ``date``: the date line of the signed text: Expires of a URL, Date of a header, or "" if x-amz-date
+    replaces it. ``expires_s``: Unix time at which a URL expires. ``signed_s``: Unix time at which a header
+    was signed.
     """
 
     access_key: str
@@ -111,7 +113,9 @@ def parse_header(request: S3Request) -> Claim:
 
 
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> None:
-    """Check URL or header. Raises SignatureMismatch, RequestExpired, ClockSkew, NotSupported."""
+    """Verify the signature in a URL or header. Raises SignatureMismatch, RequestExpired, ClockSkew,
+    NotSupported.
+    """
     if uncovered := [name for name in request.query if name in MARKERS - _SIGNED_PARAMETERS]:
         raise NotSupported(
             f"Signature Version 2 does not cover ?{uncovered[0]}", hint="sign it with Signature Version 4"
@@ -134,7 +138,9 @@ def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -
 
 
 def string_to_sign(claim: Claim, request: S3Request) -> str:
-    """Return the text that version 2 signs. In a presigned URL, fields moved to the query are fields."""
+    """Return the text that version 2 signs. In a presigned URL, fields that moved to the query are signed as
+    fields.
+    """
     moved = {
         name.lower(): value
         for name, value in request.query.items()
@@ -150,7 +156,9 @@ def string_to_sign(claim: Claim, request: S3Request) -> str:
 
 
 def _canonical_resource(request: S3Request) -> str:
-    """Return the canonical resource over decoded names: another spelling (%61cl) is the same sub-resource."""
+    """Return the canonical resource with decoded names: another spelling (%61cl) names the same
+    sub-resource.
+    """
     named = [(parameter_name(part), part.partition("=")[1]) for part in request.raw_query.split("&")]
     signed = [
         (name, f"{name}{separator}{request.query[name]}")

@@ -109,7 +109,7 @@ def parse_presigned(request: S3Request) -> Claim:
 
 
 def verify(claim: Claim, request: S3Request, secret_key: str, *, now_s: float) -> ChunkSeed:
-    """Check that the holder of ``secret_key`` signed ``request``, and that the time is right.
+    """Check that the holder of ``secret_key`` signed ``request``, and that the signature is valid now.
 
     Raises SignatureMismatch, ClockSkew, RequestExpired, AccessDenied (a field that must be signed is not).
     The comparison takes constant time.
@@ -179,7 +179,7 @@ def _check_signed_fields(claim: Claim, request: S3Request) -> None:
 
 
 def well_formed(amz_date: str, signature_hex: str) -> bool:
-    """Return whether the two have the form of a signing date and of a signature."""
+    """Return whether the texts have the form of a signing date and of a signature."""
     return _AMZ_DATE.fullmatch(amz_date) is not None and _SIGNATURE.fullmatch(signature_hex) is not None
 
 
@@ -200,7 +200,7 @@ def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> 
 
 @lru_cache(maxsize=1024)
 def _unix_time(amz_date: str) -> float:
-    # Cached: many requests share a second, and strptime costs more than the HMAC.
+    # The result is cached: many requests share a second, and strptime costs more than the HMAC.
     try:
         return datetime.strptime(amz_date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -1,6 +1,6 @@
 """Decodes `aws-chunked` bodies, signed and unsigned, with and without trailers.
 
-Rule: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. A chunk
+Law: data is yielded while its chunk is still arriving, so memory is limited to the arriving pieces. A chunk
 with a wrong signature raises at its end. The caller holds back the last piece of the body until this iterator
 has ended without error, so a wrong body is never complete at the origin. Source: "Signature calculations for
 the Authorization header: transferring payload in multiple chunks", with and without trailing headers, in the
@@ -31,14 +31,14 @@ class Framing(NamedTuple):
 
 
 class ChunkVerifier:
-    """Follows the chain of chunk signatures from the signature of the request."""
+    """Checks the chain of chunk signatures, which begins with the signature of the request."""
 
     def __init__(self, seed: ChunkSeed) -> None:
         self._seed = seed
         self._previous = seed.signature
 
     def check_chunk(self, digest: str, given: str) -> None:
-        """Check a chunk by its hex SHA-256 ``digest``. Raises SignatureMismatch."""
+        """Check the signature of a chunk whose hex SHA-256 is ``digest``. Raises SignatureMismatch."""
         self._check("AWS4-HMAC-SHA256-PAYLOAD", f"{EMPTY_SHA256}\n{digest}", given)
 
     def check_trailer(self, trailers: Mapping[str, str], given: str) -> None:
@@ -122,7 +122,7 @@ class ChunkedDecoder:
                     return b""
                 raise MalformedBody("The chunked body ended early")
         line = bytes(self._buffer[:end])
-        # Deleting at the front of a bytearray moves an offset, not the bytes.
+        # Deleting at the front of a bytearray moves an offset and copies no bytes.
         del self._buffer[: end + 2]
         return line
 

@@ -1,4 +1,4 @@
-"""The promises of a client about its body, parsed from the header before the body is read."""
+"""The client's promises about a body, parsed from the header before the body is read."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,9 @@ _MAX_LENGTH_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class BodyPlan:
-    """A plan of the body. ``length``: decoded bytes, None if unknown. ``sha256``: promised hex digest.
+    """The promises about a body. ``length``: decoded bytes, None if unknown. ``sha256``: promised hex digest.
 
-    ``framing``: of aws-chunked, None if the body is sent as it is. ``trailers``: lower-case names in
+    ``framing``: of aws-chunked; None if the body is sent as it is. ``trailers``: lower-case names in
     x-amz-trailer. ``verifier``: None if chunks are unsigned, or there is no key to check them with.
     """
 
@@ -38,7 +38,9 @@ class BodyPlan:
 
 
 def plan_body(request: S3Request, authenticated: Authenticated) -> BodyPlan:
-    """Parse the plan of a request. Raises InvalidRequest, NotSupported, MissingLength, PayloadMismatch."""
+    """Parse the promises of a request. Raises InvalidRequest, NotSupported, MissingLength,
+    PayloadMismatch.
+    """
     payload_hash = authenticated.payload_hash
     if (framing := _FRAMINGS.get(payload_hash)) is not None:
         return _plan_framed(request, authenticated, framing)
@@ -65,7 +67,8 @@ def _plan_framed(request: S3Request, authenticated: Authenticated, framing: Fram
     named = request.fields.get("x-amz-trailer", "").lower().split(",") if framing.trailing else []
     names = tuple(name.strip() for name in named if name.strip())
     if unknown := [name for name in names if make_checksum(name) is None]:
-        # A trailer becomes a field of the signed request to the origin, so only verified checksums may.
+        # A trailer becomes a field of the signed request to the origin, so only verified checksums are
+        # allowed.
         raise InvalidRequest(f"The trailer {unknown[0]} is not a checksum that can be verified")
     if twice := [name for name in names if names.count(name) > 1 or name in request.fields]:
         raise InvalidRequest(f"{twice[0]} may come once, as a header or as a trailer")
