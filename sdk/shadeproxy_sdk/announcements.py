@@ -1,7 +1,7 @@
-"""The orders that this rank announces: the next piece to send, and the pieces to send again.
+"""The orders that this rank announces: which piece to send next, and which to send again.
 
-No I/O, any thread. An epoch's latest order counts; orders of past epochs are dropped, sent or not. Orders are
-kept until their epoch is over, because a proxy that forgot the job needs them again.
+No I/O, any thread. Only an epoch's latest order is sent. Orders of past epochs are dropped, sent or not.
+Orders are kept until their epoch is over, because a proxy that forgot the job needs them again.
 """
 
 import threading
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _IDS_PER_PIECE = 262_144
-"""Ids of 1 MiB: such a piece is sent within one timeout over a slow line."""
+"""Most ids in a piece, 1 MiB: such a piece is sent within one timeout over a slow line."""
 
 
 class Piece(NamedTuple):
@@ -34,7 +34,9 @@ class Announcements:
         self._told: set[int] = set()
 
     def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
-        """Set the order of ``epoch``. Return whether it is new: the same array again changes nothing."""
+        """Set the order of ``epoch``. Return whether it is new: setting the same array again
+        changes nothing.
+        """
         with self._lock:
             if self._orders.get(epoch) is order:
                 return False
@@ -43,15 +45,15 @@ class Announcements:
             return True
 
     def begin(self, epoch: int) -> None:
-        """Begin ``epoch``: earlier ones are over."""
+        """Begin ``epoch``: earlier epochs are over."""
         with self._lock:
             for past in [known for known in self._orders if known < epoch]:
                 self._drop(past)
-            # For the proxy, the epoch before is over only when reads of this one have come.
+            # For the proxy, the previous epoch is over only when reads of this one have come.
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
-        """Return the next piece to send, the nearest epoch first; None when the proxy has all."""
+        """Return the next piece to send, of the nearest epoch; None when the proxy has every piece."""
         with self._lock:
             for epoch in sorted(self._orders):
                 order, offset = self._orders[epoch], self._arrived.get(epoch, 0)
@@ -60,7 +62,7 @@ class Announcements:
         return None
 
     def arrived(self, piece: Piece) -> None:
-        """Note that the proxy took ``piece``."""
+        """Note that the proxy accepted ``piece``, a part of an order, so that it is not sent again."""
         with self._lock:
             order = self._orders.get(piece.epoch)
             if order is not None and np.may_share_memory(order, piece.ids):
@@ -68,18 +70,20 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Return the epochs of which the proxy may still hold orders; a rank withdraws them when it stops."""
+        """Return the epochs of which the proxy may still have orders. A rank withdraws these
+        when it stops.
+        """
         with self._lock:
             return sorted(self._told)
 
     def withdrawn(self, epoch: int) -> None:
-        """Note that the proxy holds no order of ``epoch`` any more."""
+        """Note that the proxy no longer has an order of ``epoch``."""
         with self._lock:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refuses ``piece``. Once an epoch, begin again with its first piece, because the
-        proxy may have lost earlier ones; otherwise give the epoch's order up.
+        """Note that the proxy refuses ``piece``. The first time in an epoch, begin again with the first
+        piece, because the proxy may have lost earlier pieces; the next time, stop announcing the epoch.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:

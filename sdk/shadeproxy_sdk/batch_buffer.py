@@ -1,7 +1,7 @@
-"""The buffer of one batch: samples lie side by side as far as their lengths are known.
+"""The buffer of one batch: its samples lie side by side if their lengths are known.
 
-Laws: ``views`` holds whole samples only, None for those still missing; a sample whose length differs from its
-slot gets bytes of its own, so a wrong guess costs a copy and never a byte. No I/O.
+Laws: ``views`` holds whole samples only, None for missing ones. A sample whose length differs from its slot
+gets memory of its own, so a wrong guess costs a copy and never a byte. No I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +13,20 @@ from shadeproxy_sdk.errors import ConfigError
 
 Data = bytes | memoryview
 Allocate = Callable[[int], memoryview]
-"""From a length in bytes to writable bytes."""
+"""The type of a function that takes a length in bytes and returns writable bytes."""
 
 UNKNOWN = -1
 
 
 def heap(length_bytes: int) -> memoryview:
-    """Return plain memory, not zeroed; numpy's huge pages halve the cost of first touching 25 MB."""
+    """Return plain memory, not zeroed. Numpy uses huge pages, which halves the cost of first
+    touching 25 MB.
+    """
     return np.empty(length_bytes, np.uint8).data
 
 
 def check_rows(out: NDArray[np.uint8], count: int) -> None:
-    """Raise ConfigError unless ``out`` can take ``count`` samples as its rows."""
+    """Raise ConfigError unless ``out`` can hold ``count`` samples as its rows."""
     if out.shape[:1] != (count,) or out.ndim != 2 or out.dtype != np.uint8:
         raise ConfigError(f"out is {out.dtype}{list(out.shape)}: make it uint8[{count}, length of a sample]")
     if not (out.flags.c_contiguous and out.flags.writeable):
@@ -34,10 +36,10 @@ def check_rows(out: NDArray[np.uint8], count: int) -> None:
 
 
 class LengthGuess:
-    """The one length of all whole objects of a dataset so far; UNKNOWN from the first that differs.
+    """The common length of all whole objects of a dataset so far; UNKNOWN once two lengths differ.
 
-    Only samples of one length are stacked without a copy; where lengths vary, bytes of their own lose
-    nothing.
+    Only samples of one length are stacked without a copy. If lengths vary, nothing is lost when each sample
+    has memory of its own.
     """
 
     def __init__(self) -> None:
@@ -53,9 +55,9 @@ class LengthGuess:
 
 
 class BatchBuffer:
-    """The samples ``ids``, in that order; ``views[i]`` is the i-th once it is whole.
+    """The samples ``ids``, in that order. ``views[i]`` is the i-th sample once it is complete.
 
-    A repeated sample waits for its twin instead of being fetched twice.
+    A repeated sample is fetched once, and waits for its first occurrence.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
@@ -71,13 +73,13 @@ class BatchBuffer:
                 self._twins[position] = first[sample_id]
 
     def lay_in(self, memory: memoryview, length: int) -> None:
-        """Give every sample a slot of ``length`` bytes in ``memory``, for good."""
+        """Give every sample a slot of ``length`` bytes in ``memory``; slots do not change afterwards."""
         self.lay([length] * len(self.views), lambda _: memory)
         self._final = True
 
     def lay(self, lengths: Sequence[int], allocate: Allocate) -> None:
-        """Give every sample of known length a slot in the buffer, side by side. Move samples that have
-        arrived already into their slots.
+        """Give every sample of known length a slot in the buffer, side by side. Samples that have already
+        arrived move into their slots.
         """
         if self._final:
             return
@@ -95,7 +97,7 @@ class BatchBuffer:
 
     @property
     def laid(self) -> bool:
-        """True if there are slots."""
+        """True if the samples have slots."""
         return self._buffer is not None
 
     def missing(self) -> list[int]:
@@ -113,7 +115,7 @@ class BatchBuffer:
         return self._buffer[start : start + length]
 
     def put(self, position: int, data: Data) -> None:
-        """Store a whole sample from elsewhere: copy it into its slot, or keep it if it has none."""
+        """Store a whole sample: copy it into its slot, or keep ``data`` if it has no slot."""
         if self._buffer is not None and len(data) == self.lengths[position]:
             room = self.room(position, len(data))
             room[:] = data
@@ -125,12 +127,12 @@ class BatchBuffer:
         for position, first in self._twins.items():
             data = self.views[first]
             assert data is not None
-            # A sample that is named twice gets a copy: a write into one must not change the other.
+            # The second occurrence of a sample gets a copy: a write into one must not change the other.
             self.put(position, data if self.in_slot(first) else bytes(data))
         return [data for data in self.views if data is not None]
 
     def stacked_bytes(self) -> int:
-        """Return the length of every sample if all lie in the buffer and have one length, else 0."""
+        """Return the length of each sample if all lie in the buffer and have one length; otherwise 0."""
         length, buffer = self.lengths[0] if self.lengths else 0, self._buffer
         if buffer is None or length <= 0 or any(one != length for one in self.lengths):
             return 0

@@ -1,13 +1,13 @@
-"""Many samples in few calls: from the cache's own files if this process can open them, else in one streamed
-answer.
+"""Reads many samples in few calls: from the cache's own files if this process can open them, else in one
+streamed answer.
 
-Law: nothing here fails a read. A sample that these calls do not bring stays missing, and the client then
+Laws: a failure here never fails a read. A sample that these calls do not bring stays missing. The client then
 reads it by a plain GET, whose rules about statuses, retries and the origin are the only ones. A call that
-does not work is not used for a pause that grows (``Gate``), and then tried again.
+fails is not used for a pause, which grows (``CircuitBreaker``), and then tried again.
 
-Samples go by id if the proxy took the manifest, and with its digest, because another run may have registered
-another list under the same dataset name. Otherwise they go by bucket and key, which never change their
-meaning.
+Samples are named by id if the proxy has the manifest. Its digest is sent too, because another run may have
+registered another list under the same dataset name. Otherwise samples are named by bucket and key, which
+never change their meaning.
 """
 
 import json
@@ -30,12 +30,12 @@ from shadeproxy_sdk.manifest import Manifest
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
-# Answers of a proxy with another dataset of that name, or none, or too old to compare digests.
+# Error codes of a proxy that has another dataset of that name, or none, or is too old to compare digests.
 _IDS_REFUSED = frozenset({"conflict", "unknown_name", "invalid_request"})
 MOST_ITEMS = 4096
 """Limit of one call: with the longest keys of S3 its body stays below the 8 MiB that the proxy takes."""
 STEP = 256
-"""Items to locate while the items before are copied. Measured with 256 x 100 KB: a call costs the proxy 0.6
+"""Items to locate while the previous items are copied. Measured with 256 x 100 KB: a call costs the proxy 0.6
 ms, and an item that it has located before next to nothing, so two calls of 128 took 15 % longer.
 """
 _MOST_RECORDS_BYTES = 256 << 20
@@ -48,11 +48,11 @@ def parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 class Request:
-    """Samples ``ids`` of ``manifest`` on their way into ``batch``.
+    """A request for samples ``ids`` of ``manifest``, which are read into ``batch``.
 
-    ``lengths``: of each sample by the manifest, UNKNOWN for whole objects. ``promised``: the same, i64[k],
-    None when all are whole objects. ``by_id``: True if samples go by id. ``known_as``: name and digest by
-    which the proxy took the manifest, None if it did not. Raises IndexError.
+    ``lengths``: of each sample, from the manifest; UNKNOWN for whole objects. ``promised``: the same, i64[k];
+    None when all are whole objects. ``by_id``: True if samples are named by id. ``known_as``: name and digest
+    under which the proxy has the manifest; None if it does not. Raises IndexError.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer) -> None:
@@ -81,9 +81,9 @@ class Request:
         return "", "application/json", b'{"items": [%b]%b}' % (items, rest.encode())
 
     def give_way(self, error: ControlError) -> bool:
-        """Drop the part of the request that the proxy refused; return False if no such part is left."""
+        """Drop the part of the request that the proxy refused. Return False if no such part is left."""
         if error.code == "unknown_name" and self.tag is not None:
-            # The proxy has forgotten the job or does not know it yet: reads need not wait for it.
+            # The proxy has forgotten the job or does not know it yet. Reads need not wait for that.
             self.tag = None
         elif self.by_id and error.code in _IDS_REFUSED:
             self.by_id = False
@@ -92,7 +92,7 @@ class Request:
         return True
 
     def known(self, positions: Sequence[int] = (), lengths: Iterable[int] = ()) -> list[int]:
-        """Return the best known length of each sample; ``lengths`` were found for ``positions``."""
+        """Return the best known length of each sample. ``lengths``: the lengths found for ``positions``."""
         guess = self.guess.length
         known = [guess if length == UNKNOWN else length for length in self.lengths]
         for position, length in zip(positions, lengths, strict=True):
@@ -106,7 +106,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call for the samples at ``positions``, sent on ``channel``; its answer is not read yet."""
+    """A call for the samples at ``positions``, which was sent on ``channel``. Its answer is not read yet."""
 
     path: str
     content_type: str
@@ -119,16 +119,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class BulkReads:
-    """Batch and locate calls of this process; ``timeout_s`` bounds each wait for bytes."""
+    """Batch and locate calls of this process. ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     control: Control
     timeout_s: float
 
     def read(self, request: Request, allocate: Allocate) -> str | None:
-        """Land as many as possible of at most MOST_ITEMS samples, in memory of ``allocate``.
+        """Read as many as possible of at most MOST_ITEMS samples into memory from ``allocate``.
 
-        Return the reason if a wait for the proxy timed out: later calls may then hang too.
+        Return why, if a wait for the proxy timed out, because later calls may hang too; otherwise None.
         """
         transport = self.connections.transport
         decision = transport.batch.ask()
@@ -159,7 +159,9 @@ class BulkReads:
         return None
 
     def _offers(self, timeout_s: float) -> Offers:
-        """Return the calls that the proxy offers. Raises ControlError, ConfigError; Unreachable if none."""
+        """Return the calls that the proxy offers. Raises ControlError, ConfigError, and Unreachable if it
+        does not answer.
+        """
         offers = self.connections.transport.offers
         if offers is None:
             answer = self.control.call(self.connections, "GET", "/v1/info", timeout_s=timeout_s)
@@ -178,15 +180,15 @@ class BulkReads:
     # ------------------------------------------------------------------ locate
 
     def _locate(self, request: Request, allocate: Allocate, timeout_s: float) -> None:
-        """Land the samples that lie in files readable from here. Raises Unreachable."""
+        """Read the samples that lie in files which this process can open. Raises Unreachable."""
         transport = self.connections.transport
         decision = transport.locate.ask()
         batch = request.batch
         if decision is BreakerDecision.REFUSE or not batch.missing():
             return
         try:
-            # One sample shows if the files can be opened. A located read counts as a hit: a proxy on another
-            # host should not count batches of hits that this process cannot use.
+            # Try one sample to see if the files can be opened. A located read counts as a hit, so a proxy on
+            # another host should not count whole batches of hits that this process cannot use.
             if not transport.proven:
                 self._copy_all(request, None, [batch.missing()[:1]], decision, timeout_s)
             positions = batch.missing()
@@ -209,9 +211,10 @@ class BulkReads:
         decision: BreakerDecision,
         timeout_s: float,
     ) -> None:
-        """Locate and copy step by step: the proxy locates the next step while this one is copied.
+        """Locate and copy in steps: while one step is copied, the proxy locates the next.
 
-        ``allocate``: lay out the found samples first. If nothing can be copied, locating pauses for a while.
+        ``allocate``: give the found samples slots first. If nothing can be copied, locating pauses for a
+        while.
         """
         transport, batch = self.connections.transport, request.batch
         found = arrived = 0
@@ -248,12 +251,13 @@ class BulkReads:
     # ------------------------------------------------------------------ batch
 
     def _batch(self, request: Request, timeout_s: float) -> None:
-        """Land the missing samples but those that the proxy refuses. Raises Unreachable, ControlError."""
+        """Read the missing samples, except those that the proxy refuses. Raises Unreachable, ControlError."""
         positions = request.batch.missing()
         try:
             self._receive(request, positions, timeout_s)
         except Broken:
-            # Cut short, for example by a restart: keep the whole samples and ask once more for the others.
+            # The answer was cut short, for example by a restart: keep the complete samples and ask once more
+            # for the rest.
             self._receive(request, request.batch.missing(), timeout_s)
 
     def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
@@ -288,7 +292,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                continue  # An idle connection that its server closed meanwhile.
+                continue  # The server closed the idle connection before the call.
             except BaseException:
                 channel.close()
                 raise
@@ -301,7 +305,7 @@ class BulkReads:
 
     @contextmanager
     def _answer(self, call: _Call) -> Iterator[Channel]:
-        """Yield a channel whose answer has begun; it is used again if the answer is read to the end."""
+        """Yield a channel whose answer has begun. It is reused if the answer is read to the end."""
         while True:
             try:
                 channel = self._begin(call)
@@ -330,7 +334,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                call = self._again(call)  # The server closed it while it was idle, as in _send.
+                call = self._again(call)  # The server closed the connection while it was idle, as in _send.
                 continue
             except BaseException:
                 channel.close()
@@ -345,6 +349,6 @@ def _check_type(channel: Channel, call: _Call) -> None:
 
 
 def _steps(positions: list[int], *, known: bool) -> list[list[int]]:
-    """Split ``positions`` into steps to locate: one big step while their lengths are unknown."""
+    """Split ``positions`` into steps to locate. While their lengths are unknown there is one step."""
     size = STEP if known else MOST_ITEMS
     return [positions[start : start + size] for start in range(0, len(positions), size)]

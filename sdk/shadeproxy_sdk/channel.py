@@ -1,10 +1,10 @@
-"""HTTP/1.1 POSTs whose answers are received straight into place: the connections of batch and locate.
+"""HTTP/1.1 POSTs whose answers are received straight into place: the connections of batch and locate calls.
 
 urllib3 returns bodies as new ``bytes`` and calls ``poll`` before each read; at 100 KB a sample that costs
-more than the copy. So this is a connection with a small read-ahead and ``recv_into``, only for answers with
-Content-Length or chunks. A Unix socket is preferred if one can be opened.
+more than the copy. So this is a connection of our own, with a small read-ahead and ``recv_into``, for answers
+with Content-Length or chunks only. A Unix socket is preferred if it can be opened.
 
-Laws: one call at a time per Channel; a body is exactly as long as its framing says or an error is raised; a
+Laws: one call at a time per Channel. A body is exactly as long as its framing says, or an error is raised. A
 Channel that raised is closed and never used again. Nothing is retried here.
 """
 
@@ -20,8 +20,8 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
 READ_AHEAD_BYTES = 16384
-"""Holds a frame's header and samples up to this size in one system call; at most this much of a bigger one is
-copied twice.
+"""Bytes to read ahead. A frame's header and a sample up to this size come in one system call; at most this
+much of a bigger sample is copied twice.
 """
 _MOST_HEADER_LINES = 100
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
@@ -60,12 +60,12 @@ class Channel:
             raise Silent(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
         except OSError as error:
             raise Unreachable((error.strerror or str(error)).lower()) from None
-        # TLS records are decrypted piece by piece: TLS sockets accept no flags.
+        # TLS sockets accept no flags, because TLS records are decrypted piece by piece.
         self._flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
         self._host = f"{address.host}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
-        """Send a POST; ``begin`` must follow. Raises Unreachable, and Broken like ``begin``."""
+        """Send a POST. Call ``begin`` next. Raises Unreachable, and Broken like ``begin``."""
         self.reusable = False
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -76,9 +76,9 @@ class Channel:
             raise self._lost(error) from None
 
     def begin(self) -> None:
-        """Wait for the answer and read its head into ``status`` and ``headers``.
+        """Wait for the answer, and read its head into ``status`` and ``headers``.
 
-        Raises Unreachable, and Broken when the connection ended, as an idle one does when its server
+        Raises Unreachable; Broken when the connection ended, as an idle connection does when its server
         restarts.
         """
         try:
@@ -87,8 +87,8 @@ class Channel:
             raise self._lost(error) from None
 
     def read_into(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` must follow these: they
-        are read ahead in the same system call.
+        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` more must follow: they are
+        read ahead in the same system call.
 
         Raises Unreachable; Broken when the connection ended, BadAnswer when the body did.
         """
@@ -104,7 +104,7 @@ class Channel:
 
     @property
     def at_hand_bytes(self) -> int:
-        """Number of bytes that ``read_some`` may be asked for; 0 if it does not work now."""
+        """Number of bytes that ``read_some`` may be asked for; 0 if it cannot be used now."""
         return self._left if self._flags and not self._unread else 0
 
     def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
@@ -127,14 +127,14 @@ class Channel:
             except OSError as error:
                 if not ready:
                     raise self._lost(error) from None
-                received = 0  # bytes that came count; the next read meets the error again
+                received = 0  # Return the bytes that came; the next read gets the error again.
             self._start, self._stop = 0, max(0, ready + received - wanted)
             ready = min(ready + received, wanted)
         self._left -= ready
         return ready
 
     def unread(self, data: bytes) -> None:
-        """Put back the last bytes that ``read_some`` returned: they are read again."""
+        """Put back the last bytes that ``read_some`` returned, so that they are read again."""
         self._unread = memoryview(data)
         self._left += len(data)
 
@@ -156,7 +156,7 @@ class Channel:
             self._left = 0
 
     def finish(self) -> None:
-        """Check that the body ends here; the connection can then be used again. Raises Broken, BadAnswer."""
+        """Check that the body ends here. The connection can then be used again. Raises Broken, BadAnswer."""
         self.read(0)
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Channel:
             self._whole = True
             return
         try:
-            # Every chunk but the first follows the line end of the one before.
+            # Before every chunk but the first stands the line end of the previous chunk.
             size = _CHUNK_SIZE.fullmatch(self._line() or self._line())
             if size is None:
                 raise Broken("the answer's chunks are damaged")
@@ -232,7 +232,7 @@ class Channel:
         self._stop += received
 
     def _receive(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view``: first with bytes read ahead, then a big rest straight from the socket."""
+        """Fill ``view``: first with bytes that were read ahead, then the rest straight from the socket."""
         try:
             while view:
                 ready = min(self._stop - self._start, len(view))
@@ -270,7 +270,7 @@ class Channel:
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:
-        """Bound each wait by the kernel: Python's own timeout calls ``poll`` before every read."""
+        """Let the kernel bound each wait: Python's own timeout calls ``poll`` before every read."""
         if timeout_s == self._timeout_s:
             return
         self._timeout_s = timeout_s
@@ -297,7 +297,7 @@ class Channels:
         return Channel(address, timeout_s)
 
     def give(self, channel: Channel) -> None:
-        """Return a Channel after its call; one that cannot be used again is closed."""
+        """Take back a Channel after its call. If it cannot be used again, it is closed."""
         if channel.reusable:
             with self._lock:
                 self._idle.append(channel)
@@ -320,7 +320,7 @@ def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
             near.settimeout(timeout_s)
             near.connect(address.socket)
         except OSError:
-            near.close()  # Another host's path, or no right to open it: TCP always works.
+            near.close()  # The path is on another host, or this process may not open it: TCP always works.
         else:
             near.settimeout(None)
             return near, ""

@@ -19,8 +19,9 @@ from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.shared import Once
 
 _PROBE_TIMEOUT_S = 2.0
-"""Time limit of the one request that tests if a proxy has come back."""
-REGISTER_TIMEOUT_S = 600.0  # listing a million keys takes the proxy a thousand requests to its origin
+"""Time limit of the one request that tests whether a proxy has come back."""
+# Time limit of a registration: to list a million keys, the proxy sends a thousand requests to its origin.
+REGISTER_TIMEOUT_S = 600.0
 
 
 def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
@@ -49,7 +50,9 @@ class Control:
         return f"Control({self.url!r})"
 
     def address(self, near: str | None) -> Address:
-        """Return the address for batch and locate calls, with the preferred Unix socket ``near``."""
+        """Return the address for batch and locate calls. ``near``: path of the Unix socket, which is
+        preferred.
+        """
         parts = urlsplit(self.url)
         tls = parts.scheme == "https"
         return Address(self.host, parts.port or (443 if tls else 80), tls, parts.path, near)
@@ -58,7 +61,7 @@ class Control:
         """Return the header fields of every call."""
         headers = {"accept-encoding": "identity"}
         if self._token is not None:
-            # A header is encoded as Latin-1, but the listener reads UTF-8.
+            # The HTTP client encodes headers as Latin-1, but the listener reads UTF-8.
             headers["authorization"] = f"Bearer {self._token}".encode().decode("latin-1")
         return headers
 
@@ -73,8 +76,8 @@ class Control:
         extra: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Answer:
-        """Make one call, with ``extra`` headers, twice if the connection breaks. Raises Unreachable,
-        ControlError for 4xx and 5xx.
+        """Make one call, with ``extra`` header fields; make it again if the connection breaks. Raises
+        Unreachable, and ControlError for 4xx and 5xx.
         """
         headers = {**self.headers(), **(extra or {})}
         if body is not None:
@@ -93,8 +96,8 @@ class Control:
 
 class ControlSession:
     """Calls to one control listener from any process. It holds settings only, so it can be forked and
-    pickled; sockets live in ``connections``, one per process. ``once``: the warning that the proxy does not
-    answer.
+    pickled. Each process has its own sockets in ``connections``. ``once``: the warning that the proxy does
+    not answer.
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
@@ -127,7 +130,9 @@ class ControlSession:
         )
 
     def register(self, manifest: Manifest) -> None:
-        """Register ``manifest`` at the proxy, id by id. Raises Unreachable, ControlError."""
+        """Register ``manifest`` at the proxy, so that samples can be named by id. Raises Unreachable,
+        ControlError.
+        """
         answer = self.call(
             "PUT",
             f"/v1/datasets/{quote(manifest.name)}",
@@ -142,8 +147,9 @@ class ControlSession:
         """This process's connections, made on first use."""
         current = self._connections
         if current is None or current.pid != os.getpid():
-            # After a fork, the parent's connections stay unused: closing them runs locks and finalizers in a
-            # state that no thread can change. Segment files would keep the memory of deleted files.
+            # After a fork the parent's connections stay unused, and are not closed: closing them would run
+            # locks and finalizers in a state that no thread can change. Only its segment files are closed:
+            # open ones would keep the memory of deleted files.
             self._inherited = current
             if current is not None:
                 current.transport.segments.close()
@@ -164,7 +170,9 @@ class ControlSession:
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:
-    """Return the JSON object in ``answer``. Raises ConfigError if it is none: another server answered."""
+    """Return the JSON object in ``answer``. Raises ConfigError if there is none, because another server
+    answered.
+    """
     try:
         value = json.loads(answer.body)
     except ValueError:

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 _FIRST_SMOOTHING = 0.01
 _SMOOTHING_BOUNDS = (1e-6, 10.0)
-"""Rank weights are ln 10 = 2.3 to ln(b + 9): beyond ten, the smoothing would outweigh them."""
+"""Bounds of the smoothing. Rank weights are ln 10 = 2.3 to ln(b + 9): a smoothing above ten would outweigh
+them.
+"""
 
 
 def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | None) -> float:
-    """Return SHADE's ``ls``: 0.01 x mean loss at first, then x exp((L - L_prev) / L_prev), the exponent
-    within +-1.
+    """Return SHADE's ``ls``: first 0.01 x mean loss, then multiplied by exp((L - L_prev) / L_prev), with the
+    exponent within +-1.
 
-    It is bounded to [1e-6, 10], so that no loss scale or spike makes the draw uniform, or singular, for ever.
+    It is bounded to [1e-6, 10], so that neither the scale of losses nor a spike makes the draw uniform, or
+    singular, for ever.
     """
     if smoothing is None or previous_loss is None:
         value = _FIRST_SMOOTHING * mean_loss
@@ -36,10 +39,10 @@ def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | Non
 def probabilities(
     weights: NDArray[np.float32], smoothing: float, *, unknown: float | None = None
 ) -> NDArray[np.float64]:
-    """Return float64 (n,), sum 1: proportional to weight + ``smoothing``; an unknown weight (nan) counts as
-    ``unknown``, None: as the mean.
+    """Return float64 (n,), sum 1: proportional to weight + ``smoothing``. An unknown weight (nan) counts as
+    ``unknown``; if that is None, as the mean.
 
-    Weights are logarithms of ranks, so positive; a negative weight from elsewhere is clipped to zero.
+    Weights are logarithms of ranks, so positive. A negative weight from another source is clipped to zero.
     """
     known = np.isfinite(weights)
     if unknown is None:
@@ -50,22 +53,21 @@ def probabilities(
 
 
 def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.float64]:
-    """Return float64 (n,), sum 1: ``aggressiveness`` parts of ``chances``, the rest uniform."""
+    """Return float64 (n,), sum 1: the share ``aggressiveness`` follows ``chances``, the rest is uniform."""
     return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
 
 
 def importance_order(
     chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return an order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample.
+    """Return an order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample: ids
+    uint32 (length,) and float32 (n,).
 
-    The floor: one fixed permutation is dealt into ``coverage_epochs`` parts, and each epoch draws one part
-    once, so any ``coverage_epochs`` epochs in a row read every sample. All other draws are independent, with
-    replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, with f the
-    part's share of the draws. So the correction is at most 1 / f, and its mean over draws is one.
-
-    Returns ids uint32 (length,) and float32 (n,). The part is dealt before anything depends on weights, so
-    the floor holds even if ranks know different weights.
+    A floor ensures that any ``coverage_epochs`` epochs in a row read every sample: one fixed permutation is
+    dealt into ``coverage_epochs`` parts, and each epoch draws one part once. All other draws are independent,
+    with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, where f
+    is the part's share of the draws. So the correction is at most 1 / f, and its mean over draws is one. The
+    part is dealt before anything depends on weights, so the floor holds even if ranks know different weights.
     """
     samples = chances.size
     part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
@@ -101,10 +103,10 @@ def shade_order(
 ) -> NDArray[np.uint32]:
     """Return one rank's order of PADS as published, but reproducible: uint32 (total / ranks,).
 
-    The rank draws a whole epoch from ``chances``. Of these it takes as many as it reads: those drawn most
-    often if ``frequent``, equally frequent ones by id, else every ``ranks``-th draw. Cached ones among them,
-    a share h, occur ``repeat`` times and are read first: repeat x h of the epoch, at most all of it. The rest
-    are draws that are not cached. There is no floor.
+    The rank draws a whole epoch from ``chances``. Of these draws it takes as many as it reads: those drawn
+    most often if ``frequent`` (equally frequent ones by id), otherwise every ``ranks``-th draw. The cached
+    ones among them, a share h, occur ``repeat`` times and are read first: repeat x h of the epoch, at most
+    all of it. The rest are draws that are not cached. There is no floor.
     """
     rank, ranks, total = share
     generator = np.random.default_rng([seed, epoch, rank])
@@ -122,7 +124,7 @@ def shade_order(
 
 
 def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Invert the cumulative distribution: nearly equal ``chances`` give nearly equal draws."""
+    """Invert the cumulative distribution, so that nearly equal ``chances`` give nearly equal draws."""
     ladder = np.cumsum(chances)
     places = np.searchsorted(ladder, uniforms * ladder[-1], side="right")
     drawn: NDArray[np.int64] = np.minimum(places, chances.size - 1)

@@ -1,7 +1,7 @@
 """The answer of ``POST /v1/batch`` (docs/protocol.md): frames, each received straight into place.
 
-Law: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its whole frames
-are kept, because each frame gives its length before its bytes.
+Laws: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its complete
+frames are kept, because each frame states its length before its bytes.
 
 If the lengths of samples are believed to be known, one system call receives many frames, each into the place
 that it has if the answer follows the order of the call. Their headers are checked afterwards, and frames that
@@ -17,26 +17,26 @@ from shadeproxy_sdk.errors import BadAnswer
 
 CONTENT_TYPE = "application/vnd.shadeproxy.batch"
 FRAME = struct.Struct("<IHBBQ")
-"""index, status, source, zero, length in bytes."""
+"""The header of a frame: index, status, source, zero, length in bytes."""
 END = 0xFFFFFFFF
 MOST_BYTES = 5 << 40
 """The biggest object of S3; a longer frame is damage, not data."""
 MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Frames and bytes in one system call; this much is copied again if they are not the expected ones."""
+"""Most bytes of frames in one system call. They are copied again if the frames are not the expected ones."""
 _ALONE_AFTER_SURPRISE = 16
-"""Frames that come one by one after an unexpected one, twice as many each time. So an answer with one cold
-sample soon goes on together, and an answer without any order does not copy for ever.
+"""Number of frames that are received one by one after an unexpected one; it doubles each time. So an answer
+with one cold sample soon comes in large steps again, and an answer without any order does not copy for ever.
 """
 _CHUNK_FOLLOWS_BYTES = 28
-"""A chunk without the last frame is followed by at least that frame in a chunk and by the last chunk: 29
-bytes with the line ends.
+"""If a chunk does not contain the last frame, at least 29 bytes follow it: a chunk with that frame, and the
+last chunk, with their line ends.
 """
 
 
 def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer) -> None:
-    """Land the samples that the answer holds; item i of the request is sample ``positions[i]``.
+    """Receive the samples in the answer; item i of the request is sample ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
     refuses stay missing: a plain GET shows why. Raises BadAnswer, and Broken when the answer is cut short.
@@ -51,7 +51,7 @@ def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int],
 
 
 class _Answer:
-    """One answer; ``arrived``: positions of the samples that came."""
+    """One answer. ``arrived``: positions of the samples that came."""
 
     def __init__(
         self, channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer
@@ -93,7 +93,7 @@ class _Answer:
         channel.finish()
 
     def _receive_from(self, index: int, length: int) -> None:
-        """Land the item ``index``, whose header was read, and the items after it that come with it."""
+        """Receive the item ``index``, whose header was read, and the items after it that come with it."""
         channel = self._channel
         try:
             view = self._batch.room(self._positions[index], length)
@@ -117,7 +117,9 @@ class _Answer:
         self._land_expected(index + 1, expected, came - length)
 
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
-        """Return views for the headers and samples, in turn, that probably follow item ``index`` at hand."""
+        """Return views for the headers and samples, in turn, that probably follow item ``index`` in the bytes
+        at hand.
+        """
         views: list[memoryview] = []
         lengths, total = self._batch.lengths, length
         most = min(at_hand, _MOST_TOGETHER_BYTES)
@@ -129,7 +131,7 @@ class _Answer:
             total += FRAME.size + lengths[position]
             is_promised = self._promised[position] in {lengths[position], UNKNOWN}
             if lengths[position] == UNKNOWN or not is_promised or total > most:
-                break  # a frame received alone is checked against the promised length
+                break  # A frame received alone is checked against the promised length.
             views += (
                 self._headers[first : first + FRAME.size],
                 self._batch.room(position, lengths[position]),
@@ -137,7 +139,9 @@ class _Answer:
         return views
 
     def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
-        """Land the ``expected`` frames that came whole and as expected; ``came`` bytes of them are there."""
+        """Keep those ``expected`` frames that came complete and as expected. ``came``: how many bytes of them
+        came.
+        """
         whole = 0
         for header, view in zip(expected[::2], expected[1::2], strict=True):
             stop = whole + FRAME.size + len(view)

@@ -1,7 +1,8 @@
-"""For Trainer of Hugging Face transformers: a callback, and a mixin that splits its mean loss by sample.
+"""A callback for Trainer of Hugging Face transformers, and a mixin that splits its mean loss by sample.
 
-Never raises into the loop (callbacks.py). Trainer asks the model for one loss a batch and its callbacks never
-see the batch, so scores need the mixin; the callback alone begins epochs and passes on validation.
+Never raises into the loop (callbacks.py). Trainer asks the model for one loss a batch, and its callbacks
+never see the batch. So scores need the mixin; the callback alone begins epochs and passes on validation
+results.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,9 @@ SAMPLE_IDS = "shade_sample_ids"
 """Key of the ids in a batch; the mixin takes it out before the model sees the batch."""
 
 SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
-"""From the model's outputs and the labels to one loss a sample: float (batch,)."""
+"""The type of a function that takes the model's outputs and the labels, and returns one loss a sample: float
+(batch,).
+"""
 
 
 class ShadeTrainerCallback(TrainerCallback):
@@ -72,7 +75,7 @@ class ShadeTrainerCallback(TrainerCallback):
 
     def _resume(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
-        # Trainer itself skips the batches that were trained on.
+        # Trainer itself skips the batches that were already trained on.
         self._beside.sampler.load_state_dict(state | {"position": 0})
 
 
@@ -81,9 +84,9 @@ class ShadeTrainerMixin:
     reports each sample's loss.
 
     ``train_dataset``: an S3Dataset whose decode returns a dict of features. ``shade_sampler``: a ShadeSampler
-    of its job; for several processes made with rank and world size, because it deals the samples itself.
+    of its job. With several processes, make it with rank and world size, because it deals the samples itself.
     ``shade_losses``: from outputs and labels to one loss a sample; by default ``class_losses``. In mode
-    "importance" the training loss is the mean of the corrected sample losses; in other modes it is the one
+    "importance" the training loss is the mean of the corrected sample losses; in other modes it is the loss
     that Trainer computes. ``shade_monitor``, ``shade_better``: as in ShadeTrainerCallback.
     """
 
@@ -102,14 +105,16 @@ class ShadeTrainerMixin:
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
         if self._corrects:
-            # This loss is the mean of a batch, which Trainer then divides by its accumulation steps.
+            # This loss is the mean of a batch. Trainer must divide it by its accumulation steps.
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
         trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader of ``train_dataset``, unprepared: accelerate would deal the samples again."""
+        """Return the loader of ``train_dataset``, not prepared by accelerate, which would deal the samples
+        again.
+        """
         trainer = cast(Any, self)
         args = trainer.args
         return DataLoader(
@@ -149,7 +154,9 @@ class ShadeTrainerMixin:
 
 
 class SampleCollator:
-    """``collate`` for samples ``(features, id)``, with the ids under SAMPLE_IDS; passes on other samples."""
+    """``collate`` for samples ``(features, id)``: puts the ids under SAMPLE_IDS. Other samples are passed on
+    unchanged.
+    """
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate

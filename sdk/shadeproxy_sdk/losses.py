@@ -1,10 +1,10 @@
 """Losses and ids from a training loop, torch tensors or arrays, as one number a sample, without stalling the
 loop.
 
-torch is never imported here: a tensor is recognised by its methods, and code that has one has imported torch.
-The calls are few, because after a training step none of this code is in the CPU's caches, and each call costs
-2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by ``np.array`` 12, by ``tobytes`` 5). So the loop
-only copies bytes; the background makes arrays and means over tokens from them.
+torch is never imported here: a tensor is recognised by its methods, and code that has a tensor has imported
+torch. The loop makes few calls and only copies bytes. After a training step none of this code is in the CPU's
+caches, and each call costs 2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by ``np.array`` 12, by
+``tobytes`` 5). The background thread makes arrays and means over tokens from the bytes.
 """
 
 import sys
@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Copied = tuple[bytes, np.dtype[Any], tuple[int, ...]]
-"""An array's bytes in C order, its type and its shape; a plain tuple, because a named one costs a call."""
+"""An array's bytes in C order, its type and its shape. A plain tuple, because making a named one costs a
+call.
+"""
 
 Captured = Copied | NDArray[Any] | Callable[[], NDArray[Any]]
-"""An array, its bytes, or a function that returns it. The function may wait for a device, so it is called
-outside the loop.
+"""An array, its bytes, or a function that returns the array. The function may wait for a device, so the loop
+does not call it.
 """
 
 
@@ -28,9 +30,9 @@ Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
 
 
 def capture(values: Any) -> Captured:
-    """Return a snapshot of ``values``; later in-place changes by the loop do not reach it.
+    """Return a snapshot of ``values``, which later in-place changes by the loop do not change.
 
-    A CUDA tensor is copied asynchronously on the current stream into pinned memory: nothing waits here.
+    A CUDA tensor is copied asynchronously on the current stream into pinned memory, so nothing waits here.
     """
     try:
         on_device = values.is_cuda
@@ -47,7 +49,7 @@ def capture(values: Any) -> Captured:
 
 
 def settle(captured: Captured) -> NDArray[Any]:
-    """Return the array, once its copy has arrived."""
+    """Return the array of ``captured``, once its copy has arrived."""
     if isinstance(captured, tuple):
         data, dtype, shape = captured
         return np.frombuffer(data, dtype).reshape(shape)
@@ -74,7 +76,7 @@ def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
 def _counting(
     masked: Captured | None, counted: Captured | None, shape: tuple[int, ...]
 ) -> NDArray[np.bool_] | None:
-    """Return which losses count, bool of their ``shape``; None when all do."""
+    """Return which losses count, bool of their ``shape``; None when all losses count."""
     if masked is not None:
         mask = settle(masked)
         if mask.shape != shape:
@@ -104,7 +106,7 @@ def _mismatch(ids: tuple[int, ...], losses: tuple[int, ...]) -> str:
 
 
 def _copy_later(tensor: Any) -> Captured:
-    # Widened on the device: NumPy has no bfloat16, and so it stays one asynchronous copy.
+    # Widened on the device, because NumPy has no bfloat16. So it stays one asynchronous copy.
     host = (tensor.float() if tensor.is_floating_point() else tensor).to("cpu", non_blocking=True)
     cuda = sys.modules["torch"].cuda
     copied = cuda.Event()

@@ -1,9 +1,9 @@
-"""Planning: from a sampler's mode and the job's data to one rank's order of one epoch.
+"""Plans one rank's order of one epoch, from a sampler's mode and the job's data.
 
-Law: an epoch is planned once and never changes afterwards, so the announced, trained and resumed order is the
-same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order that depends on
-weights is drawn for all ranks together, from shared weights; one that depends on the cache is made within the
-samples dealt to this rank (cached.py says why).
+Law: an epoch is planned once and never changes afterwards, so the announced, trained and resumed orders are
+the same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order that depends
+on weights is drawn for all ranks together, from shared weights. An order that depends on the cache is made
+within the samples dealt to this rank (cached.py says why).
 """
 
 import math
@@ -25,9 +25,11 @@ STEPS = 4
 _LATEST = 3
 _MAX_REPEAT = 4
 _UNSEEN = 1.0
-"""The weight of a sample that was never drawn, in SHADE's public code; ranks weigh ln 10 = 2.3 and more."""
+"""The weight of a sample that was never drawn, as in SHADE's public code. Drawn samples weigh ln 10 = 2.3 or
+more.
+"""
 _SHARED_SMOOTHING = 0.01
-"""Used if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
+"""Smoothing if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
 
 
 class EpochPlan(NamedTuple):
@@ -72,9 +74,9 @@ class ImportanceControl:
     """SHADE's switch between aggressive and relaxed draws: importance counts for less while validation does
     not improve. Pure arithmetic.
 
-    There are STEPS + 1 levels. Training starts at the most aggressive; a validation that does not beat the
-    best so far relaxes by one level, one that does tightens by one. At level 0 draws are uniform. ``level``:
-    0 .. STEPS. ``best``: the best value so far, larger being better; None before the first.
+    There are STEPS + 1 levels. Training starts at the most aggressive level. A validation result that is no
+    new best relaxes by one level, a new best tightens by one. At level 0 draws are uniform. ``level``: 0 ..
+    STEPS. ``best``: the best result so far, larger being better; None before the first.
     """
 
     def __init__(self) -> None:
@@ -87,7 +89,7 @@ class ImportanceControl:
         return self.level / STEPS
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
-        """Take one validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
+        """Note one validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
         the new aggressiveness. nan counts as not improved. Raises ConfigError unless exactly one is given.
         """
         value = _larger_is_better(accuracy, loss)
@@ -108,7 +110,7 @@ class ImportanceControl:
 
 class PublishedControl:
     """The switch of SHADE's public code: aggressive while the mean of the latest three changes of the
-    validation result is above 0. The first result counts as no change; before it training is aggressive.
+    validation result is above 0. The first result counts as no change; before that, training is aggressive.
     """
 
     def __init__(self) -> None:
@@ -121,7 +123,7 @@ class PublishedControl:
         return float(not self._changes or sum(self._changes) > 0)
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
-        """Take one validation result, as ``ImportanceControl`` does. Return the new aggressiveness."""
+        """Note one validation result, as ``ImportanceControl`` does. Return the new aggressiveness."""
         value = _larger_is_better(accuracy, loss)
         change = 0.0 if self._latest is None else value - self._latest
         self._changes = [*self._changes, change if math.isfinite(change) else 0.0][-_LATEST:]
@@ -134,7 +136,7 @@ class PublishedControl:
         return {"latest": self._latest, "changes": list(self._changes)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``; that of ``ImportanceControl`` is a beginning."""
+        """Restore the result of ``state``. A state of ``ImportanceControl`` counts as a beginning."""
         self._latest, self._changes = state.get("latest"), list(state.get("changes", []))
 
 
@@ -149,7 +151,7 @@ class Planner:
         per_rank = self._samples / job.world_size
         self.num_samples = math.floor(per_rank) if settings.drop_last else math.ceil(per_rank)
         self._total = self.num_samples * job.world_size
-        # A loader with drop_last leaves out a rank's last batch if it is not a whole one.
+        # A loader with drop_last leaves out a rank's last batch if that is incomplete.
         spare = self.num_samples % settings.batch_size if settings.drop_last else 0
         self._read = self.num_samples - spare
         self._smoothing: float | None = None
@@ -157,7 +159,7 @@ class Planner:
 
     @property
     def drawn_from_weights(self) -> bool:
-        """True if an epoch is known only when half of the one before has been reported."""
+        """True if an epoch is known only when half of the previous epoch has been reported."""
         return self._settings.mode == "importance"
 
     def uniform(self, epoch: int) -> EpochPlan:
@@ -167,7 +169,7 @@ class Planner:
         )
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the plan of ``epoch`` from the current data."""
+        """Return the plan of ``epoch``, from the scores and cached samples of this moment."""
         mode = self._settings.mode
         if mode == "reorder":
             resident = self._job.residency()
@@ -202,7 +204,7 @@ class Planner:
         return self._share(whole, correction, self._distinct(whole))
 
     def _published(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
-        """Return the plan of mode "shade", also of its first epoch, which draws with replacement too."""
+        """Return the plan of mode "shade". Its first epoch draws with replacement too."""
         if known is None:
             known = ScoreSnapshot(np.full(self._samples, np.nan, dtype=np.float32), None)
         resident = self._job.residency()
@@ -224,7 +226,7 @@ class Planner:
         whole = self._permutation(epoch)
         order = self._deal(whole)
         if resident is not None:
-            # The padding is read by two ranks, and no third rank may read it.
+            # Two ranks read the padding; no third rank may.
             resident[whole[self._samples :]] = False
             order = substitute(
                 order,
@@ -245,8 +247,8 @@ class Planner:
         return self._smoothing
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """Return the permutation of torch's DistributedSampler before it deals: randperm by seed + epoch,
-        padded from its own start or cut.
+        """Return the permutation that torch's DistributedSampler makes before it deals: randperm by seed +
+        epoch, padded from its own start or cut.
         """
         generator = torch.Generator()
         generator.manual_seed(self._settings.seed + epoch)
@@ -259,7 +261,7 @@ class Planner:
         return EpochPlan(self._deal(whole), whole, correction, distinct)
 
     def _distinct(self, whole: NDArray[np.uint32]) -> int:
-        """Count the different samples of ``whole`` that all ranks read."""
+        """Return the number of different samples in ``whole`` that all ranks together read."""
         return np.unique(whole[: self._read * self._job.world_size]).size
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:

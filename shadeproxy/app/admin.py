@@ -1,9 +1,10 @@
-"""The engine behind the control listener's ``CacheAdmin``, and the statistics and logs of requests."""
+"""Joins engine and listeners: the administration of the cache for the control listener, and the statistics
+and logs of requests.
+"""
 
 import asyncio
 
 import numpy as np
-import structlog
 
 from shadeproxy.api.control.bodies import (
     Freshness,
@@ -15,6 +16,7 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import CachedListing, CachedObject
 from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.request_log import RequestLog
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
@@ -24,8 +26,6 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Warm
 from shadeproxy.telemetry.stats import Stats
 
-_log = structlog.get_logger("shadeproxy.access")
-
 _FRESHNESS: dict[Age, Freshness] = {Age.FRESH: "fresh", Age.STALE: "stale", Age.UNUSABLE: "check"}
 
 
@@ -33,7 +33,7 @@ class EngineAdmin:
     """Implements api/control ``CacheAdmin``."""
 
     def __init__(self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: int) -> None:
-        """Take over the parts. ``fetches``: the limit of parallel fetches of ``Warm``."""
+        """Set it up. ``fetches``: the most fetches that a ``Warm`` runs at a time."""
         self._engine = engine
         self._pins = pins
         self._clock = clock
@@ -53,7 +53,7 @@ class EngineAdmin:
     async def list_cached(self, place: Prefix, *, start_after: str, limit: int) -> CachedListing:
         refs, more = await self._engine.cache.listing.under(*place, start_after=start_after, limit=limit)
         found = [(ref, await self.inspect(ref)) for ref in refs]
-        # An object whose pages were evicted meanwhile may still be known; leave it out.
+        # Leave out objects whose pages were evicted meanwhile; their metadata may still be known.
         objects = tuple((ref, cached) for ref, cached in found if cached is not None and cached.pages)
         return CachedListing(objects, more, refs[-1].key if more else None)
 
@@ -104,14 +104,14 @@ class EngineAdmin:
         )
 
 
-class Observer:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``access_log`` may change at any time."""
+class Observer(RequestLog):
+    """The observer of the coordinator, which counts too."""
 
     def __init__(self, stats: Stats, hints: HintRegistry, clock: Clock, *, access_log: bool) -> None:
+        super().__init__(access_log=access_log)
         self._stats = stats
         self._hints = hints
         self._clock = clock
-        self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
         if job.job in self._hints.jobs:
@@ -135,14 +135,14 @@ class Observer:
         if job is not None:
             self.on_job(job)
         if self.access_log:
-            _log.info(
-                "request",
-                request_id=request_id,
+            super().on_request(
                 operation=operation,
                 bucket=bucket,
                 status=status,
-                source=source.value,
-                bytes=bytes_sent,
-                ms=round(duration_s * 1000, 2),
-                **({"origin_request_id": origin_request_id} if origin_request_id else {}),
+                source=source,
+                bytes_sent=bytes_sent,
+                duration_s=duration_s,
+                job=job,
+                request_id=request_id,
+                origin_request_id=origin_request_id,
             )

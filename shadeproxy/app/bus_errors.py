@@ -1,11 +1,11 @@
-"""Write why the process dies when a file of the cache is truncated under it (SIGBUS, mmap(2)).
+"""Writes why the process dies when a file of the cache is truncated while it is mapped (SIGBUS, mmap(2)).
 
 A read of a mapping beyond the end of its file ends the process by a signal, and no code that runs then can
 give the reader its bytes. So one line says what happened and what may have caused it. The next start reads
 the lost bytes from the origin.
 
-Law: the handler only writes that line. Then it gives way to the previous handler, which shows the stack of
-every thread (faulthandler) and ends the process.
+Law: the handler only writes that line. Then it passes the signal on to the previous handler, which shows the
+stack of every thread (faulthandler) and ends the process.
 """
 
 import ctypes
@@ -20,14 +20,14 @@ from shadeproxy.tiers.segment import SUFFIX
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _keeps: list[Any] = []
-"""Keeps the handler alive: the kernel would call it even after it was garbage-collected."""
+"""Keeps the handler in memory: the kernel would call it even after it was garbage-collected."""
 
 
 def explain_bus_errors() -> None:
     """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Not signal.signal: its handlers run only between two instructions of the interpreter, never reached
-    # here.
+    # Not signal.signal: its handlers run between two instructions of the interpreter, and there is no next
+    # one.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)

@@ -1,8 +1,9 @@
-"""Messages between the coordinator, which owns the cache, and a worker, over a socket pair.
+"""Messages between the coordinator and a worker, over a socket pair.
 
-Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` after each change, and an empty
-frame to end in order. Worker to coordinator: its reads, and an empty frame once it uses the latest
-settings. Law: a closed channel means that the other process is gone.
+Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` or a new ``Certificate`` after
+each change, and an empty frame to end in order. Worker to coordinator: SERVING once it accepts connections,
+its reads, and an empty frame once it uses what changed. Law: a closed channel means that the other process is
+gone.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 
 from shadeproxy.app.reloadable import ReloadableSettings
+from shadeproxy.app.tls import Certificate
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import USE, Kind, Uses
 from shadeproxy.engine.worker_reads import TierFiles
@@ -26,11 +28,28 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 
 END = b""
 CONFIRMED = b""
+SERVING = b"\0"  # no frame of reads begins so
+
+
+class FillEnds(NamedTuple):
+    """The descriptors by which a worker fetches pages: its end of a channel, and its fill memory.
+
+    ``instance``: the name by which the proxy recognises its own requests to the origin.
+    """
+
+    channel: int
+    memory: int
+    instance: str
+
+
+Change = ReloadableSettings | Certificate
+"""A message that a worker gets after its start, and confirms."""
 
 
 class Opening(NamedTuple):
     """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits; ``relay``
-    is the address where the coordinator accepts connections of workers.
+    is the address where the coordinator accepts connections of workers; ``certificate`` that of a listener
+    with TLS. ``fills``: the descriptors by which it fetches pages; None: it fetches none.
     """
 
     settings: Settings
@@ -39,6 +58,8 @@ class Opening(NamedTuple):
     share: int
     listener: int
     relay: str
+    fills: FillEnds | None = None
+    certificate: Certificate | None = None
 
 
 class Channel(asyncio.Protocol):
@@ -60,7 +81,7 @@ class Channel(asyncio.Protocol):
         return channel
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class, which is no subclass of asyncio's.
+        # This is uvloop's own transport class, which is no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -91,7 +112,7 @@ class Channel(asyncio.Protocol):
         self.close()
 
     def close(self) -> None:
-        """Send nothing more; frames already sent still arrive."""
+        """Stop sending; frames already sent still arrive."""
         if self._transport is not None:
             self._transport.close()
 
@@ -101,35 +122,35 @@ def nothing() -> None:
 
 
 def pack_opening(opening: Opening) -> bytes:
-    """Pack for ``unpack_opening`` in a process of the same program."""
+    """Pack an ``Opening`` for ``unpack_opening`` in a process of the same program."""
     return pickle.dumps(opening)
 
 
 def unpack_opening(frame: bytes) -> Opening:
-    """Unpack the first frame. It comes from the process that started this one."""
+    """Unpack the first frame. The process that started this one has sent it."""
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening
 
 
-def pack_reloadable(reloadable: ReloadableSettings) -> bytes:
-    """Pack for ``unpack_reloadable`` in a process of this program. Holds secrets: for the channel alone."""
-    return pickle.dumps(reloadable)
+def pack_change(change: Change) -> bytes:
+    """Pack for ``unpack_change`` in a process of this program. Holds secrets: for the channel alone."""
+    return pickle.dumps(change)
 
 
-def unpack_reloadable(frame: bytes) -> ReloadableSettings:
+def unpack_change(frame: bytes) -> Change:
     """Unpack a frame of the coordinator. It comes from the process that started this one."""
-    reloadable = pickle.loads(frame)  # noqa: S301 - see above
-    assert isinstance(reloadable, ReloadableSettings)
-    return reloadable
+    change = pickle.loads(frame)  # noqa: S301 - see above
+    assert isinstance(change, ReloadableSettings | Certificate)
+    return change
 
 
 def pack_reads(uses: Uses, kinds: list[Kind]) -> bytes:
-    """Pack read records. Raises UnicodeEncodeError for a job whose name is not valid text."""
+    """Pack rows of the access log. Raises UnicodeEncodeError for a job whose name is not valid text."""
     return msgspec.msgpack.encode((uses.tobytes(), kinds))
 
 
 def unpack_reads(frame: bytes) -> tuple[Uses, list[Kind]]:
-    """Unpack the records of ``pack_reads``."""
+    """Unpack the rows from ``pack_reads``."""
     uses, kinds = _DECODER.decode(frame)
     return np.frombuffer(uses, USE), kinds

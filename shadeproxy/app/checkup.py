@@ -1,7 +1,7 @@
-"""Collect facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
+"""Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
-Also the warnings of ``/readyz``, from memory alone, and the watch over an origin that stopped answering,
-which keeps those warnings current.
+It also holds the warnings of ``/readyz``, from memory alone, and watches an origin that stopped answering,
+which keeps these warnings current.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Checkup:
         self._doubtful_jobs = doubtful_jobs
         self._detached: tuple[str, ...] = ()
         self._refusal = ""
-        """The warning about an origin that answers, but not as it should."""
+        """The warning about an origin that answers with a refusal; "" if there is none."""
         self._told: bool | None = None
         self._broken: dict[str, str] = {}
 
@@ -266,9 +266,9 @@ class Checkup:
 
 
 def _room(path: Path) -> tuple[Room, str]:
-    """Return the room of a file system, and the reason if it cannot be read."""
+    """Return the room of a file system, or why it cannot be read."""
     try:
-        # A deleted directory has no room of its own, although its parent still has.
+        # A deleted directory has no room of its own, although its parent still has some.
         path.stat()
         return look_at(path), ""
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Diagnose a proxy from facts about it. Pure: facts in, findings out.
+"""Diagnoses a proxy from facts about it. Pure: facts in, findings out.
 
-Rule: a finding says what is wrong, why that matters, and what to change. Causes that the proxy cannot see (a
-slow network, say) are named as things to look at. Unusual facts alone are no finding.
+Law: a finding says what is wrong, why that matters, and what to change. Causes that the proxy cannot see (a
+slow network, say) are named as things to look at. Facts that are only unusual are not a finding.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ _MUCH_OF_THE_CACHE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulJob:
-    """A job whose hints are believed by less than a half, or that is silent. ``held_bytes``: those of its
-    data set in the cache, and ``share`` of it. ``reason``: why, in words.
+    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: of its data set
+    in the cache. ``share``: of the cache that these take. ``reason``: why it is doubtful, in words.
     """
 
     name: str
@@ -38,10 +38,10 @@ class DoubtfulJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """Facts about a proxy. ``probe``: the origin's answer to a request just now, or ``probe_error`` and
-    ``probe_code``: its failure, and ``probe_hint``: what to change where no S3 server answered. ``health``:
-    ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``: memory of
-    read histories. Times are seconds, None where unknown.
+    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If it failed:
+    ``probe_error`` and ``probe_code``; ``probe_hint``: what to change where no S3 server answered.
+    ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``:
+    memory of read histories. Times are in seconds, None where unknown.
     """
 
     status: str
@@ -119,7 +119,7 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "origin unreachable",
             "wrong",
-            f"{facts.endpoint} does not answer: {facts.probe_error}; what is cached is still served",
+            f"{facts.endpoint} does not answer: {facts.probe_error}; cached objects are still served",
             "check that it runs, the network from this machine, and origin.endpoint",
         )
     throttled = facts.health.get("throttled", 0)

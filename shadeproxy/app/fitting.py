@@ -1,4 +1,4 @@
-"""Check that the settings fit the machine: tiers on their file systems, and everything in memory.
+"""Checks that the settings fit the machine: the tiers on their file systems, and everything in memory.
 
 ``check``, ``serve`` and ``doctor`` all judge by this module. Settings that would end in an OOM kill are
 refused.
@@ -29,11 +29,11 @@ PROCESS_BYTES = 128 * _MIB
 """Memory of a process beside tiers and reads under way: 64 MiB at its start, and the index of its pages."""
 
 _HISTORIES_BYTES = 64 * _MIB
-"""Read histories of pages up to this size count to the process."""
+"""Read histories up to this size are part of a process's memory above."""
 
 
 class TierSetting(NamedTuple):
-    """A tier of the configuration. ``key``: its table there."""
+    """A tier of the configuration. ``key``: its table in the configuration."""
 
     key: str
     path: Path
@@ -50,20 +50,20 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
-    """Judge whether the proxy fits below ``limit``: tiers in memory, caches set aside there, reads under way
+    """Judge whether the proxy fits below ``limit``: tiers in memory, renamed caches there, reads under way
     and the processes.
     """
     tiers = [tier for tier in tier_settings(settings) if is_memory(tier.path)]
     aside = _aside(settings)
     aside_bytes = sum(aside.values())
     history_bytes = _history_bytes(settings)
-    rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.workers + history_bytes
+    rest_bytes = settings.cache.inflight + PROCESS_BYTES * settings.s3.processes + history_bytes
     needed_bytes = rest_bytes + aside_bytes + sum(tier.capacity_bytes for tier in tiers)
     if needed_bytes <= limit.limit_bytes:
         return Verdict(possible=True)
     parts = [f"{tier.key}.capacity {format_size(tier.capacity_bytes)}" for tier in tiers]
     parts.append(f"cache.inflight {format_size(settings.cache.inflight)}")
-    parts.append(f"{settings.s3.workers} x {format_size(PROCESS_BYTES)} for processes")
+    parts.append(f"{settings.s3.processes} x {format_size(PROCESS_BYTES)} for processes")
     parts += [f"{format_size(history_bytes)} for read histories"] * bool(history_bytes)
     parts += [f"{format_size(aside_bytes)} in caches set aside"] * bool(aside)
     return Verdict(
@@ -75,19 +75,21 @@ def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:
 
 
 def _history_bytes(settings: Settings) -> int:
-    """Return the bytes of read histories of pages, of all tiers, that do not count to the process."""
+    """Return the bytes of read histories, of all tiers, beyond those that ``PROCESS_BYTES`` includes."""
     capacity_bytes = sum(tier.capacity_bytes for tier in tier_settings(settings))
     learns = POLICIES[settings.policy.name].learns
     return max(ghosts_for(capacity_bytes) * BYTES - _HISTORIES_BYTES, 0) if learns else 0
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
-    """Return the advice. ``left_bytes``: room for tiers and caches set aside; ``excess_bytes``: lacking."""
+    """Return the advice. ``left_bytes``: room for tiers and renamed caches; ``excess_bytes``: how much is too
+    much.
+    """
     delete, enough = "", sum(aside.values()) >= excess_bytes
     if aside:
         delete = f"delete {', '.join(map(str, aside))}{', or' if enough else ' and'} "
     if enough:
-        # The advice offers to delete or to keep them: count what is left if they are kept.
+        # The user may delete the renamed caches or keep them; compute what is left if they are kept.
         left_bytes -= sum(aside.values())
     left_bytes -= sum(tier.capacity_bytes for tier in tiers[1:])
     if not tiers or left_bytes < _MIB:
@@ -96,7 +98,7 @@ def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, e
 
 
 def _aside(settings: Settings) -> dict[Path, int]:
-    """Return memory bytes of directories that earlier starts set aside or that this start would."""
+    """Return the bytes in memory of each directory that a start has renamed, or would rename."""
     found: dict[Path, int] = {}
     for tier in tier_settings(settings):
         with suppress(OSError):
@@ -108,7 +110,7 @@ def _aside(settings: Settings) -> dict[Path, int]:
 
 
 def _would_move_aside(settings: Settings, path: Path) -> bool:
-    """Return whether a start would set the cache at ``path`` aside rather than refuse it."""
+    """Return whether a start would rename the cache at ``path`` instead of refusing it."""
     reason = why_unusable(read_version(path), origin_name(settings))
     return reason == INCOMPATIBLE or (
         reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
@@ -119,20 +121,22 @@ def _held_bytes(path: Path) -> int:
     held_bytes = 0
     for directory, _, names in os.walk(path):
         for name in names:
-            with suppress(OSError):  # deleted meanwhile
+            with suppress(OSError):  # It was deleted meanwhile.
                 held_bytes += Path(directory, name).lstat().st_blocks * 512
     return held_bytes
 
 
 def require_memory(settings: Settings) -> None:
-    """Raise ConfigError if the settings need more memory than the limit (blocking, tiny)."""
+    """Raise ConfigError if the settings need more memory than the limit (a short blocking call)."""
     verdict = judge_memory(settings, memory_limit())
     if not verdict.possible:
         raise ConfigError(verdict.cause, remedy=verdict.remedy)
 
 
 class MemoryWatch:
-    """Watches whether a running proxy fits, and whether it would after a restart with the latest settings."""
+    """Watches whether a running proxy fits into memory, and whether it would after a restart with the latest
+    settings.
+    """
 
     def __init__(self) -> None:
         self._now = self._after_restart = Verdict(possible=True)
@@ -152,7 +156,9 @@ class MemoryWatch:
         return ["the new settings need more memory than there is to start with"] * (not self.verdict.possible)
 
     def look(self, settings: Settings) -> None:
-        """Read the limits, which change while the proxy runs (blocking, tiny). Log each problem once."""
+        """Read the limits, which change while the proxy runs (a short blocking call). Log each
+        problem once.
+        """
         limit = memory_limit()
         before, self._now = self._now, judge_memory(settings, limit)
         if before.possible:
@@ -163,7 +169,9 @@ class MemoryWatch:
                 _say("too little memory for a restart", self._after_restart)
 
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
-        """Look after a reload and log problems again. ``wanted`` was read; ``settings`` are in force."""
+        """Look after a reload, and log problems again. ``wanted``: the settings that were read; ``settings``:
+        those in force.
+        """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted
         self.look(settings)

@@ -1,8 +1,9 @@
-"""The file of read histories in the state directory: written now and then and at the end, read at a start.
+"""The file of read histories in the state directory: written from time to time and at the end, read at a
+start.
 
-Laws: a start never fails because of it; a file that cannot be used is moved aside, with one log line, and the
-proxy learns anew. Files are read and written in threads. A killed process loses what it learnt since the last
-time. On average no more than a megabyte a second is written.
+Laws: a start never fails because of this file. A file that cannot be used is renamed, with one log line, and
+the proxy starts to learn from reads again. The file is read and written in threads. A killed process loses
+the reads since the last write. On average at most a megabyte a second is written.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ _MOST_BYTES_PER_S = 1e6
 
 
 class HistoryFile:
-    """Keeps the histories of ``cache`` in ``directory``. ``pool``: of one thread, that makes the tables."""
+    """Keeps the histories of ``cache`` in ``directory``. ``pool``: the one thread that also makes the
+    learner's tables.
+    """
 
     def __init__(
         self, cache: PageCache, directory: Path, *, page_size: int, pool: Executor, clock: Clock
@@ -47,7 +50,9 @@ class HistoryFile:
             blocks = read_checked(self._path)
             tick, left_out = restore(blocks, placement.histories, self._cache.groups, self._page_size)
         except StateError as error:
-            _log.warning("read histories left out, learning anew", error=str(error), kept=self._move_aside())
+            _log.warning(
+                "read histories left out, learning starts over", error=str(error), kept=self._move_aside()
+            )
             return
         placement.tick = self._saved_tick = tick
         if left_out:
@@ -57,16 +62,16 @@ class HistoryFile:
         self._task = asyncio.create_task(self._work(), name="histories")
 
     async def stop(self) -> None:
-        """Write once more, and no more after it."""
+        """Write the file a last time."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.save()
 
     async def save(self) -> int:
-        """Write the file, if anything was read since the last time; return the bytes that were written.
+        """Write the file, if anything was read since the last write; return the bytes written.
 
-        Failures are logged, the first of several in a row.
+        Failures are logged, but only the first of several in a row.
         """
         written = 0
         try:
@@ -102,7 +107,7 @@ class HistoryFile:
             written = await self.save()
 
     def _move_aside(self) -> str:
-        """Return the name under which the file is kept; "" where it could not be moved."""
+        """Rename the file; return its new name, or "" if it could not be renamed."""
         try:
             return str(self._path.replace(self._path.with_name(DAMAGED)))
         except OSError:

@@ -1,4 +1,4 @@
-"""Limits of descriptors and the garbage collector's schedule, set at the start of every process."""
+"""The limit of descriptors and the schedule of the garbage collector, set at the start of every process."""
 
 import gc
 import resource
@@ -10,24 +10,26 @@ _OTHERS = 64
 _ORIGIN_POOLS = 4
 """Connection pools: pages; heads and listings; forwarded reads; changes."""
 _OF_CLIENT = 2
-"""Descriptors of a client: its connection, and the one that sends files to it (api/s3/sender.py)."""
+"""Descriptors for each client: its connection, and the one that sends files to it (api/s3/sender.py)."""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the soft limit, often 1,024, to the hard one: each segment and connection needs a descriptor."""
+    """Raise the soft limit, often 1,024, to the hard limit, because each segment and connection needs a
+    descriptor.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def collect_less() -> None:
-    """Make the collector look at new objects only, a few milliseconds at a time.
+    """Make the garbage collector look at new objects only, a few milliseconds at a time.
 
     No memory of a read waits for the collector (tests/app/test_collector.py). Survivors of a full collection,
-    mostly metadata of objects, are left out of the next ones: walking 65,000 known objects held the loop for
-    150 ms. Once in ``_EVERYTHING_S`` everything is examined.
+    mostly metadata of objects, are left out of the next collections: walking 65,000 known objects held the
+    loop for 150 ms. Every ``_EVERYTHING_S`` seconds all objects are examined.
     """
     gc.collect()
     gc.freeze()
@@ -36,7 +38,7 @@ def collect_less() -> None:
 
 
 class _FreezeSurvivors:
-    """Freezes survivors. The collector calls it before and after each collection."""
+    """Freezes survivors. The collector calls this before and after each collection."""
 
     def __init__(self) -> None:
         self._everything_s = time.monotonic() + _EVERYTHING_S
@@ -52,9 +54,10 @@ class _FreezeSurvivors:
 
 
 def client_connections(*, origin_connections: int, segments: int) -> int:
-    """Return how many clients may connect beside the proxy's own descriptors. The proxy needs
-    ``origin_connections`` for each pool to the origin and two for each of ``segments`` files. The clients get
-    at least a quarter of the limit.
+    """Return how many clients may connect beside the proxy's own descriptors.
+
+    The proxy needs ``origin_connections`` for each pool to the origin and two for each of ``segments`` files.
+    The clients get at least a quarter of the limit.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

@@ -11,9 +11,10 @@ from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.persistence import Persistence
-from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
 from shadeproxy.app.reload import make_verdicts
+from shadeproxy.app.worker_fills import fill_memory_bytes
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.ledger import Ledger
@@ -41,7 +42,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
 _LISTED_AT_ONCE = 1000
-_MOST_OTHERS = 2  # objects that share the prefix, as a multiple of the data set's own
+_MOST_OTHERS = 2  # Objects that share the prefix and are not of the data set, as a multiple of its own.
 
 
 class OpenState(NamedTuple):
@@ -51,13 +52,13 @@ class OpenState(NamedTuple):
     persistence: Persistence
     hints: HintRegistry
     order_builder: OrderBuilder
-    pins: DurablePins
+    pins: Pins
 
 
 def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
-    """Revalidate the cached objects of the job's data set by listing it.
+    """Check the cached objects of the job's data set against the origin, by listing it.
 
-    One request checks a thousand objects, so no read of the epoch has to check its own (design 3).
+    One listing request checks a thousand objects, so no read of the epoch has to check its own (design 3).
     """
     dataset = hints.datasets.get(job.dataset or "")
     if dataset is None or not len(engine.cache.residents):
@@ -68,7 +69,9 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy, in the order of the methods. ``calls``: see ``Media``."""
+    """Opens the parts of one proxy. Call the methods in the order in which they stand. ``calls``: see
+    ``Media``.
+    """
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class PartOpener:
         self._stats = stats
         self._calls = calls
         self._engine: Engine | None = None
+        self._orders_changed = asyncio.Event()
 
     async def state(self, pool: WorkPool, rules: Rules) -> OpenState:
         """Open the state directory and restore hints and pins. Raises ConfigError."""
@@ -105,12 +109,13 @@ class PartOpener:
             page_size=self._settings.cache.page_size,
             on_epoch=begin_epoch,
             on_lost=order_builder.seek,
+            on_orders_changed=self._orders_changed.set,
         )
         await asyncio.to_thread(persistence.restore, hints)
         persistence.start(hints)
         self._stack.push_async_callback(persistence.stop, hints)
-        pins = DurablePins(Pins(rules), store, self._clock)
-        await asyncio.to_thread(pins.restore)
+        pins = Pins(rules)
+        await asyncio.to_thread(restore_pins, pins, store)
         return OpenState(store, persistence, hints, order_builder, pins)
 
     async def origin(
@@ -124,7 +129,7 @@ class PartOpener:
         )
         self._stack.push_async_callback(origin.aclose)
         if settings.origin.kind == "file":
-            await origin.probe()  # a missing path is a wrong setting, not an outage
+            await origin.probe()  # A missing path is a wrong setting, not an outage.
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     async def engine(
@@ -139,7 +144,8 @@ class PartOpener:
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
-        ledger = Ledger(settings.cache.inflight)
+        workers_bytes = fill_memory_bytes(settings) * (settings.s3.processes - 1)
+        ledger = Ledger(settings.cache.inflight - workers_bytes)
         stats.watch("inflight_bytes", lambda: float(ledger.taken_bytes))
         prefetcher = self._make_prefetcher(hints) if settings.prefetch.enabled else None
         cache = await self._cache(state, ledger, share, prefetcher)
@@ -167,6 +173,13 @@ class PartOpener:
             self._stack.push_async_callback(prefetcher.aclose)
         return engine
 
+    def pins(self, state: OpenState, cache: PageCache) -> DurablePins:
+        """Return the pins of calls, and start to apply them to the cached pages."""
+        pins = DurablePins(state.pins, state.store, self._clock, cache.renew_pins)
+        pins.start()
+        self._stack.push_async_callback(pins.aclose)
+        return pins
+
     def _make_prefetcher(self, hints: HintRegistry) -> Prefetcher:
         settings = self._settings
         limits = Limits(
@@ -181,6 +194,7 @@ class PartOpener:
             page_size=settings.cache.page_size,
             clock=self._clock,
             limits=limits,
+            woken=self._orders_changed,
         )
         self._stats.watch("prefetches", lambda: float(prefetcher.flying))
         return prefetcher
@@ -199,7 +213,7 @@ class PartOpener:
             policy=policy,
             weights=state.hints,
             next_uses=state.hints.expectations,
-            pins=state.pins.pins,
+            pins=state.pins,
             stats=stats,
             ledger=ledger,
             share=share,
@@ -214,8 +228,6 @@ class PartOpener:
         cache.erasing.start(self._clock)
         self._stack.push_async_callback(cache.erasing.aclose)
         self._stack.push_async_callback(cache.stop_recovery)
-        state.pins.follow(cache.renew_pins)
-        self._stack.push_async_callback(state.pins.aclose)
         for index, medium in enumerate(media.media):
             stats.watch_tier(medium.tier.name, tier_gauges(medium.tier, cache, index))
         stats.watch("recovering_segments", lambda: float(cache.pending_segments))

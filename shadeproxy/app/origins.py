@@ -1,4 +1,4 @@
-"""Build an Origin with its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
+"""Builds an Origin with its wrappers from ``[origin]`` and ``[[auth.clients]]``."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -33,12 +33,12 @@ Providers = dict[Upstream, CredentialProvider]
 
 
 def upstream_of(access_key: str) -> Upstream:
-    """Return the name of the origin credentials of a client that has its own."""
+    """Return the upstream of a client that has origin credentials of its own."""
     return Upstream(f"client:{access_key}")
 
 
 def origin_name(settings: Settings) -> str:
-    """Return the name that identifies the origin's objects, which a cache directory records."""
+    """Return the name of the origin, which a cache directory records."""
     section = settings.origin
     if section.name:
         return section.name
@@ -48,14 +48,14 @@ def origin_name(settings: Settings) -> str:
 
 
 def read_bounds(settings: Settings) -> ReadBounds:
-    """Return the limits for waiting on the origin in reads."""
+    """Return the time limits for reads of the origin."""
     timeouts = settings.origin.timeouts
     return ReadBounds(timeouts.first_byte, timeouts.window, timeouts.min_rate)
 
 
 class BuiltOrigin(NamedTuple):
-    """``origin`` with all wrappers but the outermost; ``limited``: the wrapper with the slots; ``gets``: the
-    GETs at the bottom, where reads by callbacks may use them at once.
+    """The built origin. ``origin``: with all wrappers but the outermost; ``limited``: the wrapper with the
+    slots; ``gets``: the page GETs at the bottom, if reads by callbacks may use them without the wrappers.
     """
 
     origin: Origin
@@ -73,14 +73,14 @@ def build_origin(
 ) -> BuiltOrigin:
     """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
 
-    ``providers`` may change while it is used. ``health`` records its successes and failures. ``instance``:
-    see S3Origin.
+    ``providers`` may change while the origin is used. ``health`` records its successes and failures.
+    ``instance``: see S3Origin.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)
     section = settings.origin
     origin: Origin
-    gets: PageGets | None = None
+    server: S3Origin | None = None
     if section.kind == "file":
         origin = FileOrigin(section.path)
     else:
@@ -98,11 +98,11 @@ def build_origin(
             health=health,
             instance=instance,
         )
-        gets = server.page_gets
+    # Reads by callbacks would bypass a delay or a limit of bandwidth.
+    gets = None if server is None or section.delay or section.bandwidth else server.page_gets
     if section.delay:
-        origin, gets = DelayedOrigin(origin, delay_s=section.delay, clock=clock), None
+        origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)
     if section.bandwidth:
-        gets = None
         origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
@@ -112,7 +112,9 @@ def build_origin(
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:
-    """Build the credentials that sign requests, by upstream. Raises ConfigError for an unreadable secret."""
+    """Build the credential providers that sign requests, by upstream. Raises ConfigError for an unreadable
+    secret.
+    """
     providers = {SHARED: _shared(settings, clock)}
     for client in settings.auth.clients:
         own = client.upstream.resolve()

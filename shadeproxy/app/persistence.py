@@ -1,7 +1,7 @@
-"""Durable control state: datasets, jobs and scores, written in the background, read at start.
+"""Durable control state: datasets, jobs and scores, written in the background, read at a start.
 
-Law: a noted change stays noted until the state store has it, even if the export fails or is cancelled. One
-failure stops neither other items nor later changes.
+Laws: a noted change stays noted until the state store has it, even if the export fails or is cancelled. A
+failed item keeps neither other items nor later changes from being stored.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 _EVERY_S = 1.0
 
 Item = tuple[str, str]
-"""Kind and name."""
+"""Kind and name of a stored item."""
 
 
 class Persistence:
@@ -28,7 +28,7 @@ class Persistence:
         self._state = state
         self._pool = pool
         self._clock = clock
-        # Each note is a new object, so an export can tell whether its blob is still the newest.
+        # By item: a new object for each change, so an export can tell whether its blob is still the newest.
         self._dirty: dict[Item, object] = {}
         self._failing: set[Item] = set()
         self._task: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class Persistence:
         self._task = asyncio.create_task(self._work(hints), name="persistence")
 
     async def flush(self, hints: HintRegistry) -> None:
-        """Make every noted change durable; log the ones that fail."""
+        """Make every noted change durable; log the changes that cannot be stored."""
         await self._collect(hints)
         try:
             await self._state.flush()
@@ -87,10 +87,9 @@ class Persistence:
                 blob = await self._export(hints, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
-                # Otherwise it changed during the export or was handed over by another task: this blob may be
-                # old.
+                # The item changed during the export, or another task has stored it: this blob may be old.
             except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
-                # It is tried again in every round: log it once, not every second.
+                # The item is tried again in every round: log the failure once, not every second.
                 if item not in self._failing:
                     _log.exception("control state is not saved, will try again", kind=item[0], name=item[1])
                 self._failing.add(item)

@@ -1,4 +1,5 @@
-"""Pins of a running proxy: those of calls are kept in the control state; all are applied to the cache.
+"""Pins of a running proxy: pins made by calls are kept in the control state; all pins are applied to the
+cache.
 
 Laws: a pin counts from the moment of its call and is durable before the call is answered. Cached pages are
 updated in the background after a start and a reload, and before a call is answered.
@@ -21,7 +22,7 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
-# For a pin outside the proxy's own namespace: an older proxy without namespaces leaves it out.
+# Version of a pin outside the proxy's own namespace. A proxy without namespaces leaves it out.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -36,28 +37,31 @@ class _StoredPin(msgspec.Struct):
     namespace: str = OWN
 
 
-class DurablePins:
-    """Pins of calls that survive a restart. ``follow`` sets the function that applies pins to the cache."""
+def restore_pins(pins: Pins, state: StateStore) -> None:
+    """Add the pins stored in ``state`` to ``pins`` (blocking). Log unreadable pins and leave them out."""
+    for name, blob in state.load_all(_KIND).items():
+        try:
+            stored = msgspec.msgpack.decode(blob, type=_StoredPin)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            _log.warning("stored state left out", kind=_KIND, name=name, error=str(error))
+            continue
+        if stored.version not in (_VERSION, _NAMESPACE_VERSION):
+            _log.warning("stored state left out", kind=_KIND, name=name, version=stored.version)
+            continue
+        pins.add(PinnedPrefix(stored.bucket, stored.prefix, stored.since_s, stored.namespace))
 
-    def __init__(self, pins: Pins, state: StateStore, clock: Clock) -> None:
+
+class DurablePins:
+    """Pins that calls have made and that survive a restart. ``renew`` applies all pins to the
+    cached pages.
+    """
+
+    def __init__(self, pins: Pins, state: StateStore, clock: Clock, renew: _Renew) -> None:
         self.pins = pins
         self._state = state
         self._clock = clock
-        self._renew: _Renew | None = None
+        self._renew = renew
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def restore(self) -> None:
-        """Restore the stored pins (blocking). Unreadable ones are logged and left out."""
-        for name, blob in self._state.load_all(_KIND).items():
-            try:
-                stored = msgspec.msgpack.decode(blob, type=_StoredPin)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                _log.warning("stored state left out", kind=_KIND, name=name, error=str(error))
-                continue
-            if stored.version not in (_VERSION, _NAMESPACE_VERSION):
-                _log.warning("stored state left out", kind=_KIND, name=name, version=stored.version)
-                continue
-            self.pins.add(PinnedPrefix(stored.bucket, stored.prefix, stored.since_s, stored.namespace))
 
     # ------------------------------------------------------------------ calls
 
@@ -65,7 +69,7 @@ class DurablePins:
         """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            await self._state.flush()  # another caller may still wait for that save, or saw it fail
+            await self._state.flush()  # Another caller may still wait for that save, or saw it fail.
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -83,7 +87,7 @@ class DurablePins:
         """Remove a pin. Raises UnknownName, Conflict; StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            await self._state.flush()  # as above
+            await self._state.flush()  # As in ``pin``.
         self.require(place)
         self.pins.remove(*place)
         self._state.delete(_KIND, _name(place))
@@ -110,13 +114,12 @@ class DurablePins:
 
     # ------------------------------------------------------------------ what is cached
 
-    def follow(self, renew: _Renew) -> None:
-        """Call ``renew`` in the background now, and after each change of the rules."""
-        self._renew = renew
+    def start(self) -> None:
+        """Apply the pins to the cached pages in the background."""
         self._spawn()
 
     def rules_changed(self) -> None:
-        """Apply pins again after a change of the rules."""
+        """Apply all pins again after a change of the rules."""
         self.pins.changed()
         self._spawn()
 
@@ -128,7 +131,6 @@ class DurablePins:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _spawn(self) -> None:
-        assert self._renew is not None, "followed before anything changes"
         task = asyncio.create_task(self._renew(), name="pins")
         self._tasks.add(task)
         task.add_done_callback(self._over)
@@ -140,7 +142,7 @@ class DurablePins:
 
 
 def describe(place: int, rule: Rule) -> str:
-    """Describe a rule in the form in which it stands in the configuration."""
+    """Describe a rule as it is written in the configuration."""
     return f'rules[{place}] (bucket = "{rule.bucket}", prefix = "{rule.prefix}")'
 
 

@@ -34,16 +34,11 @@ from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener
 from shadeproxy.app.origins import Providers, build_providers, read_bounds
-from shadeproxy.app.reload import (
-    ConfigReloader,
-    ReloadTargets,
-    SettingsStatus,
-    is_verbose,
-    reads_allowed,
-    remembers,
-)
-from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
+from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus, reads_allowed
+from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
+from shadeproxy.app.worker_fills import FillsOpener
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
@@ -62,15 +57,17 @@ from shadeproxy.tiers.medium import Calls
 _log = structlog.get_logger(__name__)
 _DRAIN_S = 30.0
 _CONTROL_DRAIN_S = 5.0
-# Time for handlers that were cancelled; aiohttp waits for it twice.
+# Time for cancelled handlers to end; aiohttp waits for it twice.
 _ABORT_S = 0.1
 _CONTROL_THREADS = 4
+# With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
+_ACCEPTS_BESIDE = 2
 # The worker closes idle relay connections: closed from this side, one could cross a request.
 _RELAY_KEEPALIVE_S = 1e6
 
 
 class Proxy:
-    """A proxy. ``start`` it on a running loop, ``stop`` it once. ``calls``: see ``Media``."""
+    """A proxy. Call ``start`` once on a running loop, and ``stop`` once. ``calls``: see ``Media``."""
 
     def __init__(
         self, settings: Settings, *, clock: Clock | None = None, calls: Mapping[str, Calls] | None = None
@@ -90,7 +87,9 @@ class Proxy:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Open everything. Raises ConfigError, or ShadeProxyError for a taken port; then all is closed."""
+        """Open everything. Raises ConfigError, or ShadeProxyError for a taken port, after closing what was
+        opened.
+        """
         try:
             await self._start()
         except BaseException:
@@ -117,7 +116,7 @@ class Proxy:
         state = await opener.state(pool, rules)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
-        self._share = Share.create() if settings.s3.workers > 1 else None
+        self._share = Share.create() if settings.s3.processes > 1 else None
         engine = await opener.engine(
             origin,
             state,
@@ -126,6 +125,7 @@ class Proxy:
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
         )
+        pins = opener.pins(state, engine.cache)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
@@ -133,7 +133,12 @@ class Proxy:
         checkup = self._make_checkup(engine, origin, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         access = Access(token, reads_allowed(settings))
-        workers = self._make_workers(engine, reloadable, observer)
+        fills = (
+            None
+            if callback_reads is None
+            else FillsOpener(settings, engine, callback_reads, providers, clock, on_job=observer.on_job)
+        )
+        workers = self._make_workers(engine, reloadable, observer, tls, fills)
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -143,11 +148,11 @@ class Proxy:
             lane=lane,
             observer=observer,
             access=access,
-            pins=state.pins,
+            pins=pins,
             grants=grants,
         )
         self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
-        context = self._make_context(engine, state, checkup, pool=pool, access=access, info=info)
+        context = self._make_context(engine, state, checkup, pins, pool=pool, access=access, info=info)
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
@@ -162,7 +167,7 @@ class Proxy:
         )
         self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
         self._run_until_stopped(checkup.watch(), "probe")
-        # Again, so that a stop ends them before the listeners drain.
+        # Registered a second time, so that a stop ends them before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
 
     def _make_handler(
@@ -177,7 +182,7 @@ class Proxy:
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
             instance=self._instance,
-            verbose=is_verbose(settings),
+            verbose=is_verbose(settings.telemetry),
             bounds=read_bounds(settings),
             begins=engine,
         )
@@ -186,7 +191,7 @@ class Proxy:
             handler,
             clock=clock,
             jobs=observer,
-            remembers=remembers(settings),
+            remembers=remembers(settings.telemetry),
             own=engine.hits,
             pace=handler.pace,
         )
@@ -217,6 +222,7 @@ class Proxy:
         engine: Engine,
         state: OpenState,
         checkup: Checkup,
+        pins: DurablePins,
         *,
         pool: WorkPool,
         access: Access,
@@ -232,7 +238,7 @@ class Proxy:
             clock=clock,
             pool=pool,
             order_builder=state.order_builder,
-            admin=EngineAdmin(engine, state.pins, clock, fetches=fetches),
+            admin=EngineAdmin(engine, pins, clock, fetches=fetches),
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
@@ -273,12 +279,16 @@ class Proxy:
         listens_at = self.settings.s3.listen
         listener = None if workers is None else bind("s3.listen", listens_at)
         context = None if tls is None else tls.context
-        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=listener)
+        first = None if listener is None else listener.dup()
+        self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=first)
         if workers is not None and listener is not None:
             relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
             await workers.start(listener, relay)
+            if self.settings.s3.processes > _ACCEPTS_BESIDE:
+                self._run_until_stopped(_stop_accepting(s3, workers), "stop accepting")
         if tls is not None:
-            self._run_until_stopped(tls.watch(self._clock), "certificate")
+            adopted = None if workers is None else workers.adopt
+            self._run_until_stopped(tls.watch(self._clock, adopted), "certificate")
 
     def _run_until_stopped(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -311,9 +321,14 @@ class Proxy:
         return opened.path
 
     def _make_workers(
-        self, engine: Engine, reloadable: ReloadableSettings, observer: Observer
+        self,
+        engine: Engine,
+        reloadable: ReloadableSettings,
+        observer: Observer,
+        tls: ServerTls | None,
+        fills: FillsOpener | None,
     ) -> Workers | None:
-        """Make the workers, which accept connections too and relay everything but hits; None for none."""
+        """Make the workers, which accept connections too, and relay what they cannot do; None for none."""
         if self._share is None:
             return None
 
@@ -322,7 +337,15 @@ class Proxy:
             for job in {kind.job for kind in kinds if kind.job is not None}:
                 observer.on_job(job)
 
-        return Workers(self.settings, reloadable, engine.cache.media, share=self._share, on_reads=note)
+        return Workers(
+            self.settings,
+            reloadable,
+            engine.cache.media,
+            share=self._share,
+            on_reads=note,
+            certificate=None if tls is None else tls.certificate,
+            fills=fills,
+        )
 
 
 async def _drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
@@ -331,8 +354,15 @@ async def _drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers
     await asyncio.gather(state.persistence.flush(state.hints), _drain(runner, _DRAIN_S), *draining)
 
 
+async def _stop_accepting(runner: web.ServerRunner, workers: Workers) -> None:
+    """Leave new connections to the workers once one of them accepts."""
+    await workers.serving.wait()
+    for site in list(runner.sites):
+        await site.stop()
+
+
 async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
-    """Accept no more, close idle connections, wait ``limit_s`` for requests, then cut them off."""
+    """Refuse new connections, close idle ones, wait ``limit_s`` for requests, then cut them off."""
     try:
         # aiohttp waits for its shutdown_timeout twice for each connection.
         async with asyncio.timeout(limit_s):

@@ -1,8 +1,8 @@
-"""The settings of a running proxy. A reload applies every change that needs no restart, or none.
+"""The settings of a running proxy. A reload applies every change that needs no restart, or none at all.
 
 Laws: everything that can fail happens before the first change. Applying is one step of the event loop, so no
-request is judged half by the old and half by the new settings. Memories based on the old settings are dropped
-in the same step. The reload ends when no process uses the old settings any more.
+request is judged half by the old and half by the new settings. Memories that depend on the old settings are
+dropped in the same step. The reload ends when no process uses the old settings any more.
 """
 
 import asyncio
@@ -21,15 +21,21 @@ from shadeproxy.app.clients import Grants, build_upstreams, has_own_upstreams
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.app.origins import Providers, build_providers
 from shadeproxy.app.pinning import DurablePins
-from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, merge
+from shadeproxy.app.reloadable import (
+    ReloadableSettings,
+    build_reloadable,
+    configure_log,
+    is_verbose,
+    merge,
+    remembers,
+)
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ConfigError, Conflict
+from shadeproxy.core.errors import ConfigError
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.rules import Rules
-from shadeproxy.telemetry.log import configure_logging
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +44,9 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadTargets:
-    """The parts whose settings can change. ``providers``: the dict with which the origin signs."""
+    """The parts whose settings can change. ``providers``: the dict of credentials with which the origin
+    signs.
+    """
 
     authenticator: Authenticator
     rules: Rules
@@ -53,7 +61,9 @@ class ReloadTargets:
 
 
 class _Prepared:
-    """New settings with everything that they refer to already read (blocking). Raises ConfigError."""
+    """New settings, with all files and secrets to which they refer already read (blocking). Raises
+    ConfigError.
+    """
 
     def __init__(self, current: Settings, load: Callable[[], Settings], clock: Clock) -> None:
         self.wanted = load()
@@ -64,7 +74,7 @@ class _Prepared:
 
 
 class SettingsStatus:
-    """The settings that a proxy uses now, and how its last reload went."""
+    """The settings that a proxy uses now, and the result of its last reload."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -97,7 +107,7 @@ class ConfigReloader:
             status.reload_error = str(error)
             _log.error("configuration not reloaded", error=str(error), hint="nothing changed")
             return
-        except Exception as error:  # noqa: BLE001 - logged; the next reload must find somebody who does it
+        except Exception as error:  # noqa: BLE001 - logged; the next reload must find a loop that runs
             status.reload_error = f"internal error: {error!r}"
             _log.error("configuration not reloaded", error=status.reload_error, hint="nothing changed")
             return
@@ -111,7 +121,7 @@ class ConfigReloader:
         _log.info("configuration reloaded")
 
     def _look_at_memory(self, new: _Prepared) -> None:
-        """Check the memory limits. A shortage is logged and undoes nothing."""
+        """Check the memory limits. A shortage is logged; the reload stays in force."""
         try:
             self.status.memory.reloaded(self.status.settings, new.wanted)
         except Exception as error:  # noqa: BLE001 - logged; the new settings are in force
@@ -122,27 +132,20 @@ class ConfigReloader:
         return self.status.settings.telemetry.log_level
 
     async def set_log_level(self, level: Level) -> None:
-        """Set the level until the next reload or restart. Raises Conflict."""
+        """Set the level until the next reload or restart."""
         current = self.status.settings
         telemetry = current.telemetry.model_copy(update={"log_level": level})
-        try:
-            settings, _ = merge(current, current.model_copy(update={"telemetry": telemetry}))
-        except ConfigError:
-            raise Conflict(
-                "the hits of other processes are not logged, so s3.workers > 1 does not go with debug",
-                hint='ask for "info", or start with s3.workers = 1',
-            ) from None
-        self._log_as(settings)
+        self._log_as(current.model_copy(update={"telemetry": telemetry}))
         if self._workers is not None:
-            await self._workers.adopt(self._workers.reloadable._replace(log_level=level))
+            await self._workers.adopt(self._workers.reloadable._replace(telemetry=telemetry))
         _log.info("log level changed", log_level=level)
 
     def _apply(self, new: _Prepared) -> None:
         targets, status, settings = self.targets, self.status, new.settings
         targets.authenticator.adopt(new.reloadable.clients, anonymous=new.reloadable.anonymous)
-        # Forget first, in case something below fails: remembered rights belong to the clients of before.
+        # Forget first, in case a later step fails: remembered rights belong to the old clients.
         targets.engine.forget_rights(make_verdicts(settings))
-        targets.lane.forget(remembers=remembers(settings))
+        targets.lane.forget(remembers=remembers(settings.telemetry))
         targets.rules.adopt(new.reloadable.rules)
         targets.pins.rules_changed()
         targets.providers.clear()
@@ -155,27 +158,17 @@ class ConfigReloader:
         self._log_as(settings)
 
     def _log_as(self, settings: Settings) -> None:
-        """Apply the logging of ``settings`` and keep them; the lane drops its memory."""
+        """Apply the logging of ``settings`` and keep the settings; the lane drops its request cache."""
         self.status.settings = settings
         telemetry, targets = settings.telemetry, self.targets
-        configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
-        targets.handler.verbose = is_verbose(settings)
+        configure_log(telemetry)
+        targets.handler.verbose = is_verbose(telemetry)
         targets.observer.access_log = telemetry.access_log
-        targets.lane.forget(remembers=remembers(settings))
-
-
-def is_verbose(settings: Settings) -> bool:
-    """Return whether each request is logged for debugging."""
-    return settings.telemetry.log_level == "debug"
-
-
-def remembers(settings: Settings) -> bool:
-    """Return whether the lane may remember requests: remembered ones are not reported one by one."""
-    return not (settings.telemetry.access_log or is_verbose(settings))
+        targets.lane.forget(remembers=remembers(telemetry))
 
 
 def make_verdicts(settings: Settings) -> Verdicts | None:
-    """Return a store of verdicts if clients have origin credentials of their own, else None."""
+    """Return new verdicts if clients have origin credentials of their own, else None."""
     return Verdicts(settings.auth.verdict_ttl) if has_own_upstreams(settings) else None
 
 

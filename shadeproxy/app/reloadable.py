@@ -1,6 +1,6 @@
-"""The settings that serving processes use and that may change at run time.
+"""The settings that coordinator and workers use and that may change at run time.
 
-Law: a process uses one set of them at a time. Other settings stay as they were at the start, and the mixture
+Law: a process uses one set of them at a time. All other settings stay as they were at the start. The mixture
 of both must be a configuration with which ``serve`` would have started.
 """
 
@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from shadeproxy.api.s3.auth.clients import ClientKey
-from shadeproxy.app.clients import build_clients
+from shadeproxy.app.clients import build_clients, has_own_upstreams
 from shadeproxy.config import Settings
 from shadeproxy.config.explain import explain
+from shadeproxy.config.sections import Telemetry
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.telemetry.log import configure_logging
 
 
 def build_rules(settings: Settings) -> tuple[Rule, ...]:
@@ -26,25 +28,41 @@ def build_rules(settings: Settings) -> tuple[Rule, ...]:
 
 
 class ReloadableSettings(NamedTuple):
-    """The reloadable settings of a worker, sent through its channel."""
+    """The reloadable settings of a worker, sent through its channel. ``origin_decides``: clients have origin
+    rights of their own, so that each hit, also of other clients, needs a verdict.
+    """
 
     clients: tuple[ClientKey, ...]
     anonymous: bool
     rules: tuple[Rule, ...]
-    log_level: str
-    log_json: bool
+    telemetry: Telemetry
+    origin_decides: bool
 
 
 def build_reloadable(settings: Settings) -> ReloadableSettings:
     """Build the reloadable settings; reads secrets (blocking). Raises ConfigError."""
-    telemetry = settings.telemetry
     return ReloadableSettings(
         build_clients(settings),
         settings.auth.anonymous,
         build_rules(settings),
-        telemetry.log_level,
-        telemetry.log_format == "json",
+        settings.telemetry,
+        has_own_upstreams(settings),
     )
+
+
+def configure_log(telemetry: Telemetry, *, worker: int = 0) -> None:
+    """Log as ``telemetry`` says; ``worker`` as ``configure_logging``."""
+    configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json", worker=worker)
+
+
+def is_verbose(telemetry: Telemetry) -> bool:
+    """Return whether each request is logged for debugging."""
+    return telemetry.log_level == "debug"
+
+
+def remembers(telemetry: Telemetry) -> bool:
+    """Return whether the lane may remember requests: remembered ones are not reported one by one."""
+    return not (telemetry.access_log or is_verbose(telemetry))
 
 
 def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:

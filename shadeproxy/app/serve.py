@@ -12,8 +12,8 @@ from shadeproxy.app.fitting import require_memory
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.app.reload import ConfigReloader
+from shadeproxy.app.reloadable import configure_log
 from shadeproxy.config import Settings
-from shadeproxy.telemetry.log import configure_logging
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
@@ -26,10 +26,10 @@ def serve(
     calls: Mapping[str, Calls] | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; requests under way are finished. Raises ConfigError before it listens.
+
     ``load`` reads the settings again, from the same sources. ``calls``: see ``Media``.
     """
-    telemetry = settings.telemetry
-    configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json")
+    configure_log(settings.telemetry)
     raise_descriptor_limit()
     explain_bus_errors()
     require_memory(settings)

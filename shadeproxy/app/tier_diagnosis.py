@@ -1,4 +1,4 @@
-"""Diagnose a tier. Pure: facts in, findings out."""
+"""Diagnoses a tier. Pure: facts in, findings out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ from shadeproxy.tiers.room import Room, judge
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``severity`` "wrong": reads fail, or the cache does not do its work. "warning": it soon may."""
+    """A finding. ``severity`` "wrong": reads fail, or the cache does not work. "warning": that may soon
+    happen.
+    """
 
     name: str
     severity: Literal["wrong", "warning"]
@@ -23,8 +25,9 @@ class Finding:
 class TierFacts:
     """Facts about a tier. ``limit_bytes``: the bytes that it may hold now. ``file_system_bytes``,
     ``free_bytes``: of its file system. ``detached``: its directory was deleted or replaced. ``aside``:
-    directories that earlier starts could not use. ``set_aside``: caches of other origins. ``owed_erasures``:
-    old pages that could not be erased. ``refused_writes``: why some writes are refused, or "".
+    directories that earlier starts renamed because they could not use them. ``set_aside``: renamed caches of
+    other origins. ``owed_erasures``: number of old pages that could not be erased. ``refused_writes``: why
+    some writes are refused, or "".
     """
 
     name: str
@@ -52,7 +55,7 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
         yield Finding(
             f"tier {tier.name} disabled",
             "wrong",
-            f"{tier.disabled_reason}; what is in it is still read",
+            f"{tier.disabled_reason}; its pages are still read",
             f"mend the medium of {tier.path} (see the kernel's log), then restart",
         )
     if tier.refused_writes:
@@ -83,8 +86,8 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
         yield Finding(
             f"tier {tier.name} deleted",
             "wrong",
-            f"{tier.path} was deleted or replaced while the proxy runs: what it holds is still served, takes"
-            " its space, and is lost at the end",
+            f"{tier.path} was deleted or replaced while the proxy runs: its pages are still served, take"
+            " its space, and are lost at the end",
             f"restart the proxy, and keep cleaners of old files away from {tier.path}",
         )
     elif tier.error:

@@ -2,12 +2,18 @@
 
 Renewal tools replace the files under a running server. New connections get the new certificate, existing ones
 keep theirs. While the files do not match (they are replaced one after the other), the old certificate stays
-in use, and the next look tries again.
+in use, and the next look tries again. Only the coordinator reads the files, and gives their content to its
+workers: so all use one certificate, also a worker that starts while the files are broken.
 """
 
 import asyncio
+import mmap
+import os
 import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -20,46 +26,90 @@ _LOOK_S = 2.0
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
-class ServerTls:
-    """The TLS context of the listener: ``context`` is one object for its whole life.
+class Certificate(NamedTuple):
+    """A certificate chain and its private key: the content of PEM files."""
 
-    Making it reads the files. Raises ConfigError for unusable ones.
+    chain: bytes
+    key: bytes
+
+
+def server_context(certificate: Certificate) -> ssl.SSLContext:
+    """Return a context for a listener. Raises ssl.SSLError for an unusable certificate."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    use_certificate(context, certificate)
+    return context
+
+
+def use_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Use ``certificate`` for new connections of ``context``. Raises ssl.SSLError.
+
+    Call it on the thread that accepts connections: OpenSSL does not guard a context that one thread changes
+    while another copies it.
+    """
+    with ExitStack() as files:
+        # Python's ssl takes the names of files alone.
+        chain, key = (files.enter_context(_file_in_memory(content)) for content in certificate)
+        context.load_cert_chain(chain, key)
+
+
+@contextmanager
+def _file_in_memory(content: bytes) -> Iterator[str]:
+    descriptor = os.memfd_create("shadeproxy-certificate", os.MFD_CLOEXEC)
+    try:
+        if content:
+            os.ftruncate(descriptor, len(content))
+            with mmap.mmap(descriptor, len(content)) as memory:
+                memory[:] = content
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class ServerTls:
+    """The TLS context of the listener. ``context`` is the same object for its whole life.
+
+    Making it reads the files. Raises ConfigError for unusable files.
     """
 
     def __init__(self, cert: str, key: str) -> None:
         self._cert, self._key = Path(cert), Path(key)
-        self._seen = self._found = self._stamp()
-        self.context = self._load()
+        self._seen = self._found_at = self._stamp()
+        self.certificate = self._found = self._read()
+        """The certificate in use."""
+        self.context = self._context_of(self.certificate)
 
     def changed(self) -> bool:
-        """Return whether there are new, usable files. Blocks. Raises ConfigError for unusable ones."""
+        """Return whether there are new, usable files. Blocks. Raises ConfigError for unusable files."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
+        found = self._read()
         # Load into a separate context: a pair that does not match would leave half of it in the live one.
-        self._load()
-        self._found = stamp
+        self._context_of(found)
+        self._found_at, self._found = stamp, found
         return True
 
     def adopt(self) -> None:
-        """Use the files that ``changed`` found for new connections. Raises ConfigError. Call it on the thread
-        that accepts connections: OpenSSL does not guard a context that one thread changes while another
-        copies it.
-        """
-        try:
-            self.context.load_cert_chain(self._cert, self._key)
-        except (OSError, ssl.SSLError) as error:
-            raise self._unusable(error) from error
-        self._seen = self._found
+        """Use the certificate that ``changed`` found for new connections; see ``use_certificate``."""
+        use_certificate(self.context, self._found)
+        self._seen, self.certificate = self._found_at, self._found
 
-    async def watch(self, clock: Clock) -> None:
-        """Look for new files every two seconds, until cancelled."""
+    async def watch(
+        self, clock: Clock, adopted: Callable[[Certificate], Awaitable[None]] | None = None
+    ) -> None:
+        """Look for new files every two seconds, until cancelled.
+
+        ``adopted`` gets a new certificate: when it returns, every process uses that one.
+        """
         told = ""
         while True:
             await clock.sleep(_LOOK_S)
             try:
                 if await asyncio.to_thread(self.changed):
                     self.adopt()
+                    if adopted is not None:
+                        await adopted(self.certificate)
                     _log.info("certificate changed", cert=str(self._cert))
                 told = ""
             except ConfigError as error:
@@ -74,14 +124,17 @@ class ServerTls:
             raise self._unusable(error) from error
         return tuple((one.st_mtime_ns, one.st_ino, one.st_size) for one in found)
 
-    def _load(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+    def _read(self) -> Certificate:
         try:
-            context.load_cert_chain(self._cert, self._key)
+            return Certificate(self._cert.read_bytes(), self._key.read_bytes())
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _context_of(self, certificate: Certificate) -> ssl.SSLContext:
+        try:
+            return server_context(certificate)
         except (OSError, ssl.SSLError) as error:
             raise self._unusable(error) from error
-        return context
 
     def _unusable(self, error: Exception) -> ConfigError:
         return ConfigError(

@@ -16,29 +16,38 @@ import structlog
 import uvloop
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.relay import WorkerProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    SERVING,
+    Change,
     Channel,
+    FillEnds,
     Opening,
     pack_reads,
+    unpack_change,
     unpack_opening,
-    unpack_reloadable,
 )
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
-from shadeproxy.app.reloadable import ReloadableSettings
+from shadeproxy.app.origins import build_origin
+from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verbose, remembers
+from shadeproxy.app.request_log import RequestLog
+from shadeproxy.app.tls import Certificate, server_context, use_certificate
+from shadeproxy.app.worker_access import SharedReadsAuthorizer
 from shadeproxy.core.clock import SystemClock
-from shadeproxy.core.types import JobContext
+from shadeproxy.core.types import SHARED
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
+from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.worker_reads import WorkerReads
-from shadeproxy.telemetry.log import configure_logging
 
 _FLUSH_S = 0.05
 _BACKLOG = 1024
@@ -65,47 +74,90 @@ class WorkerProcess:
             clock=clock,
             page_size=settings.cache.page_size,
             on_flush=self._tell,
+            by_verdicts=opening.reloadable.origin_decides,
         )
-        authorizer = RequestAuthorizer(
+        telemetry, certificate = opening.reloadable.telemetry, opening.certificate
+        self._tls = None if certificate is None else server_context(certificate)
+        self._request_log = RequestLog(access_log=telemetry.access_log)
+        self._authorizer = SharedReadsAuthorizer(
             self._reader,
             self._authenticator,
-            observer=_SilentObserver(),
+            observer=self._request_log,
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+            verbose=is_verbose(telemetry),
         )
-        self._fast = FastLane(self._reader, authorizer, clock=clock, jobs=_SilentObserver())
+        self._fast = FastLane(
+            self._reader,
+            self._authorizer,
+            clock=clock,
+            jobs=self._request_log,
+            remembers=remembers(telemetry),
+        )
+        self._clock = clock
+        self._misses: WorkerMisses | None = None
 
     async def run(self, end: socket.socket) -> None:
         """Accept connections until the coordinator ends it, then let the open ones finish."""
         self._channel = await Channel.open(end, self._hear, self._die)
+        if self._opening.fills is not None:
+            self._misses = await self._open_misses(self._opening.fills)
         listener = socket.socket(fileno=self._opening.listener)
         if self._over.is_set():
             listener.close()
         else:
             self._server = await asyncio.get_running_loop().create_server(
-                self._protocol, sock=listener, backlog=_BACKLOG
+                self._protocol, sock=listener, backlog=_BACKLOG, ssl=self._tls
             )
             if self._over.is_set():
                 self._end()
+            self._channel.say(SERVING)
         while not self._over.is_set() or self._connections:
             await asyncio.sleep(_FLUSH_S)
             self._reader.flush()
         self._reader.flush()
+        if self._misses is not None:
+            await self._misses.aclose()
         self._channel.leave()
 
+    async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
+        """Open what fetches pages."""
+        settings, keys = self._opening.settings, SentKeys()
+        gets = build_origin(
+            settings, clock=self._clock, providers={SHARED: keys}, instance=ends.instance
+        ).gets
+        assert gets is not None, "the coordinator reads by callbacks"
+
+        def hear(frame: bytes) -> None:
+            misses.hear(frame)
+
+        channel = await Channel.open(socket.socket(fileno=ends.channel), hear, self._die)
+        misses = WorkerMisses(
+            gets,
+            keys,
+            FillExtents(FillMemory(ends.memory)),
+            Outbox(channel.say, self._die),
+            reports=self._authorizer,
+            clock=self._clock,
+            page_size=settings.cache.page_size,
+        )
+        return misses
+
     def _protocol(self) -> WorkerProtocol:
-        connection = WorkerProtocol(self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S)
+        connection = WorkerProtocol(
+            self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S, misses=self._misses
+        )
         if self._over.is_set():
             # This connection was accepted in the turn of the loop in which the server was closed.
             connection.end()
         return connection
 
     async def _connect(self, protocol: asyncio.Protocol, peer: str) -> None:
-        await dial(self._opening.relay, protocol, peer)
+        await dial(self._opening.relay, protocol, peer, secure=self._tls is not None)
 
     def _hear(self, frame: bytes) -> None:
         if frame != END:
-            self._adopt(unpack_reloadable(frame))
+            self._adopt(unpack_change(frame))
             return
         self._over.set()
         self._end()
@@ -116,14 +168,24 @@ class WorkerProcess:
         for connection in list(self._connections):
             connection.end()
 
-    def _adopt(self, reloadable: ReloadableSettings) -> None:
+    def _adopt(self, change: Change) -> None:
+        if isinstance(change, Certificate):
+            assert self._tls is not None, "only a listener with TLS has a certificate"
+            use_certificate(self._tls, change)
+        else:
+            self._adopt_settings(change)
+        assert self._channel is not None, "the change came through it"
+        self._channel.say(CONFIRMED)
+
+    def _adopt_settings(self, reloadable: ReloadableSettings) -> None:
+        telemetry = reloadable.telemetry
         self._authenticator.adopt(reloadable.clients, anonymous=reloadable.anonymous)
         self._rules.adopt(reloadable.rules)
-        self._reader.forget()
-        self._fast.forget(remembers=True)
-        configure_logging(level=reloadable.log_level, json=reloadable.log_json)
-        assert self._channel is not None, "what was heard came through it"
-        self._channel.say(CONFIRMED)
+        self._reader.forget(by_verdicts=reloadable.origin_decides)
+        self._authorizer.verbose = is_verbose(telemetry)
+        self._request_log.access_log = telemetry.access_log
+        self._fast.forget(remembers=remembers(telemetry))
+        configure_log(telemetry, worker=os.getpid())
 
     def _die(self) -> NoReturn:
         try:
@@ -140,21 +202,13 @@ class WorkerProcess:
             return  # a job's name is not valid text: those 50 ms are not counted
 
 
-class _SilentObserver:
-    """An observer that ignores everything: the coordinator counts hits from the worker's access log."""
-
-    def on_job(self, job: JobContext) -> None: ...
-
-    def on_request(self, **facts: object) -> None: ...
-
-
 def main() -> None:
     """Serve. The argument is the descriptor of the channel."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     end = socket.socket(fileno=int(sys.argv[1]))
     opening = unpack_opening(_first_frame(end))
-    configure_logging(level=opening.reloadable.log_level, json=opening.reloadable.log_json)
+    configure_log(opening.reloadable.telemetry, worker=os.getpid())
     raise_descriptor_limit()
     explain_bus_errors()
     collect_less()

@@ -22,14 +22,18 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    SERVING,
+    Change,
     Channel,
     Opening,
     nothing,
+    pack_change,
     pack_opening,
-    pack_reloadable,
     unpack_reads,
 )
 from shadeproxy.app.reloadable import ReloadableSettings
+from shadeproxy.app.tls import Certificate
+from shadeproxy.app.worker_fills import FillsOpener
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
@@ -77,8 +81,14 @@ class Workers:
         *,
         share: Share,
         on_reads: Callable[[Uses, list[Kind]], None],
+        certificate: Certificate | None,
+        fills: FillsOpener | None = None,
     ) -> None:
-        self._count = settings.s3.workers - 1
+        """Make them; ``start`` starts the processes. ``certificate``: of a listener with TLS. ``fills``: by
+        which they fetch pages; None: the coordinator fetches all.
+        """
+        self._fills = fills
+        self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
         claims, tiers = [], []
@@ -90,12 +100,16 @@ class Workers:
             tiers.append(TierFiles(claim.path, claim.store_id, medium.source, medium.load is not None))
         self.reloadable = reloadable
         """The reloadable settings that workers use."""
+        self.serving = asyncio.Event()
+        """Set once a worker accepts connections."""
+        self._certificate = certificate
         self._settings = settings
         self._tiers = tuple(tiers)
         self._share = share
         self._claims = claims
         self._on_reads = on_reads
         self._relay: web.ServerRunner | None = None
+        self._listener: socket.socket | None = None
         self._stopping = False
         self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,6 +118,7 @@ class Workers:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
         requests that they pass on.
         """
+        self._listener = listener
         self._relay = web.ServerRunner(relay, shutdown_timeout=_RELAY_END_S)
         await self._relay.setup()
         link = socket.socket(socket.AF_UNIX)
@@ -111,17 +126,20 @@ class Workers:
         await web.SockSite(self._relay, link, backlog=_BACKLOG).start()
         self._tasks = [asyncio.create_task(self._keep(listener), name="worker") for _ in range(self._count)]
 
-    async def adopt(self, reloadable: ReloadableSettings) -> None:
-        """Send new settings and return when no worker uses others. A worker that does not confirm in time is
-        killed and replaced.
+    async def adopt(self, change: Change) -> None:
+        """Send new settings or a new certificate, and return when no worker uses older ones. A worker that
+        does not confirm in time is killed and replaced.
         """
-        self.reloadable = reloadable
+        if isinstance(change, Certificate):
+            self._certificate = change
+        else:
+            self.reloadable = change
         asked: dict[asyncio.Future[None], _Link] = {}
         for link in self._links:
             future = asyncio.get_running_loop().create_future()
             link.unconfirmed.append(future)
             asked[future] = link
-            if not link.channel.say(pack_reloadable(reloadable)):
+            if not link.channel.say(pack_change(change)):
                 _kill(link.process)
         if asked:
             _, late = await asyncio.wait(asked, timeout=_CONFIRM_S)
@@ -133,6 +151,8 @@ class Workers:
     async def stop(self, limit_s: float) -> None:
         """Let the workers finish, and kill those that still run after ``limit_s``."""
         self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
         for link in self._links:
             link.channel.say(END)
         # Idle relayed connections are closed here; without pre_shutdown, shutdown would wait for them.
@@ -164,24 +184,45 @@ class Workers:
         def hear(frame: bytes) -> None:
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
+            elif frame == SERVING:
+                self.serving.set()
             else:
                 self._on_reads(*unpack_reads(frame))
 
-        with theirs:
-            channel = await Channel.open(ours, hear, nothing)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                CRADLE,
-                str(theirs.fileno()),
-                str(os.getpid()),
-                pass_fds=(theirs.fileno(), self._share.descriptor, listener, *self._claims),
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+        started: list[asyncio.subprocess.Process] = []
+        fills = None if self._fills is None else await self._fills.open(lambda: _kill(started[0]))
+        inherited = () if fills is None else (fills.ends.channel, fills.ends.memory)
+        try:
+            with theirs:
+                channel = await Channel.open(ours, hear, nothing)
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-c",
+                    CRADLE,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    pass_fds=(theirs.fileno(), self._share.descriptor, listener, *self._claims, *inherited),
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+        except BaseException:
+            if fills is not None:
+                fills.close()
+            raise
+        finally:
+            if fills is not None:
+                fills.theirs.close()
+        started.append(process)
         link = _Link(channel, process, unconfirmed)
         self._links.add(link)
         opening = Opening(
-            self._settings, self.reloadable, self._tiers, self._share.descriptor, listener, self._address
+            self._settings,
+            self.reloadable,
+            self._tiers,
+            self._share.descriptor,
+            listener,
+            self._address,
+            certificate=self._certificate,
+            fills=None if fills is None else fills.ends,
         )
         channel.say(pack_opening(opening))
         if self._stopping:
@@ -191,6 +232,8 @@ class Workers:
         finally:
             self._links.discard(link)
             channel.close()
+            if fills is not None:
+                fills.close()
             for future in unconfirmed:
                 future.set_result(None)
             unconfirmed.clear()

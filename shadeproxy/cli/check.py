@@ -1,6 +1,7 @@
-"""The needs of ``serve``, tried one by one. Each row gives a finding and, for a failure, what to change.
+"""``shadeproxy check``: tries one by one what ``serve`` needs. Each row has a finding and, for a failure,
+what to change.
 
-Nothing is created: a directory that does not exist is judged by its nearest parent. Beside a proxy that runs
+Nothing is created: a directory that does not exist is judged by its nearest parent. If a proxy already runs
 with the same configuration, its own locks and listeners count as right.
 """
 
@@ -13,12 +14,14 @@ from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
 from shadeproxy.app.fitting import judge_memory, tier_settings
 from shadeproxy.app.media import ghost_share
+from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
-from shadeproxy.config.sections import OWN_NAMESPACE
+from shadeproxy.config.sections import AUTO, OWN_NAMESPACE
 from shadeproxy.core import interpreter
+from shadeproxy.core.cores import available_cores
 from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
@@ -35,7 +38,7 @@ _INTERPRETED = (
 
 
 def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Run every check in turn; a failure does not stop the others. ``with_origin``: ask the origin too."""
+    """Run every check in turn; a failure does not stop the next. ``with_origin``: ask the origin too."""
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -43,6 +46,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     yield _check_namespaces(settings)
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
+    yield _check_workers(settings)
     yield _check_memory(settings)
     yield _check_histories(settings)
     for tier in tier_settings(settings):
@@ -102,6 +106,16 @@ def _check_tls(cert: str, key: str) -> CheckRow:
     return CheckRow("s3.tls", ok=True, detail=cert)
 
 
+def _check_workers(settings: Settings) -> CheckRow:
+    number = settings.s3.processes
+    detail = f"{number} processes serve" if number > 1 else "one process serves"
+    if settings.s3.workers == AUTO:
+        detail += f", chosen for {available_cores()} cores"
+    if why := why_no_fills(settings):
+        detail += f"; {why}"
+    return CheckRow("s3.workers", ok=True, detail=detail)
+
+
 def _check_memory(settings: Settings) -> CheckRow:
     limit = memory_limit()
     verdict = judge_memory(settings, limit)
@@ -121,7 +135,8 @@ def _check_histories(settings: Settings) -> CheckRow:
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # Reuse the address, as servers do: else a port that was closed a moment ago would count as taken.
+        # Reuse the address, as servers do: otherwise a port that was closed a moment ago would count as
+        # taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))
@@ -157,7 +172,7 @@ def names_no_store(settings: Settings) -> bool:
 
 
 def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
-    """Return the row of an origin that did not answer as wanted. It names the endpoint that was tried."""
+    """Return the row of an origin that did not answer as it should. It names the endpoint that was tried."""
     detail, change = str(error), _change(error)
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):

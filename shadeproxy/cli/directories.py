@@ -1,13 +1,16 @@
-"""The directories of a configuration as a start would find them: room, owner, origin, and lock holders.
+"""The directories of a configuration: room, owner, origin, and lock holders; and how they are emptied.
 
-Law: nothing is created, changed or kept locked. A proxy that starts meanwhile waits for a look at its lock.
+Law: a look creates, changes and locks nothing. A proxy that starts meanwhile waits until the look is over.
 """
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+import typer
 
 from shadeproxy.app.fitting import TierSetting, tier_settings
 from shadeproxy.app.origins import origin_name
@@ -17,6 +20,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_full
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.directory import refuse_foreign
+from shadeproxy.tiers.dropping import drop_cache
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version, why_unusable
 
@@ -26,7 +30,7 @@ _LISTENING = "0A"
 
 
 class Holder(NamedTuple):
-    """A process that holds directories. ``listens_at``: the configured addresses where it listens."""
+    """A process that holds directories. ``listens_at``: the configured addresses at which it listens."""
 
     described: str
     directories: dict[str, Path]
@@ -40,7 +44,7 @@ def directories_of(settings: Settings) -> dict[str, Path]:
 
 
 def find_holders(settings: Settings) -> list[Holder]:
-    """Return the processes that hold the directories of a configuration now."""
+    """Return the processes that now hold the directories of a configuration."""
     listeners = {"s3.listen": settings.s3.listen.port, "control.listen": settings.control.listen.port}
     found: dict[str, Holder] = {}
     for setting, path in directories_of(settings).items():
@@ -58,7 +62,9 @@ def find_holders(settings: Settings) -> list[Holder]:
 
 
 def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
-    """Yield a row for a proxy that runs with this configuration, and one for each directory of another."""
+    """Yield a row for a proxy that runs with this configuration, and a row for each directory that another
+    process holds.
+    """
     for holder in holders:
         if holder.listens_at:
             yield CheckRow(
@@ -79,7 +85,7 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
 
 
 def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
-    """Return the row of a tier's directory: reasons for a start to refuse it, or to warn of it."""
+    """Return the row of a tier's directory: why a start would refuse it, or warn of it."""
     name = f"{tier.key}.path"
     if not (row := check_writable(name, tier.path)).ok:
         return row
@@ -97,7 +103,9 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
 
 
 def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
-    """Return the row of a directory with other contents; None for an empty one and for a cache of ours."""
+    """Return the row of a directory with foreign contents; None for an empty directory and for a cache of
+    this proxy.
+    """
     try:
         refuse_foreign(path, name)
         version = read_version(path)
@@ -150,8 +158,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _listens(pid: int, port: int) -> bool:
-    """Return whether process ``pid`` has a TCP socket that listens at ``port``, whatever the address, as far
-    as this user may see (/proc, proc(5)).
+    """Return whether process ``pid`` has a TCP socket that listens at ``port``, on any address, as far as
+    this user may see (/proc, proc(5)).
     """
     process = _PROCESSES / str(pid)
     try:
@@ -164,7 +172,7 @@ def _listens(pid: int, port: int) -> bool:
 def _listening(process: Path, port: int) -> set[str]:
     found = set()
     for table in _TABLES:
-        with suppress(OSError):  # no IPv6 here
+        with suppress(OSError):  # The machine has no IPv6.
             for line in (process / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
@@ -173,6 +181,29 @@ def _listening(process: Path, port: int) -> set[str]:
 
 
 def _target(file: Path) -> str:
-    with suppress(OSError):  # closed meanwhile
+    with suppress(OSError):  # It was closed meanwhile.
         return str(file.readlink())
     return ""
+
+
+def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool) -> None:
+    """Empty the tiers and print their sizes. Raises ConfigError, also if a ``place`` (a prefix, a URL) is
+    given.
+    """
+    if place:
+        raise ConfigError(
+            "--all empties the cache directories of this configuration while no proxy runs on them:"
+            f" leave out {place}, or --all"
+        )
+    paths = {"cache.ram.path": settings.cache.ram.path}
+    if settings.cache.disk.capacity:
+        paths["cache.disk.path"] = settings.cache.disk.path
+    # Check all directories before changing any.
+    for setting, path in paths.items():
+        drop_cache(path, setting=setting, dry_run=True)
+    for setting, path in paths.items():
+        dropped_bytes = drop_cache(path, setting=setting, dry_run=dry_run)
+        if as_json:
+            typer.echo(json.dumps({"path": str(path), "bytes": dropped_bytes, "dry_run": dry_run}))
+        else:
+            typer.echo(f"{'would drop' if dry_run else 'dropped'} {format_size(dropped_bytes)} in {path}")

@@ -1,7 +1,7 @@
 """``shadeproxy``: the commands, and how they fail.
 
-A command raises; ``Commands`` alone turns the project's errors into one message on stderr and an exit status:
-2 for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a bug and
+Commands raise; ``Commands`` alone turns the project's errors into one message on stderr and an exit status: 2
+for configuration and usage, 1 for failures at run time, 130 after Ctrl-C. Any other exception is a bug and
 keeps its traceback. Heavy modules are imported by the command that needs them.
 """
 
@@ -198,7 +198,7 @@ def purge(
     from shadeproxy.cli.prefixes import body_of  # noqa: PLC0415  rich's bars take 20 ms
 
     if everything:
-        from shadeproxy.cli.emptying import empty_caches  # noqa: PLC0415  as above
+        from shadeproxy.cli.directories import empty_caches  # noqa: PLC0415  as above
 
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
@@ -325,7 +325,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    # Output that is no terminal gets a fixed width: the table of spreads needs more than 80 columns.
+    # Output that is not a terminal gets a fixed width: the table of spreads needs more than 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     results = run_bench(names, quick=quick, out=None if quick else out, console=console)
     failed = [row.name for row in results.rows if row.status == "failed"]
@@ -385,13 +385,13 @@ def version() -> None:
 
 
 def run() -> None:
-    """Run the console script."""
+    """Run the command line, as the console script does."""
     sys.exit(app())
 
 
 def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
     settings = Settings.load(config, override or ())
     listen = settings.control.listen
-    # A wildcard listener is reached from its own machine through loopback.
+    # If the listener has a wildcard address, its own machine reaches it through loopback.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
     return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())

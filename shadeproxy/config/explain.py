@@ -1,4 +1,4 @@
-"""Turn pydantic's errors into lines for people: place, key, value, and how to write it instead.
+"""Turns pydantic's errors into lines for people: place, key, value, and how to write it instead.
 
 Values of unknown keys are never shown: a misspelt name may hold a secret.
 """
@@ -28,13 +28,13 @@ _WRITE = {
     "missing": "is missing: write it",
 }
 _TABLES = {"rules": ("prefix", "data/"), "auth.clients": ("access_key", "trainer")}
-"""Keys that are lists of tables, with the content of an example."""
+"""Keys that are lists of tables, each with a key and a value for an example."""
 _SECRETIVE = ("token", "secret", "password", "credentials")
 _USER_INFO = re.compile("//[^/]*@")
 
 
 def explain(error: ValidationError, model: type[BaseModel], places: Mapping[Key, str]) -> str:
-    """Return one line for each error."""
+    """Return one line for each error. ``places``: where each value was set."""
     return "\n".join(_line(detail, model, places) for detail in error.errors(include_url=False))
 
 
@@ -61,14 +61,14 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 def _shown(detail: ErrorDetails) -> str:
     value, key = detail["input"], dotted(detail["loc"]).lower()
-    # Text in place of a table may be the very secret that its keys refer to.
+    # Text where a table belongs may be the secret to which its keys should refer.
     for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
     hidden = for_table or any(word in key for word in _SECRETIVE)
     return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""
 
 
 def _list_form(key: str, place: str) -> str:
-    """Explain how to write a list in that place: JSON in the environment, TOML elsewhere."""
+    """Explain how to write a list at ``place``: as JSON in the environment, as TOML elsewhere."""
     if key not in _TABLES:
         return 'write a list, as in ["a", "b"]'
     name, value = _TABLES[key]
@@ -80,7 +80,7 @@ def _list_form(key: str, place: str) -> str:
 
 
 def _table_form(key: str, place: str) -> str:
-    """Explain how to write a table in that place."""
+    """Explain how to write a table at ``place``."""
     if place.startswith("environment"):
         return f"is a table: set its keys, as in SHADEPROXY__{key.replace('.', '__').upper()}__KEY=VALUE"
     if place.startswith("--set"):
@@ -89,7 +89,7 @@ def _table_form(key: str, place: str) -> str:
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:
-    """Return the place of the value; for a section or a list item, the place of its first value."""
+    """Return where a value was set; for a section or a list item, where its first value was set."""
     for length in range(len(key), 0, -1):
         for written, place in places.items():
             if written[:length] == key[:length]:

@@ -1,11 +1,12 @@
 """The tables of config.toml, one class each, with every default. Nothing is read or opened here."""
 
 import os
+import platform
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainValidator, PrivateAttr, field_validator, model_validator
 
 from shadeproxy.config.fields import (
     Address,
@@ -18,6 +19,7 @@ from shadeproxy.config.fields import (
     path_or,
 )
 from shadeproxy.config.secrets import OriginCredentials, SecretReference, UpstreamCredentials, read_secret
+from shadeproxy.core.cores import available_cores
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import NAME_PATTERN
 from shadeproxy.origin.addressing import is_aws
@@ -25,7 +27,7 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
-# Half of the smallest segment: a record is a page, its metadata and padding.
+# Half of the smallest segment: a record holds a page, its metadata and padding.
 _MOST_PAGE_BYTES = 32 * _MIB
 
 
@@ -46,6 +48,34 @@ def _state_directory() -> Path:
 
 
 MOST_WORKERS = 64
+AUTO = "auto"
+_MOST_CHOSEN_WORKERS = 8
+# With fewer, coordinator, worker and a client on the same machine would share a core.
+_LEAST_CORES = 4
+
+
+def choose_workers() -> int:
+    """Return the number of processes for "auto": half of the cores, as clients take the other half; 1 on a
+    machine with few cores, or whose processor shows stores of other cores out of order.
+    """
+    cores = available_cores()
+    if cores < _LEAST_CORES or not shows_stores_in_order():
+        return 1
+    return min(cores // 2, _MOST_CHOSEN_WORKERS)
+
+
+def shows_stores_in_order() -> bool:
+    """Return whether stores to memory become visible to other cores in their order (columns.py)."""
+    return platform.machine() in {"x86_64", "AMD64"}
+
+
+def _parse_workers(value: Any) -> int | str:
+    if value == AUTO:
+        return AUTO
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if type(number) is not int or not 1 <= number <= MOST_WORKERS:
+        raise ValueError(f'write a whole number from 1 to {MOST_WORKERS}, or "{AUTO}"')
+    return number
 
 
 class Tls(Section):
@@ -62,12 +92,23 @@ class Tls(Section):
 class S3Listener(Section):
     listen: Listen = Address("127.0.0.1", 9000)
     domains: tuple[str, ...] = ()
-    workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
+    workers: Annotated[int | str, PlainValidator(_parse_workers)] = 1
     tls: Tls = Tls()
+
+    _processes: int = PrivateAttr(default=1)
+
+    def model_post_init(self, _context: Any) -> None:
+        # Once for a configuration: limits may change while the proxy runs, its processes do not.
+        self._processes = choose_workers() if isinstance(self.workers, str) else self.workers
+
+    @property
+    def processes(self) -> int:
+        """The number of processes that serve: ``workers``, or the number chosen for "auto"."""
+        return self._processes
 
 
 NO_SOCKET = "off"
-# The kernel has 108 bytes for the path and its end (unix(7)).
+# The kernel has 108 bytes for the path and a final zero byte (unix(7)).
 MOST_SOCKET_PATH_BYTES = 107
 
 
@@ -149,7 +190,7 @@ class OriginSection(Section):
 
     @property
     def names_by_account(self) -> bool:
-        """Return whether two accounts may each have a bucket of one name."""
+        """True if two accounts at the origin may each have a bucket of the same name."""
         if self.bucket_names == "auto":
             return self.kind == "s3" and not is_aws(self.endpoint)
         return self.bucket_names == "account"

@@ -1,4 +1,4 @@
-"""The whole configuration, validated as a whole. ``Settings.load`` raises only ConfigError."""
+"""The whole configuration, and the checks across its tables. ``Settings.load`` raises only ConfigError."""
 
 import platform
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from shadeproxy.config.explain import explain
 from shadeproxy.config.layers import ENV_PREFIX, Key, merge, read_environment, read_file, read_overrides
 from shadeproxy.config.sections import (
+    AUTO,
     OWN_NAMESPACE,
     Auth,
     Cache,
@@ -23,6 +24,7 @@ from shadeproxy.config.sections import (
     S3Listener,
     StateSection,
     Telemetry,
+    shows_stores_in_order,
 )
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.origin_names import leads_to
@@ -30,7 +32,7 @@ from shadeproxy.core.types import OWN
 
 
 class Settings(BaseSettings):
-    """The content of ``config.toml``. ``Settings()`` holds the defaults alone and ignores the environment."""
+    """The content of ``config.toml``. ``Settings()`` has the defaults alone and ignores the environment."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=ENV_PREFIX, env_nested_delimiter="__"
@@ -51,9 +53,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Iterable[str] = ()) -> Self:
-        """Load flags over environment over file over defaults. ``overrides``: "section.key=value".
+        """Load the settings: flags win over the environment, that over the file, that over defaults.
+        ``overrides``: "section.key=value".
 
-        Raises ConfigError with one line for each error: the place, the key and what to write.
+        Raises ConfigError with one line for each error: where it was set, the key and what to write.
         """
         files = [read_file(path)] if path is not None else []
         values, places = merge([*files, read_environment(cls), read_overrides(overrides)])
@@ -73,7 +76,9 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return only the passed values: ``load`` reads the layers itself, to know each value's place."""
+        """Return the passed values as the only source: ``load`` reads the layers itself, to know where each
+        value was set.
+        """
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
@@ -103,24 +108,11 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _workers_can_answer(self) -> Self:
-        if self.s3.workers == 1:
-            return self
-        reasons = {
-            "s3.tls: connections with TLS cannot be relayed; end TLS in front of the proxy": self.s3.tls.cert,
-            "telemetry.access_log = true: hits of other processes are counted, not logged; write false":
-                self.telemetry.access_log,
-            'telemetry.log_level = "debug": hits of other processes are not logged; write "info"':
-                self.telemetry.log_level == "debug",
-            'auth.clients whose rights the origin decides; write upstream = "shared"':
-                any(not client.upstream.is_shared for client in self.auth.clients),
-            f"this machine is {platform.machine()}: only x86-64 shows stores to other cores in their order":
-                platform.machine() not in {"x86_64", "AMD64"},
-        }  # fmt: skip
-        for reason, stands in reasons.items():
-            if stands:
-                raise ValueError(
-                    f"s3.workers = {self.s3.workers} does not go with {reason}, or write s3.workers = 1"
-                )
+        if self.s3.processes > 1 and not shows_stores_in_order():
+            raise ValueError(
+                f"s3.workers = {self.s3.workers} does not go with this machine, {platform.machine()}:"
+                ' only x86-64 shows stores to other cores in their order; write s3.workers = 1 or "auto"'
+            )
         return self
 
     @model_validator(mode="after")
@@ -158,24 +150,29 @@ class Settings(BaseSettings):
         return self
 
     def namespace_of(self, client: Client) -> str:
-        """Return the namespace of a client's bucket names. Two clients without a configured namespace share
-        one only if they have the same key at the origin.
+        """Return the namespace of a client's bucket names.
+
+        Two clients without a configured namespace share one only if they have the same key at the origin.
         """
         if not self.origin.names_by_account or client.upstream.is_shared or client.namespace == OWN_NAMESPACE:
             return OWN
         return client.namespace or f"key:{client.upstream.access_key}"
 
     def masked(self) -> dict[str, Any]:
-        """Return the effective values as TOML types. Secrets are references, so none can be shown."""
+        """Return the effective values as TOML types. Secrets are references here, so the result cannot show
+        them.
+        """
         return self.model_dump(mode="json")
 
     def note(self, key: Key) -> str:
-        """Return ``place``, and the meaning of a value that other settings decide."""
+        """Return ``place``, and what a value means if other settings decide that."""
         meaning = ""
         if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
             meaning = f'here "{"account" if self.origin.names_by_account else "global"}"'
+        if key == ("s3", "workers") and self.s3.workers == AUTO:
+            meaning = f"here {self.s3.processes}"
         return "; ".join(filter(None, (meaning, self.place(key))))
 
     def place(self, key: Key) -> str:
-        """Return the place of the value of ``key``: a file, a variable, a flag; "" for a default."""
+        """Return where ``key`` was set: a file, a variable, a flag; "" for a default."""
         return self._places.get(key, "")

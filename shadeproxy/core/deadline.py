@@ -1,9 +1,9 @@
 """The time budget of a request that reads the origin, and the minimum rate of the body after it.
 
-A ``Deadline`` is made once, when a request arrives. Code that waits for the request (for a slot, for memory,
-for an attempt, between attempts) finds it in the context variable ``DEADLINE``. A task inherits the variable
-from its creator, so work that outlives the request, or is shared, clears it and sets limits of its own
-(docs/adr/0023).
+A ``Deadline`` is made once, when a request arrives. Code that waits on behalf of the request (for a slot, for
+memory, for an attempt, between attempts) finds it in the context variable ``DEADLINE``. A task inherits the
+variable from its creator. So work that outlives the request, or that several requests share, clears the
+variable and sets limits of its own (docs/adr/0023).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ReadBounds(NamedTuple):
-    """Limits of one read from the origin. ``first_byte_s``: time until the first byte of an answer. After
+    """Time limits of one read from the origin. ``first_byte_s``: until the first byte of an answer. After
     that, the reader may wait ``window_s``; each further second of waiting must bring ``least_bytes_per_s``.
     """
 
@@ -47,11 +47,11 @@ class Deadline:
 
     @property
     def arriving_left_s(self) -> float:
-        """Seconds for an answer that waits until more of it has arrived: ``left_s`` plus one window."""
+        """Seconds for an answer that waits for more bytes: ``left_s`` plus one window."""
         return self.left_s + self._bounds.window_s
 
     def renewed(self) -> "Deadline":
-        """Return a deadline with the same budget from now on, for the next part of an answer."""
+        """Return a deadline with the same budget, which begins now, for the next part of an answer."""
         return Deadline(self._clock, self._bounds)
 
     def exceeded(self) -> DeadlineExceeded:
@@ -62,7 +62,7 @@ class Deadline:
         )
 
     async def bound(self, work: Awaitable[T], *, arriving: bool = False) -> T:
-        """Return the result of ``work``, or cancel it when time is up. Raises DeadlineExceeded.
+        """Return the result of ``work``, or cancel it when the deadline passes. Raises DeadlineExceeded.
 
         ``arriving``: the result is a whole answer, not only its first byte.
         """
@@ -77,12 +77,12 @@ class Deadline:
 
 
 DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
-"""The deadline of the request that is being served; None where no client waits."""
+"""The deadline of the request that is being served; None if no client waits."""
 
 
 class LeastRate:
-    """The minimum rate of one body. Only waiting for the origin counts, so a slow client does not make its
-    origin look slow.
+    """The minimum rate of one body. Only time spent waiting for the origin counts, so a slow client does not
+    make its origin look slow.
     """
 
     __slots__ = ("_bounds", "left_s")
@@ -93,7 +93,7 @@ class LeastRate:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds of waiting that are left; None where no minimum rate is set."""
+        """Seconds of waiting that are left; None if no minimum rate is set."""
         return self.left_s if self._bounds.least_bytes_per_s else None
 
     def restart(self) -> None:

@@ -1,7 +1,8 @@
-"""Hashes that stand for names: of an object, of a version; and the group of a key.
+"""Hashes that stand for names: for an object, for a version; and the prefix group of a key.
 
-Columns hold these instead of keys: 8 bytes instead of about 100, and a thousand are compared at a time. The
-definitions are durable, because datasets and catalogues are stored with them: never change them.
+Columns hold these hashes instead of keys: 8 bytes instead of about 100, and a thousand are compared at a
+time. The definitions are durable, because datasets and catalogues are stored with these hashes: never change
+them.
 """
 
 from functools import lru_cache
@@ -11,7 +12,9 @@ import xxhash
 from shadeproxy.core.types import ObjectRef
 
 GroupName = tuple[str, str, str]
-"""Bucket, the key's first segment with its slash ("" for a key without one), and the namespace."""
+"""A prefix group: bucket, the key's first segment with its slash ("" for a key without a slash), and
+namespace.
+"""
 
 
 @lru_cache(maxsize=1024)
@@ -32,7 +35,7 @@ def object_hash(ref: ObjectRef) -> int:
 
 @lru_cache(maxsize=1024)
 def _seed(namespace: str) -> int:
-    """Return the seed of a namespace: never 0, which belongs to the proxy's own namespace."""
+    """Return the seed of a namespace. It is never 0, the seed of the proxy's own namespace."""
     return xxhash.xxh3_64_intdigest(namespace.encode("utf-8", "surrogateescape")) or 1
 
 
@@ -43,6 +46,6 @@ def etag_hash(etag: str) -> int:
 
 
 def group_name(ref: ObjectRef) -> GroupName:
-    """Return the prefix group of an object. Data sets are usually laid out in such prefixes."""
+    """Return the prefix group of an object. Datasets are usually laid out in such prefixes."""
     head, slash, _ = ref.key.partition("/")
     return ref.bucket, head + slash if slash else "", ref.namespace

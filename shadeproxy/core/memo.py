@@ -1,8 +1,8 @@
-"""A bounded cache that forgets entries not used lately, at the cost of a dict.
+"""A bounded cache that forgets entries not used lately, and costs no more than a dict.
 
-It keeps two generations. An entry found in the old one moves to the young one. A full young generation
-becomes the old one, and the previous old one is dropped. So between ``capacity`` and twice as many entries
-are kept.
+It keeps two generations. An entry found in the old generation moves to the young one. A full young generation
+becomes the old one, and the previous old one is dropped. So it keeps between ``capacity`` entries and twice
+as many.
 """
 
 from typing import Generic, TypeVar
@@ -19,14 +19,14 @@ class Memo(Generic[Key, Value]):
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self.young: dict[Key, Value] = {}
-        """Entries put or used lately. Callers may read it, never change it."""
+        """Entries that were put or used lately. Callers may read it but must not change it."""
         self._old: dict[Key, Value] = {}
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
     def get(self, key: Key) -> Value | None:
-        """Return the value of ``key``, or None if it is not kept."""
+        """Return the value of ``key``, or None if it was forgotten."""
         value = self.young.get(key)
         if value is None and self._old:
             value = self._old.pop(key, None)

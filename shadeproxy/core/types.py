@@ -9,7 +9,9 @@ from operator import itemgetter
 from typing import NamedTuple, NewType
 
 Upstream = NewType("Upstream", str)
-"""Name of a set of origin credentials. Two clients with one upstream have the same rights at the origin."""
+"""Name of a set of origin credentials. Two clients with the same upstream have the same rights
+at the origin.
+"""
 
 SHARED = Upstream("shared")
 """The upstream of the proxy's own origin credentials."""
@@ -21,14 +23,14 @@ Headers = tuple[tuple[str, str], ...]
 """HTTP header fields in wire order, with names as received."""
 
 names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, itemgetter(0))
-"""Return the names of fields in order. C code does it, without an interpreter step for each field."""
+"""Return the names of fields in order, in C code, without an interpreter step for each field."""
 
 
 class ObjectRef(NamedTuple):
     """One object at the origin, as clients name it (decoded, never normalised).
 
     ``namespace``: at many origins bucket names belong to an account, so two accounts may each have a bucket
-    of one name. The namespace tells them apart. OWN is the namespace of the proxy's own credentials.
+    of the same name. The namespace tells these buckets apart.
     """
 
     bucket: str
@@ -36,15 +38,18 @@ class ObjectRef(NamedTuple):
     namespace: str = OWN
 
     def __str__(self) -> str:
-        # Clients see this text, and a namespace may be named after a key at the origin, so it is left out.
+        # The namespace is left out: clients see this text, and a namespace may be named after a key at the
+        # origin.
         return f"s3://{self.bucket}/{self.key}"
 
     def is_under(self, bucket: str, prefix: str, namespace: str) -> bool:
-        """Return whether the key begins with ``prefix`` in that bucket of that namespace."""
+        """Return whether the object is in that bucket of that namespace, and its key begins
+        with ``prefix``.
+        """
         return self.bucket == bucket and self.namespace == namespace and self.key.startswith(prefix)
 
     def beside(self, key: str) -> "ObjectRef":
-        """Return another object of the same bucket; with an empty key, the bucket itself."""
+        """Return another object in the same bucket; with an empty key, the bucket itself."""
         return ObjectRef(self.bucket, key, self.namespace)
 
 
@@ -60,9 +65,10 @@ class Span(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Identity of a page: the unit of caching, eviction, checksum and coalescing.
+    """Identity of a page: the unit of caching, eviction and single-flight.
 
-    ``etag`` is part of it, so a new version of an object has new pages and a reader never sees a mix.
+    ``etag`` is part of it, so a new version of an object has new pages and a reader never gets a mix of
+    versions.
     """
 
     ref: ObjectRef
@@ -71,7 +77,7 @@ class Page(NamedTuple):
 
 
 class Intent(Enum):
-    """Purpose of a call of the engine. DEMAND counts in hit ratios and overtakes the others."""
+    """Purpose of a call of the engine. Only DEMAND counts in hit ratios, and it overtakes other purposes."""
 
     DEMAND = auto()
     PREFETCH = auto()
@@ -89,7 +95,7 @@ class Source(StrEnum):
 
 
 UNKNOWN_BYTES = -1
-"""``ObjectMeta.size`` when the origin's answer does not state it."""
+"""``ObjectMeta.size`` if the origin's answer does not state it."""
 
 ENDLESS = 1 << 62
 """Stop of a span that ends where the body ends."""
@@ -101,11 +107,10 @@ _STRONG_ETAG = re.compile('"[\x21\x23-\x7e\x80-\U0010ffff]+"')
 class ObjectMeta:
     """Metadata of one version of an object.
 
-    ``etag`` is the field value with its quotes, unchanged from the origin; "" where it sent none, or several.
-    ``size`` is the whole object's length in bytes, or UNKNOWN_BYTES. ``headers`` are the origin's
-    representation headers for a GET of the whole object in wire order (Content-Type, Last-Modified,
-    x-amz-meta-*, checksums ...), without ETag, Content-Length, Content-Range, connection headers, dates and
-    request ids.
+    ``etag``: the field value with its quotes, unchanged from the origin; "" if it sent none, or several.
+    ``size``: the whole object's length in bytes, or UNKNOWN_BYTES. ``headers``: the origin's header fields
+    for a GET of the whole object in wire order (Content-Type, Last-Modified, x-amz-meta-*, checksums ...),
+    without ETag, Content-Length, Content-Range, connection fields, dates and request ids.
     """
 
     etag: str
@@ -114,9 +119,10 @@ class ObjectMeta:
 
     @property
     def identified(self) -> bool:
-        """True if a strong entity tag names this version and its length is known. Only then may it be cached,
-        or assembled from several answers. A weak entity tag does not identify bytes (RFC 9110 section 8.8.3),
-        and neither does a malformed one.
+        """True if a strong entity tag names this version and its length is known.
+
+        Only then may the object be cached, or assembled from several answers. A weak entity tag does not
+        identify bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
         """
         return self.size >= 0 and _STRONG_ETAG.fullmatch(self.etag) is not None
 
@@ -151,7 +157,9 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Up to 1,000 entries in UTF-8 key order. ``truncated``: more entries follow the last key."""
+    """Up to 1,000 entries of a listing in UTF-8 key order. ``truncated``: more entries follow
+    the last key.
+    """
 
     entries: tuple[ListEntry, ...]
     truncated: bool

@@ -1,4 +1,4 @@
-"""Storing the photos as objects: files below a directory that is served as buckets, or an existing server.
+"""Stores the photos as objects: files below a directory that is served as buckets, or on an existing server.
 
 On an existing server, objects that are there with the same size are not overwritten, and nothing is deleted.
 """
@@ -30,7 +30,9 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Return photos that ``bucket`` lacks below ``prefix`` with their size. Raises ShadeProxyError."""
+    """Return the photos that ``bucket`` lacks below ``prefix``, or has with another size. Raises
+    ShadeProxyError.
+    """
     there: dict[str, int] = {}
     last = ""
     try:
@@ -49,7 +51,7 @@ async def upload(
     origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo], written: Callable[[Photo], None]
 ) -> None:
     """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
-    already written stay.
+    written before stay.
     """
     waiting = iter(photos)
 
@@ -91,5 +93,5 @@ def _explain(error: BaseException, bucket: str) -> ShadeProxyError:
         404: "create the bucket first, or name another with --bucket",
     }
     status = error.status if isinstance(error, OriginAnswer) else 0
-    hint = hints.get(status, "check --endpoint and run the demo again: what is there is not sent twice")
+    hint = hints.get(status, "check --endpoint and run the demo again: it does not send an object twice")
     return ShadeProxyError(f"the demo cannot use bucket {bucket!r} ({error}); {hint}")

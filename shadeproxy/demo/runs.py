@@ -1,4 +1,6 @@
-"""The trainings that the demo compares, and the run of one: fresh servers, one process, its events."""
+"""The trainings that the demo compares, and how one is run: with new servers, in one process, reporting
+events.
+"""
 
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -21,7 +23,7 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One training to compare. ``policy`` None: straight to the origin."""
+    """One training to compare. ``policy`` None: it reads from the origin, without a proxy."""
 
     name: str
     title: str
@@ -36,14 +38,14 @@ UNSCORED = Contestant("default", "ShadeProxy", policy="default")
 SHADE = Contestant("shade", "ShadeProxy+SDK", policy="default", mode="importance", scores=True)
 
 CONTESTANTS = (DIRECT, LRU, SHADE)
-"""The trainings that fit four minutes on two cores; UNSCORED would be one more."""
+"""The trainings that fit into four minutes on two cores. UNSCORED would be one more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The data that all runs share. ``objects``: a directory of buckets, or an existing server that already
-    has the data; ``plan``: the training, without the fields that differ between runs; ``environment``:
-    variables that a training needs beside the demo's own.
+    """The data that all runs have in common. ``objects``: a directory of buckets, or an existing server that
+    already has the data; ``plan``: the training, without the fields that differ between runs;
+    ``environment``: variables that a training needs beside the demo's own.
     """
 
     directory: Path
@@ -54,7 +56,7 @@ class Stage:
 
 
 def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) -> Run:
-    """Train once, with new servers and caches; ``watch`` gets each event.
+    """Train once, with new servers and caches. ``watch`` is called with each event.
 
     Raises ShadeProxyError with the end of the log of the process that failed.
     """
@@ -69,7 +71,8 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
             scores=contestant.scores,
         )
         epochs = []
-        # Closed before the servers are, and not when the last traceback that names it is forgotten.
+        # Close it before the servers: without this it would be closed when the last traceback that names it
+        # is dropped.
         with closing(_training(plan, directory / "train.log", stage.environment)) as events:
             for event in events:
                 watch(event)
@@ -88,10 +91,11 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
-    """Start the run's data source: a proxy by its control URL, or an S3 server, object by object.
+    """Start the run's data source: a proxy, named by its control URL, or an S3 server that is read object by
+    object.
 
-    The built-in origin is a proxy that caches nothing. Without a cache it is read object by object like the
-    S3 server that it stands for, because no object store takes a batch call.
+    The built-in origin is a proxy that caches nothing. A run without a cache reads it object by object, like
+    the S3 server that it stands for, because no object store takes a batch call.
     """
     if isinstance(stage.objects, ExistingServer):
         origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}

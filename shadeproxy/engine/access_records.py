@@ -1,4 +1,6 @@
-"""Rows of the access log (access_log.py): demand reads as columns, of the coordinator or of a worker."""
+"""Rows of the access log (access_log.py): demand reads as columns, recorded by the coordinator
+or a worker.
+"""
 
 import struct
 from typing import NamedTuple
@@ -13,22 +15,23 @@ USE = np.dtype(
         ("slot", np.int64),
         ("stamp", np.int64),
         ("object_hash", np.uint64),
-        ("first", np.int64),  # byte of the object that the read begins with
+        ("first", np.int64),  # First byte of the read, within the object.
         ("size_bytes", np.int64),
-        ("kind", np.int32),  # index of a ``Kind``
-        ("reads", np.int32),  # 1, or 0 for the second page of a read
+        ("kind", np.int32),  # Index into a list of ``Kind``.
+        ("reads", np.int32),  # 1, or 0 for the second page of a read, which counts once.
     ]
 )
 pack_use = struct.Struct("=qqQqqii").pack
-"""Return one USE as bytes. Appending it to a ``bytearray`` costs less than a tuple in a list;
-``numpy.frombuffer`` reads them."""
+"""Pack one USE into bytes. Appending the bytes to a ``bytearray`` costs less than a tuple in a list, and
+``numpy.frombuffer`` reads them back.
+"""
 
 Uses = NDArray[np.void]
-"""USE[n], oldest first."""
+"""Rows of the access log, of shape (n,), oldest first."""
 
 
 class Kind(NamedTuple):
-    """The common fields of reads that are counted together."""
+    """The fields that are equal in reads that are counted together."""
 
     bucket: str
     source: Source
@@ -36,9 +39,9 @@ class Kind(NamedTuple):
 
 
 class AccessRecord(NamedTuple):
-    """The row of the access log for a read of one whole page by ``job``: ``row``, one of USE.
+    """A ready row of the access log for a read of one whole page by ``job``. ``row``: the bytes of one USE.
 
-    ``kind`` is its number among ``kinds``, a dict that is replaced when it has grown large.
+    ``kind`` is its index in ``kinds``, a dict that is replaced when it has grown large.
     """
 
     job: JobContext | None

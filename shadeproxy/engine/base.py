@@ -38,7 +38,7 @@ NO_CONDITIONS = Conditions()
 
 
 class Grant(IntEnum):
-    """A right that the origin granted; a greater one includes the lesser."""
+    """A right that the origin granted to a client; a greater value includes the lesser."""
 
     HEAD = 1
     GET = 2
@@ -47,11 +47,11 @@ class Grant(IntEnum):
 class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
-    ``range``: as the client sent it (None: the whole object); the engine fetches its page first.
-    ``conditions``: with them metadata comes from a HEAD, as the body may not be wanted, and no page is
-    fetched for a 304 or 412. ``force_check``: ask the origin whether the cached version is current
+    ``range``: as the client sent it (None: the whole object); the engine fetches the first page of it first.
+    ``conditions``: with conditions, metadata comes from a HEAD and no page is fetched for a 304 or 412,
+    because the body may not be wanted. ``force_check``: ask the origin whether the cached version is current
     (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``:
-    the right that the client needs; HEAD where no byte of the body is asked for.
+    the right that the client needs; HEAD when the client asks for no byte of the body.
     """
 
     ref: ObjectRef
@@ -65,7 +65,7 @@ class ReadRequest(NamedTuple):
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """Return the span that the answer will carry, as far as the engine can see; empty for 304, 412, 416."""
+    """Return the span that the answer will carry, as far as the engine can tell; empty for 304, 412, 416."""
     if request.conditions.evaluate(meta) is not Verdict.PROCEED:
         return Span(0, 0)
     if request.range is None or not request.conditions.range_applies(meta):
@@ -77,16 +77,18 @@ def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
 
 
 def first_needed(request: ReadRequest) -> int | None:
-    """Return the first byte that the answer will carry, whatever the metadata; None if they decide."""
+    """Return the first byte that the answer will carry; None if that depends on the metadata."""
     wanted = request.range
     if request.conditions or (wanted is not None and wanted.first is None):
-        return None  # the start of a suffix range depends on the object's size
+        return None  # The start of a suffix range depends on the object's size.
     return 0 if wanted is None or wanted.first is None else wanted.first
 
 
 def only_page(request: ReadRequest, meta: ObjectMeta | None, first: int, page_size: int) -> int | None:
-    """Return the number of the page that ``request`` needs, from byte ``first`` on; None if several are
-    needed, or a check of the version. Without ``meta`` the object may still prove to have several.
+    """Return the number of the page that ``request`` needs, whose bytes begin at ``first``. Return None if it
+    needs several pages, or a check of the version.
+
+    Without ``meta`` the object may still prove to have several pages.
     """
     if request.force_check:
         return None
@@ -97,26 +99,26 @@ def only_page(request: ReadRequest, meta: ObjectMeta | None, first: int, page_si
 
 
 class Hit(NamedTuple):
-    """Bytes that are resident: read-only pieces in order, valid while referenced."""
+    """Resident bytes of an answer: read-only pieces in order, valid while referenced."""
 
     source: Source
     pieces: tuple[memoryview, ...]
 
 
 NO_HIT = Hit(Source.RAM, ())
-"""An answer without a body, from metadata alone."""
+"""The hit of an answer without a body, which needs metadata alone."""
 
 
 class PageHandle:
-    """Page handle: a validated resident page, checked again by comparing one stamp.
+    """Page handle: a validated resident page, validated again by comparing one number.
 
-    ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``slot`` and ``stamp``: the
-    handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. Then ``window[start:stop]`` is the
-    page's body; copy it, or pin it through ``tier``, before anything else runs. ``first``: the page's first
-    byte within the object. ``can_wait``: touching the body may wait for a device, so ask ``tier.is_hot``
-    first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all are marked as sent.
-    ``place``: the page's place for other processes on this host, once asked for. ``access_record``: its last
-    row for the access log (read/access_log.py).
+    ``slot`` and ``stamp``: the handle is valid as long as ``Residents.stamps[slot]`` is ``stamp``. While it
+    is valid, ``window[start:stop]`` is the page's body; copy the body, or pin it through ``tier``, before any
+    other code runs. ``fresh_until_s``: Unix time from which the freshness rule asks for a check. ``first``:
+    the page's first byte within the object. ``can_wait``: touching the body may wait for a device, so ask
+    ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all these
+    blocks are marked as sent. ``place``: the page's place for other processes on this host, if it was asked
+    for. ``access_record``: the row that its last read added to the access log (read/access_log.py).
     """
 
     __slots__ = (
@@ -178,13 +180,13 @@ class PageHandle:
         self.access_record: AccessRecord | None = None
 
     def bounds(self, span: Span) -> tuple[int, int]:
-        """Return start and stop, in the window, of the part of the object's ``span`` that the page holds."""
+        """Return start and stop, in the window, of the bytes of the object's ``span`` that the page holds."""
         offset = self.start - self.first
         return max(span.start + offset, self.start), min(span.stop + offset, self.stop)
 
     @property
     def whole(self) -> bool:
-        """True if the page is all of its object."""
+        """True if the object has no other page."""
         return self.stop - self.start == self.meta.size
 
     def holds(self, span: Span) -> bool:
@@ -195,8 +197,8 @@ class PageHandle:
 class SendfileSlice(NamedTuple):
     """Sendfile slice: bytes ``[start, stop)`` of a page handle's file, the same as those of its window.
 
-    ``[first, last)`` may leave by sendfile, at once. Send other bytes, or later ones, from the view of
-    ``pin``. ``file``: None where no byte may leave by sendfile.
+    Bytes ``[first, last)`` may leave by sendfile, if they are sent at once. Send all other bytes, or later
+    ones, from the view of ``pin``. ``file``: None if no byte may leave by sendfile.
     """
 
     handle: PageHandle
@@ -213,10 +215,10 @@ class SendfileSlice(NamedTuple):
 
 
 class Located(NamedTuple):
-    """The place of a piece of an object, for another process on this host.
+    """The place of cached bytes of an object, for another process on this host.
 
     That process copies ``length`` bytes at ``offset`` of ``path``, then reads ``len(header)`` bytes at
-    ``header_offset``. The copy is right only if these equal ``header``.
+    ``header_offset``. The copy is right only if these bytes equal ``header``.
     """
 
     source: Source
@@ -228,9 +230,10 @@ class Located(NamedTuple):
 
 
 class FoundSamples(NamedTuple):
-    """The found samples. ``here``: bool[k], which of the requested ids were found; other columns have only
-    these, in order. ``file``: index into ``files``; ``source``: into SOURCES; ``header``: V64. Offsets and
-    lengths in bytes. ``uses``: rows for the access log, without their kinds.
+    """The samples that were found. ``here``: bool[k], which of the requested ids were found. The other
+    columns have an element for each found id, in order. ``file``: index into ``files``; ``source``: index
+    into SOURCES; ``header``: V64. Offsets and lengths are in bytes. ``uses``: rows for the access log,
+    without their kinds.
     """
 
     here: Bits
@@ -249,7 +252,7 @@ class Reading(Protocol):
 
     @property
     def meta(self) -> ObjectMeta:
-        """Metadata; its ``size`` is UNKNOWN_BYTES if the origin sent none: then read the body whole."""
+        """Metadata. Its ``size`` is UNKNOWN_BYTES if the origin sent none; then read the body to its end."""
         ...
 
     @property
@@ -260,8 +263,8 @@ class Reading(Protocol):
     def body(self, span: Span) -> AsyncIterator[memoryview]:
         """Yield the bytes of ``span``, in order, in read-only pieces that stay valid while referenced.
 
-        Raises OriginError when the rest is missing (cut short, changed). The bytes yielded so far are right,
-        but the answer must be aborted, not finished. An empty span yields nothing.
+        Raises OriginError when the rest of the bytes is missing (cut short, or the object changed). The bytes
+        yielded so far are right, but the answer must be aborted, not finished. An empty span yields nothing.
         """
         ...
 
@@ -270,51 +273,61 @@ class ReadsNow(Protocol):
     """Reads without waiting: by the engine, or by a worker process (worker_reads.py)."""
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer without asking the origin; None: call ``open`` or ``stat``."""
+        """Return metadata that may answer without asking the origin. None: call ``open`` or ``stat``."""
         ...
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
-        """Return the tier for the answer to a HEAD: that of the first page, RAM when none is resident."""
+        """Return the tier for the answer to a HEAD: the tier of the first page, or RAM if that is not
+        resident.
+        """
         ...
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
-        """Return the bytes of ``span`` without waiting, counted as one demand read; ``meta`` is the last
-        answer of ``usable_now``. Return None, and count nothing, if a page is not resident or cannot be
-        touched without waiting, or the span has too many pages: then call ``open``.
+        """Return the bytes of ``span`` without waiting, counted as one demand read. ``meta``: the last result
+        of ``usable_now``.
+
+        Return None, and count nothing, if a page is not resident, if it cannot be touched without waiting, or
+        if the span has too many pages. Then call ``open``.
         """
         ...
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a page handle, for every client, for the page that holds byte ``first``. None: the page
-        is not resident, or the origin decides for each client on the object.
+        """Return a page handle for the page that holds byte ``first``; it serves every client.
+
+        Return None if the page is not resident, or if the origin must be asked for each client's rights.
         """
         ...
 
     def take(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> memoryview | None:
-        """Return the handle's bytes, counted as one demand read of ``job``; None when it is no longer valid.
+        """Return the bytes of a page handle, counted as one demand read of ``job``; None if the handle is no
+        longer valid.
 
         ``now_s``: Unix time. ``span``: of the object; None: all of the page. The bytes of a page of at most
-        16 KiB are not pinned: copy them before anything else runs.
+        16 KiB are not pinned: copy them before any other code runs.
         """
         ...
 
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``take``, but for sendfile; None also if a page is short or cannot be sent.
+        """Return sendfile slices instead of the bytes that ``take`` returns. None also if a page is short or
+        cannot be sent.
 
-        ``span`` begins in the page, and may end in one of the next few: there is one slice for each page.
+        ``span`` begins in the page, and may end in one of the next few pages. There is one slice for each
+        page.
         """
         ...
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Do as ``take``, but return the place of the page's record."""
+        """Return the place of the page's record instead of the bytes that ``take`` returns."""
         ...
 
     def cacheable(self, ref: ObjectRef) -> bool:
-        """Return whether the rules and the origin's answers let ``ref`` be cached; else forward its reads."""
+        """Return whether the rules and the origin's answers let ``ref`` be cached. If not, its reads are
+        forwarded.
+        """
         ...
 
 
@@ -322,48 +335,56 @@ class ReadPath(ReadsNow, Protocol):
     """The engine's interface to listeners."""
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[Reading]:
-        """Open for reading. Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded,
-        ShuttingDown, RangeNotSatisfiable (when the origin says so before metadata is known), Unidentified:
-        forward the read, for its object is not ``cacheable``.
+        """Open for reading.
+
+        Raises OriginAnswer (404, 403, ...), OriginUnavailable, Overloaded, ShuttingDown; RangeNotSatisfiable
+        when the origin says so before metadata is known; Unidentified when the object is not ``cacheable``:
+        then forward the read.
         """
         ...
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
-        """Return metadata (HeadObject), from the cache if the rule allows. Raises as ``open``."""
+        """Return metadata for a HeadObject, from the cache if the rule allows that. Raises as ``open``."""
         ...
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
-        """Return whether ``hit`` would answer now, without pinning, recording or counting anything."""
+        """Return whether ``hit`` would answer now. Pins, records and counts nothing."""
         ...
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
-        """Do as ``hit``, but return the places of the bytes, in order."""
+        """Return the places of the bytes, in order, instead of the bytes that ``hit`` returns."""
         ...
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return places of samples of a dataset (i64[k]), at a hundredth of the cost of ``place``: those
-        given to ``remember_sample``, with handles still valid. None: there are none.
+        """Return places of samples of a dataset (i64[k]) at a hundredth of the cost of ``place``.
+
+        Only samples given to ``remember_sample`` whose handles are still valid are found. None: no sample is
+        found.
         """
         ...
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of a whole sample, as ``place`` has just returned it."""
+        """Remember the place of a sample that lies in one page, just after ``place`` returned it."""
         ...
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """Bypass the cache (see ``cacheable``): read from the origin as ``Origin.open`` does. Not counted."""
+        """Bypass the cache: read an object that is not ``cacheable`` from the origin as ``Origin.open`` does.
+        Not counted.
+        """
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Send a request that is no cached read to the origin. Does not invalidate: see ``writing``."""
+        """Send any request but a cached read to the origin. Invalidates nothing: see ``writing``."""
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
-        """Wrap a write to ``refs``. Their cached pages and metadata are dropped before the write starts
-        and again when the block is left, however it is left; reads in between are not stored. Leave the
-        block before the client sees success. An empty key stands for the bucket itself (its rights, its
-        existence): its cached pages are checked against the origin before they are served again.
+        """Wrap a write to ``refs``.
+
+        Their cached pages and metadata are dropped before the write starts and again when the block is left,
+        however it is left. Reads in between are not stored. Leave the block before the client sees success.
+        An empty key stands for the bucket itself (its rights, its existence): its cached pages are checked
+        with the origin before they are served again.
         """
         ...

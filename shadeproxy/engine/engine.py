@@ -1,8 +1,8 @@
 """``Engine``: the one read path (law 1 of the design), and the writes that invalidate it.
 
-Every read, whatever its intent, comes through ``open``. Order of questions: may this client see the object;
-is its metadata usable by its freshness rule; is the page resident; is it already on its way; else read it
-from the origin.
+Every read, whatever its intent, comes through ``open``. It asks in this order: may this client see the
+object; may its cached metadata answer by its freshness rule; is the page resident; is the page already on its
+way. If not, it reads the page from the origin.
 """
 
 from collections.abc import Sequence
@@ -65,11 +65,11 @@ class Engine:
         upstreams: Upstreams = ONLY_OWN,
         callback_reads: CallbackOrigin | None = None,
     ) -> None:
-        """``callback_reads``: of ``origin``, if it can do them. ``verdicts``: None unless clients have origin
-        credentials. ``upstreams``: see namespaces.py.
+        """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``verdicts``: None
+        unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
-        ``jobs_of``: the jobs whose datasets hold the objects, by object hash, for reads that name no job.
-        ``orders``: receives demand reads. ``recording``: keeps them, if one is made.
+        ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
+        job. ``orders``: observes demand reads. ``recording``: a file to which demand reads are also written.
         """
         self.cache = cache
         self.page_size = page_size
@@ -123,10 +123,17 @@ class Engine:
             upstreams=upstreams,
         )
         self.hits = hits = Hits(cache, page_size, access_log=self.access_log, fresh=self._fresh)
-        # These calls of ``ReadPath`` are those of ``Hits``.
+        # ``Hits`` implements these calls of ``ReadPath``.
         self.find_handle, self.place = hits.find_handle, hits.place
         self.take, self.take_slices = hits.take, hits.take_slices
         self.find_samples, self.remember_sample = hits.find_samples, hits.remember_sample
+        self._new_reading = partial(
+            EngineReading,
+            cache=cache,
+            fills=self._filling,
+            count=self._counting.count,
+            page_size=page_size,
+        )
         self._clock = clock
         self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock)
         self.writing = self._writes.writing
@@ -137,17 +144,12 @@ class Engine:
 
     def open(self, request: ReadRequest) -> AbstractAsyncContextManager[EngineReading]:
         """See ``ReadPath.open``."""
-        reading = EngineReading(
-            request,
-            cache=self.cache,
-            fills=self._filling,
-            count=self._counting.count,
-            page_size=self.page_size,
-        )
-        return Opening(reading, self._enter, self.leave)
+        return Opening(self._new_reading(request), self._enter, self.leave)
 
-    def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
-        """See lane_read.py ``BeginsReads``."""
+    def begin(
+        self, request: ReadRequest, meta: ObjectMeta | None, reads: CallbackOrigin | None = None
+    ) -> tuple[EngineReading, Flight] | None:
+        """See lane_read.py ``BeginsReads``, and worker_fills.py ``BeginsWorkerReads``."""
         if (
             self._callback_reads is None
             or self._closing
@@ -160,17 +162,12 @@ class Engine:
             first is None
             or number is None
             or (meta and self.cache.find(Page(request.ref, meta.etag, number)) is not None)
+            or (reads is not None and self._filling.flights.busy(request.ref, number))
         ):
             return None
-        reading = EngineReading(
-            request,
-            cache=self.cache,
-            fills=self._filling,
-            count=self._counting.count,
-            page_size=self.page_size,
-        )
+        reading = self._new_reading(request)
         reading.explained = self._counting.note_read(request, first)
-        flight = reading.begin(number, meta)
+        flight = reading.begin(number, meta, reads)
         self._readings += 1
         return reading, flight
 
@@ -234,13 +231,13 @@ class Engine:
         return self._origin.forward(request)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Take in demand reads that a worker answered (worker_reads.py)."""
+        """Add demand reads that a worker answered (worker_reads.py)."""
         self.access_log.record_others(uses, kinds)
 
     async def list_objects(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> ListPage:
-        """Return a page of the origin's listing, with the credentials that read in ``namespace``."""
+        """Return a page of the origin's listing, with the upstream that reads in ``namespace``."""
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
@@ -249,12 +246,14 @@ class Engine:
         return self._rules.of(ref).cache and self._versions.may_keep(ref)
 
     async def purge(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> upkeep.Purged:
-        """Drop all cached pages under a prefix. Return objects, pages, bytes. A dry run only counts."""
+        """Drop all cached pages under a prefix. Return the number of objects, pages and bytes. A dry run only
+        counts.
+        """
         place = ObjectRef(bucket, prefix, namespace)
         return await upkeep.purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
     async def inspect(self, ref: ObjectRef) -> upkeep.Inspected | None:
-        """Return the known version of an object and its cached pages; None where nothing is known."""
+        """Return the known version of an object and its cached pages; None if the object is unknown."""
         return await upkeep.inspect(self.cache, self._versions, self._rules, ref, self._clock.now_s())
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
@@ -264,7 +263,7 @@ class Engine:
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget granted rights, because clients' rights or the rules changed.
 
-        Callers must drop their page handles, which are invalid now. ``verdicts``: as in ``__init__``.
+        Callers must drop their page handles, which are now invalid. ``verdicts``: as in ``__init__``.
         """
         self._versions.forget_rights(verdicts)
         self.hits.forget()
@@ -281,7 +280,7 @@ class Engine:
         return not self._readings and not len(self._filling.flights) and self._versions.idle
 
     async def aclose(self) -> None:
-        """Take no new reads, let the running fills end, stop background checks. Tiers stay open."""
+        """Refuse new reads, wait for running fills, stop background checks. Tiers stay open."""
         self._closing = True
         await self._writes.aclose()
         await self._versions.aclose()
@@ -301,7 +300,7 @@ class Engine:
     # ------------------------------------------------------------------ inside
 
     def _count_earlier(self) -> None:
-        """Count the reads in the access log, because a later one is about to be recorded."""
+        """Count the reads in the access log. Called before a later read is recorded, to keep the order."""
         self.access_log.flush_to_statistics()
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
@@ -315,7 +314,8 @@ class Engine:
             try:
                 await self._open(reading)
             except ObjectChanged:
-                # Nothing was sent yet, and the old version was forgotten: try once more, with the new one.
+                # Nothing was sent yet, and the old version was forgotten: try once more, with the new
+                # version.
                 reading.reset()
                 await self._open(reading)
             except OriginAnswer as answer:
@@ -328,7 +328,9 @@ class Engine:
         return reading
 
     async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
-        """Return the error of a GET, because the answer to a HEAD has a bare status and no body."""
+        """Return the error of a GET instead of ``answer``, because an answer to a HEAD has a bare status and
+        no body.
+        """
         try:
             async with self._origin.open(request.ref, span=Span(0, 1), upstream=request.upstream):
                 return answer
@@ -340,7 +342,7 @@ class Engine:
         await self._versions.authorise(request)
         first = first_needed(request)
         if first is not None and not reading.begun:
-            # Count before the page is on its way: it is ranked by its next use, not by this one.
+            # Count the read before the page is on its way: a page is ranked by its next use, not by this one.
             reading.explained |= self._counting.note_read(request, first)
         meta = await self._versions.usable(request)
         if meta is None:
@@ -350,19 +352,19 @@ class Engine:
                 except OriginAnswer as answer:
                     if answer.status != 416:
                         raise
-                    # Not every server sends the size with its 416; ours does, so ask for it.
+                    # Not every server sends the object's size with a 416; our answers do, so ask for it.
                     reading.reset()
                 else:
                     return
             meta = await self._versions.check(request.ref, request.upstream)
         span = span_needed(request, meta)
         if first is None and span.length:
-            # Count only now that the bytes to be read are known.
+            # Count the read only now, when its bytes are known.
             reading.explained |= self._counting.note_read(request, span.start)
         await reading.open_known(meta, span)
 
     def _outdated(self, ref: ObjectRef) -> None:
-        """Drop all that is cached, known or flying of ``ref``: the origin has another version."""
+        """Drop all cached pages, metadata and flights of ``ref``: the origin has another version."""
         self._filling.flights.invalidate_object(ref)
         self.cache.drop_object(ref, "changed at the origin")
         self._versions.forget(ref)

@@ -1,8 +1,8 @@
-"""Hits in a worker process: reads the coordinator's table and segments, and writes nothing.
+"""Hits in a worker: reads the coordinator's table and segments, and writes nothing.
 
-Laws: bytes leave only after the stamp that led to them was found unchanged behind the copy (columns.py); any
-read but a plain, fresh hit returns None, and the coordinator is asked. Bodies are copied by system calls: a
-mapping would allocate blocks punched meanwhile, and crash where a medium fails.
+Laws: bytes leave only if, after the copy, the stamp that led to them is unchanged (columns.py). Any read but
+a plain, fresh hit returns None, and the coordinator is asked. Bodies are copied by system calls: a mapping
+would allocate blocks that were punched meanwhile, and crash where a medium fails.
 """
 
 import os
@@ -33,7 +33,9 @@ _MOST_HANDLES = 65_536
 
 
 class TierFiles(NamedTuple):
-    """A tier as a worker needs it. ``can_wait``: the coordinator reads what is not in the page cache."""
+    """A tier as a worker needs it. ``can_wait``: the coordinator answers reads of bytes that are not in the
+    page cache.
+    """
 
     path: Path
     store_id: int
@@ -42,7 +44,9 @@ class TierFiles(NamedTuple):
 
 
 class SharedPageHandle(PageHandle):
-    """Page handle of a worker. ``header``: its checked first bytes, at ``offset`` of ``descriptor``."""
+    """Page handle of a worker. ``header``: the first bytes of its record, checked, at ``offset`` of
+    ``descriptor``.
+    """
 
     __slots__ = ("descriptor", "header", "offset")
 
@@ -52,9 +56,9 @@ class SharedPageHandle(PageHandle):
 
 
 class WorkerReads:
-    """Implements engine/base.py ``ReadsNow`` for clients that share the origin's credentials.
+    """Implements engine/base.py ``ReadsNow`` for clients that share the proxy's upstream.
 
-    ``on_flush``: called by ``flush`` with the reads since the last one.
+    ``on_flush``: called by ``flush`` with the reads since the last flush.
     """
 
     def __init__(
@@ -66,7 +70,9 @@ class WorkerReads:
         clock: Clock,
         page_size: int,
         on_flush: Callable[[Uses, list[Kind]], None],
+        by_verdicts: bool = False,
     ) -> None:
+        """Read ``share``. ``by_verdicts``: answer only where the coordinator shows a verdict."""
         pages, rest, tier = share.columns
         self._share = share
         self._hashes, self._numbers = pages["object_hash"].data, pages["number"].data
@@ -78,13 +84,15 @@ class WorkerReads:
         self._now_s = clock.now_s
         self._page_size = page_size
         self._on_flush = on_flush
+        self._by_verdicts = by_verdicts
         self._files: dict[tuple[int, int], int] = {}
         self._handles: Memo[tuple[ObjectRef, int], SharedPageHandle] = Memo(_MOST_HANDLES)
         self._uses = bytearray()
         self._kinds: dict[Kind, int] = {}
 
-    def forget(self) -> None:
-        """Drop all page handles, because the rules changed; callers must drop theirs."""
+    def forget(self, *, by_verdicts: bool) -> None:
+        """Drop all page handles, because the rules or rights changed; callers must drop theirs."""
+        self._by_verdicts = by_verdicts
         self._handles = Memo(_MOST_HANDLES)
 
     # ------------------------------------------------------------------ see ReadsNow
@@ -118,7 +126,7 @@ class WorkerReads:
             pieces.append(body)
             used.append(handle)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
-        # Check the stamps of all pieces again: together they must be one version.
+        # Check the stamps of all pieces again, because together they must be one version.
         if not all(is_good(one, self._stamps) for one in used):
             return None
         for number, one in enumerate(used):
@@ -160,10 +168,10 @@ class WorkerReads:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> None:
-        """Return None: a worker neither marks blocks as sent nor pins a page until it is sent."""
+        """Return None: a worker cannot mark blocks as sent, or pin a page until it is sent."""
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> None:
-        """Return None: the coordinator returns places, on the control listener."""
+        """Return None: only the coordinator returns places, on the control listener."""
 
     # ------------------------------------------------------------------ access log
 
@@ -190,9 +198,9 @@ class WorkerReads:
     # ------------------------------------------------------------------ pages
 
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle that is valid now, and fresh by the object's rule."""
+        """Return a handle that is valid now, and fresh by the object's freshness rule."""
         handle = self._handles.get((ref, number))
-        # The first page has the object's time of validation.
+        # Only the first page has the object's time of validation.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)
@@ -206,15 +214,19 @@ class WorkerReads:
         return None
 
     def _prove(self, slot: int, ref: ObjectRef, number: int) -> SharedPageHandle | None:
-        """Return a handle for a slot if it holds that page. The stamp is read first and last."""
+        """Return a handle for a slot, if the slot holds that page. The stamp is read first and last."""
         stamp = self._stamps[slot]
         index, location = self._tiers_of[slot], self._locations[slot]
         validated_s, rule = self._validated[slot], self._rules.of(ref)
         if index == NO_TIER or self._unverified[slot]:
             return None
+        fresh_until_s = rule.fresh_until_s(validated_s)
         # Only the first page needs a fresh time of validation: others are bound to it by their ETag.
-        if not number and rule.age(validated_s, self._now_s()) is not Age.FRESH:
-            return None
+        if not number:
+            if self._by_verdicts:
+                fresh_until_s = min(fresh_until_s, self._share.verdict_until_s(slot, stamp))
+            if rule.age(validated_s, now_s := self._now_s()) is not Age.FRESH or fresh_until_s <= now_s:
+                return None
         address, units = unpack(Location(location))
         tier, offset = self._tiers[index], unit_of(address) * UNIT_BYTES
         descriptor = self._open(index, number_of(address))
@@ -235,7 +247,7 @@ class WorkerReads:
             return None
         handle = SharedPageHandle.__new__(SharedPageHandle)
         handle.ref, handle.meta = header.page.ref, header.meta
-        handle.fresh_until_s = rule.fresh_until_s(validated_s)
+        handle.fresh_until_s = fresh_until_s
         handle.first, handle.sendable, handle.place = number * self._page_size, None, None
         handle.slot, handle.stamp, handle.source, handle.can_wait = slot, stamp, tier.source, tier.can_wait
         handle.descriptor, handle.offset, handle.header = descriptor, offset, bytes(raw[:HEADER_BYTES])
@@ -243,7 +255,7 @@ class WorkerReads:
         return handle
 
     def _copy(self, handle: SharedPageHandle, start: int, stop: int) -> memoryview | None:
-        """Return bytes of a record; None unless they were the page's from beginning to end."""
+        """Return bytes of a record; None if the record changed during the copy."""
         first = 0 if start == handle.start else start
         raw = _pread(handle.descriptor, handle.offset + first, stop - first, nowait=handle.can_wait)
         if (
@@ -258,7 +270,9 @@ class WorkerReads:
         return _pread(descriptor, offset, length, nowait=tier.can_wait)
 
     def _open(self, index: int, number: int) -> int:
-        """Return the descriptor of a segment, -1 if it cannot be opened. Files stay while the engine runs."""
+        """Return the descriptor of a segment; -1 if it cannot be opened. Segment files stay while the
+        coordinator runs.
+        """
         descriptor = self._files.get((index, number), -1)
         if descriptor < 0:
             try:
@@ -271,7 +285,7 @@ class WorkerReads:
 
 
 def _pread(descriptor: int, offset: int, length: int, *, nowait: bool) -> bytes | bytearray:
-    """Return the bytes that can be read; with ``nowait`` only those in the page cache."""
+    """Return the bytes that can be read; with ``nowait`` only bytes in the page cache."""
     try:
         if not nowait:
             return os.pread(descriptor, length, offset)

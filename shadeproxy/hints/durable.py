@@ -1,7 +1,7 @@
-"""Encoding of datasets, jobs, scores and orders as bytes, which ``state.store`` keeps.
+"""Encodes datasets, jobs, scores and orders as bytes, which ``state.store`` keeps.
 
-Laws: blobs are little-endian columns in msgpack, with a version; inconsistent blobs raise StateError and are
-never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
+Laws: a blob is little-endian columns in msgpack, with a version. An inconsistent blob raises StateError and
+is never half used. A changed field needs a new VERSION: older blobs are then refused, and clients register
 again. Only a new job field with a default keeps the VERSION, because older readers ignore the field.
 """
 
@@ -21,8 +21,9 @@ from shadeproxy.hints.scoreboard import Scores
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, so that
-it does not take those objects for its own."""
+"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, and so does
+not take those objects for its own.
+"""
 
 Stored = TypeVar("Stored")
 
@@ -71,9 +72,9 @@ class _StoredPosition(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ScoresOf:
-    """A score column and its owner: the digest of a dataset, or the hashes of scored objects.
+    """A score column and the digest of its dataset, or the hashes of its scored objects.
 
-    ``of_run``: see ScoreColumn; None: it was stored without, and all of it counts.
+    ``of_run``: see ScoreColumn. None: it was stored without that field, and all scores count.
     """
 
     digest: str | None
@@ -172,7 +173,7 @@ def load_scores(blob: bytes) -> ScoresOf:
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:
-    """Encode one rank's order of one epoch, for the dataset with that digest."""
+    """Encode one rank's order of one epoch. ``digest``: of the dataset."""
     return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
 
 

@@ -1,7 +1,7 @@
 """Samples of a job without a dataset: objects get ids in the order in which they are scored.
 
-Bounded: a job that scores more than ``max_objects`` objects must register a dataset, whose columns cost a
-fifth of this. Event loop only.
+A job that scores more than ``max_objects`` objects must register a dataset, whose columns cost a fifth of
+this memory. Event loop only.
 """
 
 from array import array
@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import InvalidRequest
-from shadeproxy.core.types import OWN
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.hints.datasets import Dataset, Hashes, Ids
 
 MAX_OBJECTS = 262_144
 
 
 class GrowingSet:
-    """A mapping from object hash to id, in order of arrival. It keeps only hashes, no keys."""
+    """A mapping from object hash to id, in the order in which objects were added. It keeps hashes and no
+    keys.
+    """
 
     def __init__(self, name: str, *, max_objects: int = MAX_OBJECTS) -> None:
         self.name = name
@@ -35,7 +37,9 @@ class GrowingSet:
         return np.array(self._hashes, dtype=np.uint64)
 
     def add(self, hashes: list[int]) -> Ids:
-        """Return the ids of ``hashes``, adding unknown ones. Raises InvalidRequest, adding none, if full."""
+        """Return the ids of ``hashes``, adding unknown hashes. Raises InvalidRequest, and adds none, if the
+        set would be too large.
+        """
         unknown = {hashed: None for hashed in hashes if hashed not in self._ids}
         if self.count + len(unknown) > self._max_objects:
             raise InvalidRequest(
@@ -53,7 +57,9 @@ class GrowingSet:
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
 
     def units_of(self, hashes: Hashes, _numbers: NDArray[np.uint32]) -> Ids:
-        """Return the id of each page's object, as ``Dataset.units_of`` does: all its pages are one unit."""
+        """Return the id of each page's object, as ``Dataset.units_of`` does: all pages of an object are one
+        unit.
+        """
         return self.find(hashes)
 
 
@@ -70,3 +76,13 @@ def title_of(space: Space) -> str:
 def namespace_of(space: Space) -> str:
     """Return the namespace of a job's samples: that of its dataset, or the proxy's own."""
     return space.entries.namespace if isinstance(space, Dataset) else OWN
+
+
+def ref_of(path: str, namespace: str) -> ObjectRef:
+    """Return the object named by ``path``, "bucket/key". Raises InvalidRequest."""
+    bucket, slash, key = path.partition("/")
+    if not bucket or not slash or not key:
+        raise InvalidRequest(f"{path[:80]!r} is not BUCKET/KEY", hint='write keys as "bucket/key"')
+    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
+        raise InvalidRequest(f"{path[:80]!r} is not valid Unicode", hint='write keys as "bucket/key"')
+    return ObjectRef(bucket, key, namespace)

@@ -66,6 +66,9 @@ class Jobs:
     def __iter__(self) -> Iterator[Job]:
         return iter(self._jobs.values())
 
+    def __len__(self) -> int:
+        return len(self._jobs)
+
     def __contains__(self, name: str) -> bool:
         return name in self._jobs
 

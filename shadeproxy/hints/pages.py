@@ -1,8 +1,8 @@
-"""Index of the samples in each page of an object. The weight and the next use of a page follow from it.
+"""Index of the samples in each page of an object, from which the weight and the next use of a page follow.
 
 Law: a PageIndex never changes, so any thread may read it. It works on columns: a million samples are indexed
 in half a second (call ``of`` on a pool), and 1,024 pages are found in some 50 us. A *unit* is a page that a
-sample needs. A whole object is one unit when its samples are whole objects (their length is not known) or too
+sample needs. A whole object is one unit if its samples are whole objects (their length is unknown) or too
 long for the index.
 """
 
@@ -29,9 +29,9 @@ class PageIndex:
     """Units in order of (group, page number); groups are those of ``datasets.Groups``.
 
     starts: i64[u + 1], members: u32[p]: the samples of unit i are ``members[starts[i]:starts[i + 1]]``,
-    ascending. beside: i64[u], the unit that stands for all pages of the same object, whose samples need this
-    page too; -1 where there is none; None when there is none anywhere. first, spans: u32[n]: sample i is a
-    member of ``spans[i]`` units from ``first[i]`` on (of none when it is empty).
+    ascending. beside: i64[u], the unit that stands for all pages of the same object, because its samples need
+    this page too; -1 if there is none; None if no unit has one. first, spans: u32[n]: sample i is a member of
+    ``spans[i]`` units from ``first[i]`` on (of none if the sample is empty).
     """
 
     starts: Ids
@@ -44,10 +44,11 @@ class PageIndex:
 
     @classmethod
     def of(cls, group_of: Ids, group_count: int, offset: Ids, length: Ids, page_size: int) -> Self:
-        """Index samples by object (``group_of``: i64[n]) and place (bytes; a negative length: the whole).
+        """Index samples by object (``group_of``: i64[n]) and place (in bytes; a negative length: the whole
+        object).
 
-        When samples lie in very many pages together (more than 8 for each sample), the longest count for
-        every page of their object: so the index stays in proportion to the manifest.
+        If samples lie in very many pages together (more than 8 for each sample), the longest samples count
+        for every page of their object. So the size of the index stays in proportion to the manifest.
         """
         first_page = np.where(length > 0, offset // page_size, _ANY)
         last_page = np.where(length > 0, (offset + length - 1) // page_size, _ANY)
@@ -81,14 +82,24 @@ class PageIndex:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def has_whole_objects(self) -> bool:
+        """True if a unit stands for every page of its object."""
+        return bool((self._keys & np.uint64(_ANY) == _ANY).any())
+
+    def pages_of(self, units: Ids) -> tuple[Ids, NDArray[np.uint32]]:
+        """Return the group and the page number of each unit."""
+        keys = self._keys[units]
+        return (keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32)
+
     def find(self, groups: Ids, numbers: NDArray[np.uint32]) -> Ids:
-        """Return the unit of page ``numbers[i]`` of the object ``groups[i]``: i64[k]. -1 where no sample
-        needs the page, or there is no object (group -1).
+        """Return the unit of page ``numbers[i]`` of the object ``groups[i]``: i64[k]. -1 if no sample needs
+        the page, or the group is -1.
         """
         known = groups >= 0
         begin, end = self._group_starts[groups * known], self._group_starts[groups * known + 1]
         keys = _key(groups * known, numbers.astype(np.int64))
-        # Without gaps between samples, the page number gives the place.
+        # If there are no gaps between samples, the page number gives the place.
         places = begin + numbers
         found = known & (places < end)
         found[found] = self._keys[places[found]] == keys[found]
@@ -108,7 +119,7 @@ class PageIndex:
     def units_of(self, samples: Ids) -> tuple[Ids, Ids]:
         """Return each sample's units, and for each unit its sample's position in ``samples``: i64[m] both.
 
-        They are in the order of ``samples``, and of the pages of each.
+        They are in the order of ``samples``, and of each sample's pages.
         """
         spans = self.spans[samples].astype(np.int64)
         sample_of = np.repeat(np.arange(len(samples)), spans)
@@ -116,9 +127,9 @@ class PageIndex:
         return self.first[samples].astype(np.int64)[sample_of] + within, sample_of
 
     def inside(self, units: Ids) -> NDArray[np.bool_]:
-        """Return which samples lie wholly in ``units`` (any order, -1 for none): bool[n]."""
+        """Return which samples lie completely in ``units`` (any order, -1 for none): bool[n]."""
         present = np.zeros(len(self) + 1, dtype=np.bool_)
-        present[units] = True  # index -1, of unknown pages, marks the spare element at the end
+        present[units] = True  # Index -1, of unknown pages, sets the spare element at the end.
         if self.beside is not None:
             present[self.beside[units[units >= 0]]] = True
         sums = np.append(0, np.cumsum(present[:-1]))
@@ -134,7 +145,7 @@ class PageIndex:
         return counts
 
     def samples(self, unit: int) -> NDArray[np.uint32]:
-        """Return the samples of one unit, ascending, without those of the unit beside it."""
+        """Return the samples of one unit, ascending, without the samples of the unit beside it."""
         return self.members[self.starts[unit] : self.starts[unit + 1]]
 
 
@@ -143,12 +154,12 @@ def _key(groups: Ids, numbers: Ids) -> NDArray[np.uint64]:
 
 
 def _most_pages(spans: Ids) -> int:
-    """Return the length in pages of the longest samples that the index has room for."""
+    """Return the length in pages of the longest samples for which the index has room."""
     room = _PAIRS_PER_SAMPLE * len(spans) + _SPARE_PAIRS
     if spans.sum() <= room:
         return _ANY
     ordered = np.sort(spans)
-    # Samples of equal length all fit, or none does.
+    # Samples of equal length all have room, or none has.
     fitting = int(np.searchsorted(np.cumsum(ordered), room, side="right"))
     return int(ordered[fitting]) - 1
 
@@ -157,6 +168,6 @@ def _beside(keys: NDArray[np.uint64], group_starts: Ids) -> Ids | None:
     whole = keys & np.uint64(_ANY) == _ANY
     if not whole.any():
         return None
-    # The unit of all pages is the last of its group.
+    # The unit that stands for all pages is the last of its group.
     last = np.repeat(group_starts[1:] - 1, np.diff(group_starts))
     return np.where(whole[last] & ~whole, last, -1)

@@ -1,4 +1,4 @@
-"""Access hints: datasets, jobs, scores and orders, for the engine and the control listener.
+"""The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
 Laws: no I/O and no clock; methods are plain and run on the event loop, unless their docstring says otherwise.
 Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
@@ -15,13 +15,12 @@ from shadeproxy.hints import durable
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.expectations import Expectations
 from shadeproxy.hints.frozen import FrozenScores
-from shadeproxy.hints.growing import GrowingSet, Space, namespace_of, title_of
+from shadeproxy.hints.growing import GrowingSet, Space, namespace_of, ref_of, title_of
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, ignore, refuse_if_any
 from shadeproxy.hints.order.announcements import Announcement, check_order
 from shadeproxy.hints.order.orders import Orders, order_of
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
-from shadeproxy.hints.paths import ref_of
 from shadeproxy.hints.scoreboard import Batch, ScoreColumn, Scores, Weights, check_ids, check_scores
 
 KINDS = ("datasets", "jobs", "scores", "orders", "positions")
@@ -31,7 +30,7 @@ MAX_DATASETS = 256
 
 
 class HintRegistry:
-    """Registry of access hints. ``page_size``: of the cache, in bytes."""
+    """Registry of access hints. ``page_size``: of the cache's pages, in bytes."""
 
     def __init__(
         self,
@@ -40,6 +39,7 @@ class HintRegistry:
         page_size: int = PAGE_SIZE_BYTES,
         on_epoch: Callable[[Job], None] = ignore,
         on_lost: Callable[[Orders, str], None] = ignore,
+        on_orders_changed: Callable[[], None] = ignore,
     ) -> None:
         self._page_size = page_size
         self.datasets: dict[str, Dataset] = {}
@@ -48,7 +48,14 @@ class HintRegistry:
         self._growing: dict[str, GrowingSet] = {}
         self._dirty = dirty
         self.frozen = FrozenScores()
-        self.orders = Orders(self.jobs, self.dataset, page_size=page_size, dirty=dirty, on_lost=on_lost)
+        self.orders = Orders(
+            self.jobs,
+            self.dataset,
+            page_size=page_size,
+            dirty=dirty,
+            on_lost=on_lost,
+            on_change=on_orders_changed,
+        )
         known = (self.jobs, self.orders, self.scoreboard, self.space)
         self.expectations = Expectations(*known, page_size=page_size)
 
@@ -66,7 +73,7 @@ class HintRegistry:
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
         Ended jobs on another manifest of that name lose their scores and orders, which name its ids. Raises
-        Conflict when a job in use is on it, or when there are MAX_DATASETS.
+        Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
         """
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
@@ -77,7 +84,7 @@ class HintRegistry:
         users = self.jobs.on(dataset.name)
         refuse_if_any([job for job in users if job.in_use])
         for job in users:
-            self.jobs.renew(job)  # a job that is only silent is deleted, and must register again
+            self.jobs.renew(job)  # A job that is silent but not ended is deleted, and must register again.
             self._forget(job)
         self.datasets[dataset.name] = dataset
         self._dirty("datasets", dataset.name)
@@ -97,7 +104,7 @@ class HintRegistry:
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
             if known.dataset is not None and self.datasets[known.dataset].digest == digest:
-                job.dataset = known.dataset  # another dataset name, but the same samples: keep the scores
+                job.dataset = known.dataset  # The dataset has a new name, but the same samples.
             elif not known.in_use:
                 self.delete_job(job.name)
         known = self.jobs.put(job, now_s)
@@ -107,7 +114,7 @@ class HintRegistry:
         return known
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run as ``Jobs.begin`` does; earlier scores go on ranking pages. Raises as it does."""
+        """Begin a run as ``Jobs.begin`` does and raises. Scores of earlier runs go on ranking pages."""
         if self.jobs.begin(name, rank, resumes=resumes):
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:
@@ -135,7 +142,7 @@ class HintRegistry:
         self._dirty("jobs", name)
 
     def expire(self, now_s: float) -> None:
-        """Let silent jobs stop counting, and forget long silent ones. Call it now and then."""
+        """Drop the hints of silent jobs from use, and forget long silent jobs. Call it now and then."""
         self.orders.tick(now_s)
         for job in self.jobs.expire(now_s):
             self._forget(job)
@@ -150,7 +157,7 @@ class HintRegistry:
         self._dirty("scores", job.name)
 
     def space(self, name: str) -> Space:
-        """Return the samples of job ``name``: its dataset, or the objects it scored. Raises UnknownName."""
+        """Return the samples of job ``name``: its dataset, or its scored objects. Raises UnknownName."""
         job = self.jobs.get(name)
         return self._growing[name] if job.dataset is None else self.datasets[job.dataset]
 
@@ -179,7 +186,7 @@ class HintRegistry:
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Check scores by "bucket/key", for every sample of an object. Any thread. Raises as above."""
+        """Check scores by "bucket/key", each for all samples of the object. Raises as ``check_by_ids``."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -216,8 +223,8 @@ class HintRegistry:
         return len(ids)
 
     def scores(self, name: str, *, to_draw: bool = False) -> Scores:
-        """Return a copy of the job's scores: f32[n] over its samples, nan where unknown. ``to_draw``: only
-        those from which the present run may draw. Raises UnknownName.
+        """Return a copy of the job's scores: f32[n] over its samples, nan where unknown. Raises UnknownName.
+        ``to_draw``: only scores from which the present run may draw.
         """
         count, column = self.space(name).count, self.scoreboard.get(name)
         if column is None:
@@ -235,11 +242,12 @@ class HintRegistry:
     # ------------------------------------------------------------------ questions of the engine
 
     def weights_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Weights:
-        """Return the weight of each page, 1 being a job's mean sample: f64[k], nan: no live job scored it.
+        """Return the weight of each page, f64[k]: 1 is a job's mean sample, nan if no live job scored the
+        page.
 
         ``object_hashes`` and ``numbers``, both of shape (k,), name the pages. The weight of a page is the sum
-        over its samples. Jobs on one dataset are averaged by their own weight; over several datasets the
-        largest counts. Time for 1,024 of 1 M: see bench/results.md.
+        over its samples. Weights by jobs on one dataset are averaged by the weights of the jobs; of several
+        datasets the largest weight counts. Time for 1,024 of 1 M: see bench/results.md.
         """
         weights = np.full(len(object_hashes), np.nan)
         for space, jobs in self._scored():
@@ -247,8 +255,8 @@ class HintRegistry:
         return weights
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
-        """Return for each object the only job whose dataset holds it; None if there is none or several.
-        Jobs in use go before ended ones. About 3 us a dataset, and 0.1 us an object.
+        """Return for each object the only job whose dataset holds it; None if there is no job or several.
+        Jobs in use go before ended ones. Takes about 3 us a dataset, and 0.1 us an object.
         """
         live = [job for job in self.jobs if job.live and job.dataset is not None]
         if not live:
@@ -267,14 +275,14 @@ class HintRegistry:
         return [names[index] for index in which.tolist()]
 
     def residency(self, name: str) -> Callable[[Hashes, NDArray[np.uint32]], Bits]:
-        """Return a function from resident pages (object hashes, page numbers) to one bit a sample.
+        """Return a function that tells which samples lie in given pages (object hashes, page numbers).
 
         Any thread may call the function. Raises UnknownName.
         """
         space = self.space(name)
         if isinstance(space, Dataset):
             return space.residency
-        known = space.hashes  # a copy: the set grows on the event loop
+        known = space.hashes  # A copy, because the set grows on the event loop.
         return lambda hashes, _numbers: np.isin(known, hashes)
 
     def _scored(self) -> Iterator[tuple[Space, list[Job]]]:
@@ -302,7 +310,7 @@ class HintRegistry:
     # ------------------------------------------------------------------ durable state
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """Return the bytes of (kind, name), None when gone. Datasets, orders: any thread; else the loop."""
+        """Return the bytes of (kind, name); None if gone. Datasets, orders: any thread; else the loop."""
         exports = {
             "datasets": self._export_dataset,
             "jobs": self._export_job,
@@ -343,7 +351,7 @@ class HintRegistry:
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
         """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
 
-        An error changes nothing. A restored job counts as alive now: its silence may be the proxy's.
+        An error changes nothing. A restored job counts as alive: its silence may be the proxy's.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self._page_size)

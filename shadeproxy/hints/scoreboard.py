@@ -1,8 +1,8 @@
 """Importance scores: for each job one f32 column over the samples of its dataset, nan where unknown.
 
-Laws: a batch is checked whole before its first score is written; scores are finite and >= 0 (losses and rank
-weights are; eviction cannot use a negative weight); callers get weights, normalised so that the mean of a
-job's known scores is 1. Source: SHADE (FAST'23), section 4.
+Laws: a batch is checked completely before its first score is written. Scores are finite and >= 0 (losses and
+rank weights are; eviction cannot use a negative weight). Callers get weights: scores divided by the mean of
+the job's known scores. Source: SHADE (FAST'23), section 4.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ Scores = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
 MAX_SCORES = 1 << 18
-"""Maximum scores in one call: more would block the event loop for over 10 ms."""
+"""Most scores in one call: more would block the event loop for over 10 ms."""
 
 _CANCELLED = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Checked scores that wait to be applied: by sample ids, or by hashes of a growing set."""
+    """Checked scores that are not applied yet: by sample ids, or by hashes of a growing set."""
 
     space: Space
     scores: Scores
@@ -37,7 +37,7 @@ class Batch:
 class ScoreColumn:
     """The scores of one job over ``count`` samples.
 
-    ``groups`` and ``pages``: those of its Dataset; None when each sample is an object, numbered as it came.
+    ``groups`` and ``pages``: of its Dataset; None when each sample is an object of a growing set.
     """
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
@@ -51,18 +51,18 @@ class ScoreColumn:
 
     @property
     def mean(self) -> float:
-        """Mean of the known scores; nan when there is none."""
+        """Mean of the known scores; nan when there are none."""
         return self._total / self.known if self.known else float("nan")
 
     def copy(self, count: int, *, of_run: bool) -> Scores:
-        """Return the first ``count`` scores; ``of_run``: only those of the present run."""
+        """Return a copy of the first ``count`` scores. ``of_run``: only scores of the present run."""
         scores = self.values[:count].copy()
         if of_run:
             scores[~self.of_run[:count]] = np.nan
         return scores
 
     def grow(self, count: int) -> None:
-        """Make room for samples up to ``count``, with unknown scores."""
+        """Make room for ``count`` samples. The new scores are unknown."""
         if count > len(self.values):
             room = np.full(max(count, 2 * len(self.values)), np.nan, dtype=np.float32)
             room[: len(self.values)] = self.values
@@ -70,8 +70,9 @@ class ScoreColumn:
             self.values = room
 
     def set(self, ids: Ids, scores: Scores) -> None:
-        """Write checked scores; of an id that occurs twice the last score counts."""
-        # The last writer wins in a scatter: reading back the ranks of ids gives the last place of each.
+        """Write checked scores. If an id occurs twice, its last score counts."""
+        # The last write to a cell stays: so reading back the positions of ids gives the last position of
+        # each.
         last = np.empty(len(self.values), dtype=np.uint32)
         rank = np.arange(len(ids), dtype=np.uint32)
         last[ids] = rank
@@ -87,7 +88,7 @@ class ScoreColumn:
         self._total += float(new.sum()) - removed
         self._squares += float(new @ new) - removed_squares
         if self._total < removed * _CANCELLED or self._squares < removed_squares * _CANCELLED:
-            # Removing a huge score left only rounding errors of the small ones in the sum.
+            # The sum holds only rounding errors of the small scores, because a huge score was removed.
             self._recount()
         elif self._pages is not None and not self._pages.change(ids, scores, old):
             self._recount()
@@ -104,19 +105,19 @@ class ScoreColumn:
         if not self.known:
             return np.full(len(ids), np.nan)
         found = np.where(ids < 0, np.nan, self.values[ids]).astype(np.float64)
-        # If all scores are zero, they say nothing, and each sample gets the mean weight.
+        # Scores that are all zero say nothing, so each sample gets the mean weight.
         return found / self.mean if self._total > 0 else found + 1.0
 
     def unit_weights(self, units: Ids) -> Weights:
         """Return the weight of each unit: f64[k], nan where all its samples are unknown, or the unit is -1.
 
-        The weight of a page is the sum over its samples, with the mean for unknown ones. A page is read
+        The weight of a page is the sum over its samples, with the mean for unknown samples. A page is read
         whenever one of its samples is drawn, so the sum says how often that is, compared with other pages.
         """
         if self._groups is None:
             return self.weights(units)
         if self._pages is None:
-            # A u32 cannot hold -1: widen before unknown ones are marked.
+            # A u32 cannot hold -1: widen the column before marking unknown samples.
             samples = self._groups.members[units].astype(np.int64)
             return self.weights(np.where(units < 0, -1, samples))
         if not self.known:
@@ -128,13 +129,13 @@ class ScoreColumn:
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:
-        """Return ``unit_weights`` with the mean for unknown ones: f64[k]."""
+        """Return the weights of ``unit_weights``, with the mean for unknown units: f64[k]."""
         weights = self.unit_weights(units)
         weights[np.isnan(weights)] = 1.0
         return weights
 
     def sample_weights(self, samples: Ids) -> Weights:
-        """Return ``draw_weights`` of samples that are objects of their own, at a third of the cost."""
+        """Return ``draw_weights`` for samples that are objects of their own, at a third of the cost."""
         weights = self.values.take(samples).astype(np.float64)
         if self._total > 0:
             weights *= 1 / self.mean
@@ -145,13 +146,15 @@ class ScoreColumn:
         return weights
 
     def draw_weight(self, sample: int) -> float:
-        """Return the weight of one sample, 1 where it is unknown; cheaper than ``weights``."""
+        """Return the weight of one sample, 1 if it is unknown; cheaper than ``weights``."""
         score = float(self.values[sample])
-        return 1.0 if score != score or not self._total > 0 else score / self.mean  # noqa: PLR0124 (nan)
+        # As ``sample_weights`` to the last bit, so that one page ranks as it does among many.
+        unknown = score != score or not self._total > 0  # noqa: PLR0124 (nan)
+        return 1.0 if unknown else score * (1 / self.mean)
 
     def drawn_weight(self, count: int) -> float:
-        """Return the mean weight of reads that are drawn by weight from ``count`` samples, or of whole units
-        if samples are parts of objects. 0 if the scores say nothing.
+        """Return the mean weight of the samples (or units, if samples are parts of objects) that are drawn by
+        weight from ``count`` samples. 0 if the scores say nothing.
         """
         if not self._total > 0:
             return 0.0
@@ -167,7 +170,7 @@ class ScoreColumn:
 
 
 class _PageSums:
-    """For each unit the sum of its known scores, and the number of known ones."""
+    """Sum and number of the known scores in each page."""
 
     def __init__(self, pages: PageIndex) -> None:
         self._pages = pages
@@ -178,9 +181,9 @@ class _PageSums:
 
     def change(self, ids: Ids, scores: Scores, old: Scores) -> bool:
         """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``. Return False if
-        all sums must be computed again, because one that was huge has left.
+        all sums must be computed again, because a huge score was removed.
 
-        Differences in f64 lose nothing noticeable beside the mean, as long as no huge score is removed.
+        Otherwise differences in f64 lose nothing noticeable beside the mean.
         """
         units, sample_of = self._pages.units_of(ids)
         changed = np.unique(units)
@@ -193,14 +196,16 @@ class _PageSums:
         return bool(self._moments[0] >= before[0] * _CANCELLED)
 
     def drawn_weight(self, mean: float) -> float:
-        """Return the mean weight of units drawn by weight, ``mean`` being the score of unknown samples."""
+        """Return the mean weight of units drawn by weight. ``mean``: the score of unknown samples."""
         squares, crossed, unknown_squares, totals, unknown = self._moments.tolist()
         weighed = squares / mean**2 + 2 * crossed / mean + unknown_squares
         read = totals / mean + unknown
         return float(weighed / read) if read > 0 else 0.0
 
     def _moments_of(self, units: Ids | slice) -> Weights:
-        """Return sums over units: f64[5]. Of scores t and numbers of unknown samples u: tt, tu, uu, t, u."""
+        """Return five sums over units: f64[5]. With scores t and numbers of unknown samples u: tt, tu, uu, t,
+        u.
+        """
         totals, unknown = self._totals[units], (self._counts[units] - self._known[units]).astype(np.float64)
         sums = (totals @ totals, totals @ unknown, unknown @ unknown, totals.sum(), unknown.sum())
         return np.array(sums)
@@ -214,7 +219,9 @@ class _PageSums:
             self._moments = self._moments_of(slice(None))
 
     def look(self, units: Ids) -> tuple[Weights, Weights, Weights]:
-        """Return the sum of the known scores, their number, and the number of samples; zeros for unit -1."""
+        """Return for each unit the sum of its known scores, their number, and the number of samples; zeros
+        for unit -1.
+        """
         columns = (self._totals, self._known, self._counts)
         own = [np.where(units < 0, 0.0, column[units]) for column in columns]
         if self._pages.beside is not None:
@@ -228,7 +235,7 @@ class _PageSums:
 
 
 def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what: str) -> Scores:
-    """Return ``scores`` as f32[count]. Raises InvalidRequest naming the first bad one."""
+    """Return ``scores`` as f32[count]. Raises InvalidRequest that names the first bad score."""
     if len(scores) != count:
         raise InvalidRequest(
             f"{count} {what} but {len(scores)} scores", hint=f"send one score for each of the {what}"
@@ -249,7 +256,7 @@ def check_scores(scores: list[float] | NDArray[np.floating], count: int, *, what
 
 
 def check_ids(ids: list[int] | NDArray[np.integer], count: int, *, dataset: str) -> Ids:
-    """Return ``ids`` as i64[k]. Raises InvalidRequest naming the first one outside 0 .. count-1."""
+    """Return ``ids`` as i64[k]. Raises InvalidRequest that names the first id outside 0 .. count-1."""
     column = np.asarray(ids).astype(np.int64) if len(ids) else np.empty(0, dtype=np.int64)
     bad = np.flatnonzero((column < 0) | (column >= count))
     if len(bad):

@@ -1,4 +1,4 @@
-"""The target of an S3 request: endpoint, Host and raw path, in path or virtual-host style.
+"""The address of an S3 request: endpoint, Host and raw path, in path style or virtual-host style.
 
 The key's octets are encoded once and never normalised: dot segments, empty segments and encoded slashes are
 sent as they are.
@@ -17,24 +17,26 @@ Addressing = Literal["path", "virtual", "auto"]
 
 # Bucket names that ``quote`` would not change.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
-# A bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
+# Without dots: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
-"""First path segments that are no buckets, of Ceph RGW (its admin API, and Swift) and of MinIO. A request to
-them would run with the proxy's own rights.
+"""First path segments that do not mean a bucket: of Ceph RGW (its admin API, and Swift) and of MinIO. A
+request to one of them would run with the proxy's own rights.
 """
 
 
 def is_aws(url: str) -> bool:
-    """Return whether an endpoint is one of AWS; "" is."""
+    """Return whether an endpoint belongs to AWS; "" does."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 class Target(NamedTuple):
-    """``origin``: "scheme://host[:port]". ``host``: the Host field. ``raw_path``: as sent and signed."""
+    """The server and path of a request. ``origin``: "scheme://host[:port]". ``host``: the Host field.
+    ``raw_path``: as sent and signed.
+    """
 
     origin: str
     host: str
@@ -44,9 +46,9 @@ class Target(NamedTuple):
 class Endpoint:
     """An S3 endpoint.
 
-    ``url`` None means AWS in ``region``. "auto" is virtual-host style at amazonaws.com for buckets whose name
-    is one host label, path style everywhere else. ``reserved``: names that are no buckets at this server; AWS
-    has none. Raises ConfigError for a URL that is no endpoint.
+    ``url`` None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
+    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that do not mean
+    a bucket at this server; AWS has none. Raises ConfigError for a URL that cannot be an endpoint.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Endpoint:
         self._scheme = parts.scheme
         self._netloc = parts.netloc
         default_port = ":443" if parts.scheme == "https" else ":80"
-        # Clients leave the default port out of Host, and the signature covers Host.
+        # Clients leave the default port out of Host, which the signature covers.
         self._host = parts.netloc.removesuffix(default_port)
         self._base_path = parts.path
         self._origin = f"{parts.scheme}://{parts.netloc}"
@@ -88,7 +90,7 @@ class Endpoint:
         return self.target_of(ref.bucket, f"/{bucket}{key}")
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
-        """Return the target of a path-style ``raw_path``, byte for byte apart from the bucket's place.
+        """Return the target of a path-style ``raw_path``, unchanged but for the bucket's position.
 
         Raises InvalidRequest for a name that does not mean a bucket.
         """
@@ -106,5 +108,5 @@ class Endpoint:
     def _is_virtual(self, bucket: str) -> bool:
         if self._addressing == "auto":
             return self.is_aws and _HOST_LABEL.fullmatch(bucket) is not None
-        # A bucket that is no host name must not become one: it would choose the server.
+        # Only a bucket with a valid host name may become part of a host: any other could choose the server.
         return self._addressing == "virtual" and _HOST_NAME.fullmatch(bucket) is not None

@@ -1,11 +1,11 @@
-"""The port to storage: the guarantees of every origin, wrapper and fake.
+"""The port to storage: what every origin, wrapper and fake guarantees.
 
 Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception is
 translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it never
-ends early without an error. (For an answer without a length it yields all bytes until a proper end.)
-Rule 3: leaving a context manager early closes the connection behind it.
-Rule 4: behaviour is added by wrapping another Origin (limit, retry, faulty), never by flags.
-tests/origin/test_conformance*.py test these rules on every implementation.
+ends early without an error. (For an answer without a length it yields all bytes until a proper end.) Rule 3:
+leaving a context manager early closes its connection. Rule 4: behaviour is added by wrapping another Origin
+(limit, retry, faulty), never by flags. tests/origin/test_conformance*.py test these rules on every
+implementation.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,37 +18,41 @@ from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
 
 Arrived = Callable[[int], None]
-"""Receives the number of new bytes in the buffer, in order from its front. Must not raise."""
+"""The type of a function that is called with the number of new bytes in a buffer, which fills from its front.
+It must not raise.
+"""
 
 Receive = Callable[[memoryview, Arrived], Awaitable[None]]
-"""Fill a buffer that is no longer than the rest of the span, or raise like ``chunks``."""
+"""The type of a function that fills a buffer, no longer than the rest of the span. It raises
+like ``chunks``.
+"""
 
 
 class PassOn:
-    """Marks an answer that does not identify its object (``ObjectMeta.identified``). Its bytes go to one
-    reader, in one pass; they are neither cached nor joined with other bytes.
+    """Marks an answer that does not identify its object (``ObjectMeta.identified``). One reader takes its
+    bytes, in one pass; they are neither cached nor joined with other bytes.
     """
 
     __slots__ = ("admit",)
 
     def __init__(self, admit: Callable[[], bool] = lambda: True) -> None:
         self.admit = admit
-        """Called once by a reader that will take the body at a client's pace. False: too many readers do so
-        already, and this one must not.
+        """A reader that will take the body at a client's pace calls this once. False: too many readers do so
+        already, so this one must not.
         """
 
 
-@dataclass(slots=True)  # a frozen one takes five times as long to make, and each wrapper makes one
+# Not frozen: each wrapper makes one, and a frozen dataclass takes five times as long to make.
+@dataclass(slots=True)
 class OriginRead:
     """An open body: ``chunks`` yields the bytes of ``span`` in order, in pieces of any size.
 
-    ``meta.size`` is the length of the whole object, also when only a range was requested.
-    ``meta.headers`` of a ranged answer lacks whole-object checksums.
-    ``doubtful``: only the end of the body proves that the body and its metadata are right.
-    ``pass_on``: set if the answer does not identify its object. Its ``meta.size`` may be UNKNOWN_BYTES;
-    then ``span`` ends at ENDLESS, and ``chunks`` with the body.
-    ``receive``: set if the bytes can go straight into a buffer; use it or ``chunks``, not both.
-    ``surplus``: bytes of the last piece that did not fit into a buffer.
+    ``meta.size`` is the length of the whole object, also when only a range was requested. ``meta.headers`` of
+    a ranged answer lacks whole-object checksums. ``doubtful``: only the end of the body proves that the body
+    and its metadata are right. ``pass_on``: set if the answer does not identify its object. Then
+    ``meta.size`` may be UNKNOWN_BYTES, ``span`` ends at ENDLESS, and ``chunks`` end with the body.
+    ``receive``: set if the bytes can go straight into a buffer; use it or ``chunks``, not both. ``surplus``:
+    bytes of the last piece that did not fit into a buffer.
     """
 
     meta: ObjectMeta
@@ -60,9 +64,10 @@ class OriginRead:
     surplus: bytes = b""
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
-        """Fill ``buffer`` with the next bytes of ``span``, and report each arrival to ``arrived``.
+        """Fill ``buffer`` with the next bytes of ``span``, and call ``arrived`` for each arrival.
 
-        Raises OriginError like ``chunks``, and BodyCutShort when the buffer is longer than ``span``.
+        Raises OriginError like ``chunks``, and BodyCutShort when the buffer is longer than the rest of
+        ``span``.
         """
         if len(buffer) > self.span.length:
             raise BodyCutShort(f"the origin has {self.span.length} bytes where {len(buffer)} were expected")
@@ -84,8 +89,8 @@ class OriginRead:
 
 
 class Trailers(NamedTuple):
-    """Checksums that are known when the body has ended: lower-case ``x-amz-checksum-*`` names, and
-    ``values``, complete from then on. The caller checks them before it lets the body end well.
+    """Checksums that are known when the body has ended. The names are lower-case ``x-amz-checksum-*``;
+    ``values`` are complete after the body. The caller checks them before it lets the body end well.
     """
 
     names: tuple[str, ...]
@@ -101,7 +106,7 @@ class ForwardRequest:
     without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection. ``body`` None means
     no body. ``payload_hash``: hex SHA-256 that the client promised (the caller checks it as well), or
     UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store them leaves
-    them out. ``request_id``: our id, for error documents that this process writes.
+    them out. ``request_id``: the proxy's id, for error documents that this process writes.
     """
 
     method: str
@@ -118,7 +123,7 @@ class ForwardRequest:
 
     @property
     def works_long(self) -> bool:
-        """True if the origin may take long over a short answer and send blanks meanwhile:
+        """True if the origin may work long before a short answer, and send blanks meanwhile:
         CompleteMultipartUpload, CopyObject, UploadPartCopy, queries.
         """
         if self.method == "POST":
@@ -136,13 +141,12 @@ class ForwardResponse:
 
 
 class HandedOver:
-    """A read begun by callbacks (callback_reads.py) that a caller of ``Origin.open`` goes on with.
+    """A read that callbacks began (callback_reads.py) and that a caller of ``Origin.open`` continues.
 
     ``error``: the failure that ended it; None: it could not go on for another reason. ``received_bytes``: of
     its body. ``started_s``: when it began, by ``CountedOrigin.now_s``. ``check``: checksum of the bytes
-    received, where the rest of them has to be verified too (``Check`` of verified.py). ``is_held``: none was
-    passed on, because all of them have to be verified first. The wrappers take over what it holds: its read
-    slot, and the exchange whose answer is unread.
+    received, where the rest of them has to be verified too (``Check`` of verified.py). The wrappers take over
+    its read slot, and the exchange whose answer is unread.
     """
 
     def __init__(
@@ -154,41 +158,41 @@ class HandedOver:
         slot: str | None = None,
         exchange: object | None = None,
         check: object | None = None,
-        is_held: bool = False,
         close: Callable[["HandedOver"], None] = lambda _handed: None,
     ) -> None:
-        """``slot``: client to which a read slot is charged. ``close``: releases what nobody took over."""
+        """``slot``: the client to which a read slot is charged. ``close``: releases a slot and an exchange
+        that were not taken.
+        """
         self.started_s = started_s
         self.error = error
         self.received_bytes = received_bytes
         self.check = check
-        self.is_held = is_held
         self._slot = slot
         self._exchange = exchange
         self._close = close
 
     def take_slot(self) -> str | None:
-        """Return the slot, once."""
+        """Return the slot, the first time; None afterwards."""
         slot, self._slot = self._slot, None
         return slot
 
     def take_exchange(self) -> object | None:
-        """Return the exchange, once."""
+        """Return the exchange, the first time; None afterwards."""
         exchange, self._exchange = self._exchange, None
         return exchange
 
     def take_error(self) -> OriginError | None:
-        """Return the error, once."""
+        """Return the error, the first time; None afterwards."""
         error, self.error = self.error, None
         return error
 
     def close(self) -> None:
-        """Release what was not taken; idempotent."""
+        """Release a slot and an exchange that were not taken; idempotent."""
         self._close(self)
 
 
 class Wanted(NamedTuple):
-    """One GET: see ``Origin.open``."""
+    """One GET. The fields are arguments of ``Origin.open``."""
 
     ref: ObjectRef
     span: Span | None
@@ -197,28 +201,37 @@ class Wanted(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes the bytes of one callback read. No call may raise."""
+    """Receives the bytes of one read by callbacks. No call may raise."""
 
-    def opened(self, meta: ObjectMeta, length: int, *, doubtful: bool) -> memoryview | None:
+    def opened(
+        self,
+        meta: ObjectMeta,
+        length: int,
+        *,
+        doubtful: bool = False,
+        held: bool = False,
+        memory: memoryview | None = None,
+    ) -> memoryview | None:
         """Return memory for ``length`` bytes, or None to let a coroutine go on. ``doubtful``: see
-        ``OriginRead``.
+        ``OriginRead``. ``held``: show no reader anything, metadata included, before ``arrived`` says that all
+        bytes have come; another attempt may bring others. ``memory``: return that, as the bytes come to it.
         """
         ...
 
     def arrived(self, count: int) -> None:
-        """Note that so many more bytes are in the memory."""
+        """Note that ``count`` more bytes are in the memory."""
         ...
 
     def complete(self) -> None:
-        """Note that all bytes came, and no more."""
+        """Note that all bytes came, and no more than these."""
         ...
 
     def failed(self, error: OriginError) -> None:
-        """Note that the bytes are not right, and that another attempt would not help."""
+        """Note that the bytes are wrong, and that another attempt would not help."""
         ...
 
     def hand_over(self, handed: HandedOver) -> None:
-        """Let a coroutine go on."""
+        """Let a coroutine continue the read."""
         ...
 
 
@@ -226,15 +239,18 @@ class StartedRead(Protocol):
     """A read by callbacks that is under way."""
 
     def abort(self) -> None:
-        """End it, and call its sink no more; idempotent."""
+        """End the read without another call of its sink; idempotent."""
         ...
 
 
 class CallbackOrigin(Protocol):
     """An origin that reads by callbacks."""
 
+    lends_memory: bool
+    """True if its reads bring memory along (see ``Sink.opened``), which is not charged to them."""
+
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
-        """Begin a read; return None, with nothing done, where that would have to wait."""
+        """Begin a read. Return None, and do nothing, if that would have to wait."""
         ...
 
 
@@ -279,8 +295,8 @@ class Origin(Protocol):
 
         ``span.stop`` beyond the end is clamped; a start at or beyond the end raises OriginAnswer 416. Raises
         ObjectChanged if ``if_match`` is not the current ETag. ``chunks`` may raise BodyCutShort at any point.
-        ``intent`` sets the priority where a limit applies. ``handed``: a read that was begun for the same
-        bytes, or whose rest is wanted.
+        ``intent`` sets the priority if there is a limit. ``handed``: a read of the same bytes that callbacks
+        began and this call continues.
         """
         ...
 
@@ -293,11 +309,11 @@ class Origin(Protocol):
         max_keys: int = 1000,
         upstream: Upstream = SHARED,
     ) -> ListPage:
-        """Return entries whose key starts with ``prefix`` and is above ``start_after`` (UTF-8 order)."""
+        """Return entries whose key starts with ``prefix`` and sorts after ``start_after`` (UTF-8 order)."""
         ...
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
-        """Carry out any other operation. Error *answers* are responses here, not exceptions.
+        """Send any other operation to the origin. Error *answers* are returned here, not raised.
 
         Raises OriginUnavailable when there is no answer, NotSupported when this origin cannot do it. A
         request that may change something is sent at most once.
@@ -305,7 +321,9 @@ class Origin(Protocol):
         ...
 
     async def probe(self) -> str:
-        """Send one cheap authenticated request; return the text for ``check``. Raises like ``head``."""
+        """Send one cheap authenticated request. Return a text for ``shadeproxy check``. Raises
+        like ``head``.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -1,20 +1,19 @@
 """Page GETs by callbacks: without a task, a coroutine or a wrapper for each read.
 
-Laws: a callback read decides nothing that may wait, and sends one request. Whatever is not plain (another
-status than asked for, a failure, an answer that cannot be cached) goes on in a coroutine over the wrappers of
-the origin, by a ``HandedOver``, which holds all that the read held. A read that ends well is counted, limited
+Laws: a callback read decides nothing that may wait, and sends one request. Any other answer (another
+status than asked for, a failure, one that cannot be cached) goes on in a coroutine over the wrappers of the
+origin, by a ``HandedOver``, which holds all that the read held. A read that ends well is counted, limited
 and verified as by those wrappers, over the same slots, pool and statistics. Measured in docs/adr/0028.
 """
 
 import asyncio
+from typing import Protocol
 
 from shadeproxy.core.errors import BodyDamaged, OriginError
 from shadeproxy.core.types import Intent
 from shadeproxy.origin.base import HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection, Dead, Surplus
-from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.http1 import Head
-from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -27,10 +26,41 @@ from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, require
 _NOTHING = memoryview(b"")
 
 
+class TakesSlots(Protocol):
+    """The slots for reads of the origin, as in limit.py ``LimitedOrigin``."""
+
+    def take_now(self, intent: Intent) -> str | None:
+        """Acquire a slot; None where that would have to wait."""
+        ...
+
+    def give(self, client: str) -> None:
+        """Release the slot of a read of ``client``."""
+        ...
+
+
+class CountsReads(Protocol):
+    """Counts reads of the origin, as counted.py ``CountedOrigin``."""
+
+    def now_s(self) -> float:
+        """Return the time by which requests are measured."""
+        ...
+
+    def unanswered(self, started_s: float, error: BaseException) -> BaseException:
+        """Return the error to count for a read without an answer."""
+        ...
+
+    def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
+        """Count a finished request."""
+        ...
+
+
 class CallbackReads:
     """Callback reads by ``gets``, within the slots of ``limited``, counted by ``counted``."""
 
-    def __init__(self, gets: PageGets, limited: LimitedOrigin, counted: CountedOrigin) -> None:
+    lends_memory = False
+    """See ``CallbackOrigin.lends_memory``."""
+
+    def __init__(self, gets: PageGets, limited: TakesSlots, counted: CountsReads) -> None:
         self.gets = gets
         self.limited = limited
         self.counted = counted
@@ -49,7 +79,7 @@ class CallbackReads:
         return read
 
     def close(self, handed: HandedOver) -> None:
-        """Release what a read handed over and nobody took."""
+        """Release a slot and an exchange that a read handed over and no wrapper took."""
         if (slot := handed.take_slot()) is not None:
             self.limited.give(slot)
         if isinstance(exchange := handed.take_exchange(), Exchange):
@@ -97,7 +127,7 @@ class CallbackRead:
         self.head: Head | None = None
 
     def abort(self) -> None:
-        """Close the connection, because nobody wants the bytes; idempotent. The sink is not called again."""
+        """Close the connection, as no reader wants the bytes; idempotent. The sink is not called again."""
         if self.connection is None:
             return
         self._release(abort=True)
@@ -176,8 +206,9 @@ class CallbackRead:
         if wanted.if_match is not None and meta.etag != wanted.if_match:
             return None
         check = None if wanted.span is not None else check_of(meta.headers)
-        doubtful = check is not None and head.length > HELD_BYTES
-        memory = self._sink.opened(meta, head.length, doubtful=doubtful)
+        held = check is not None and head.length <= HELD_BYTES
+        doubtful = check is not None and not held
+        memory = self._sink.opened(meta, head.length, doubtful=doubtful, held=held)
         if memory is not None:
             self._check, self._length = check, head.length
         return memory
@@ -213,7 +244,6 @@ class CallbackRead:
             slot=slot,
             exchange=exchange,
             check=self._check if self._length > HELD_BYTES else None,
-            is_held=self._check is not None and self._length <= HELD_BYTES,
             close=self._reads.close,
         )
         self._sink.hand_over(handed)

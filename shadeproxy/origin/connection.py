@@ -20,11 +20,11 @@ from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Hea
 _SCRATCH_BYTES = 8 << 10
 _PIECE_BYTES = 64 << 10
 _MOST_INTERIM = 16
-"""Limit of 1xx answers before the final one; a server sends one or two."""
+"""Most 1xx answers before the final answer; a server sends one or two."""
 
 
 class Surplus(Exception):
-    """More bytes came than the answer announced: its length is wrong, and so may its body be."""
+    """More bytes came than the answer announced: its length is wrong, and perhaps its body too."""
 
 
 class Dead(Exception):
@@ -36,16 +36,16 @@ class Broken(Exception):
 
 
 class Receiver(Protocol):
-    """Takes one answer by callbacks. None of them may raise."""
+    """Receives one answer by callbacks. No call may raise."""
 
     def opened(self, head: Head) -> memoryview | None:
-        """Return memory for all of the body, or None to leave the answer to a reader of ``receive``."""
+        """Return memory for all of the body; None leaves the answer to a caller of ``receive``."""
 
     def arrived(self, count: int) -> None:
-        """Note that so many more bytes are in the memory."""
+        """Note that ``count`` more bytes are in the memory."""
 
     def received(self) -> None:
-        """Note that the body is whole. Call ``Connection.finish`` in a later turn of the loop."""
+        """Note that the body is complete. Call ``Connection.finish`` in a later turn of the loop."""
 
     def failed(self, error: Exception) -> None:
         """Note that the exchange ended early, with Dead, Broken, BadAnswer, OSError or TimeoutError."""
@@ -69,29 +69,29 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges = 0
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte, or since when it is idle or waits for a head."""
+        """Loop time of the last body byte, or since when the connection is idle or waits for a head."""
         self._pace = LeastRate(bounds)
         self._loop = loop
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._held = 0  # bytes in scratch
-        self._taken = 0  # of these, bytes already handed out
+        self._held = 0  # Number of bytes in the scratch buffer.
+        self._taken = 0  # Number of these bytes that were already handed out.
         self._head: Head | None = None
-        self._remaining = 0  # bytes of a body of known length that were not handed out yet
+        self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
         self._filled = 0
         self._least = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
-        """The receiver of an exchange by callbacks, until it has all bytes or leaves them."""
+        """The receiver of an exchange by callbacks, until it has all bytes or leaves them to a reader."""
         self._failure: Exception | None = None
-        self._answered = False  # a byte came since the request was sent
+        self._answered = False  # True if a byte came since the request was sent.
         self._interim = 0
-        self._bodiless = False  # the answer has no body, whatever its head says
+        self._bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
-        self._ended = False  # by the peer
+        self._ended = False  # True if the peer ended the connection.
 
     # ------------------------------------------------------------------ exchanges
 
@@ -102,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def patience_s(self) -> float:
-        """Seconds after ``since_s`` that a reader waits before the body counts as too slow."""
+        """Seconds after ``since_s`` for which a reader waits before the body counts as too slow."""
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 
@@ -123,22 +123,17 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges += 1
         self._bodiless = bodiless
         if not self.reusable:
-            raise Dead  # lost on its way from the pool
-        self._begin()
-        self._transport.write(request)
+            raise Dead  # The connection was lost after the pool handed it out.
+        self._begin(request)
         while self._head is None:
             await self._arrival()
         return self._head
 
     def start(self, request: bytes, receiver: Receiver) -> None:
-        """Send a request head; ``receiver`` takes the answer. Only while ``reusable``."""
+        """Send a request head; ``receiver`` receives the answer. Call it only while ``reusable``."""
         self.exchanges += 1
         self._bodiless, self._receiver = False, receiver
-        self.state, self._head, self._answered = State.HEAD, None, False
-        self._held = self._taken = self._interim = 0
-        self._pace.restart()
-        self.since_s = self._loop.time()
-        self._transport.write(request)
+        self._begin(request)
 
     def finish(self) -> bool:
         """End the exchange of a receiver that has the whole body; return False if more bytes came."""
@@ -153,8 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
         holds.
 
-        A body of known length gives no more than that length; any other gives 0 at its end. ``arrived`` is
-        called in the callback that brings the bytes. Raises Broken, OSError, TimeoutError.
+        A body of known length never gives more than that length; at the end of any other body the result is
+        0. ``arrived`` is called in the callback that brings the bytes. Raises Broken, OSError, TimeoutError.
         """
         known = self._head is not None and self._head.length is not None
         if known:
@@ -169,7 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled < least:
             self._sink, self._least, self._arrived = buffer, least, arrived
             try:
-                self._resume()
+                if self._paused:
+                    self._resume()
                 while self._filled < least and not (self._ended and not known and self._failure is None):
                     await self._arrival()
             finally:
@@ -183,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._filled
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and the errors of ``receive``."""
+        """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and as ``receive``."""
         assert self._head is not None, "read before it was asked"
         if self._head.length is not None:
             while self._remaining:
@@ -211,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
                 yield data
 
     def abort(self) -> None:
-        """Close at once, whatever is under way, and tell no receiver; idempotent."""
+        """Close at once, whatever is under way, without calling a receiver; idempotent."""
         self._let_go()
         if self._failure is None:
             self._failure = Broken()
@@ -219,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def time_out(self) -> None:
-        """End the exchange with TimeoutError because nothing came for too long."""
+        """End the exchange with TimeoutError, because no byte came for too long."""
         self._fail(TimeoutError())
 
     # ------------------------------------------------------------------ called by the transport
@@ -269,11 +265,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ inside
 
-    def _begin(self) -> None:
-        self.state = State.HEAD
-        self._head, self._held, self._taken, self._answered = None, 0, 0, False
-        self._interim = 0
+    def _begin(self, request: bytes) -> None:
+        self.state, self._head, self._answered = State.HEAD, None, False
+        self._held = self._taken = self._interim = 0
         self._pace.restart()
+        self.since_s = self._loop.time()
+        self._transport.write(request)
 
     def _take_head(self) -> None:
         raw = bytes(self._scratch[: self._held])
@@ -308,10 +305,10 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def _is_received(self, receiver: Receiver, head: Head) -> bool:
-        """Let ``receiver`` take the body; return False if it leaves the answer to another reader."""
+        """Let ``receiver`` receive the body. Return False if it leaves the answer to a reader."""
         buffer = receiver.opened(head)
         if self._receiver is None:
-            return True  # it gave the exchange up meanwhile
+            return True  # The receiver gave up the exchange meanwhile.
         if buffer is None:
             self._receiver = None
             return False
@@ -326,9 +323,9 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _end_sink(self) -> None:
-        """Let nothing more into the reader's buffer, which is full, and wake the reader."""
+        """Stop writing into the reader's buffer, which is full, and wake the reader."""
         if self._remaining == self._filled:
-            self._held = self._taken = 0  # nothing more may come; further bytes are an error
+            self._held = self._taken = 0  # No more bytes may come; any are an error.
         else:
             self._pause()
         self._sink = self._scratch[:0]
@@ -344,13 +341,13 @@ class Connection(asyncio.BufferedProtocol):
             receiver.failed(self._failure or Broken())
 
     def _let_go(self) -> None:
-        """Call the receiver no more, and keep none of its memory."""
+        """Stop calling the receiver, and drop its memory."""
         if self._receiver is not None:
             self._receiver = self._arrived = None
             self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head, rest: bytes) -> None:
-        """Skip a 1xx answer: the final one follows. A switch of protocols was never requested."""
+        """Skip a 1xx answer, which a final answer follows. A switch of protocols was never requested."""
         self._interim += 1
         if head.status == 101:
             self._fail(BadAnswer("an upgrade that was not asked for"))
@@ -367,20 +364,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
+        self._paused = False
+        self._transport.resume_reading()
 
     def _finish(self) -> None:
         self.state = State.IDLE
-        self._resume()  # paused, the end of an idle connection would not be seen
+        if self._paused:
+            self._resume()  # Without reading, the end of an idle connection would not be noticed.
         self.since_s = self._loop.time()
 
     def _arrival(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next event. Raises the error that ended the connection."""
+        """Return a future that is done when something arrives. Raises the error that ended the connection."""
         if self._failure is not None:
-            # A copy: the traceback of the raised error leads back here, and both would wait for the
-            # collector.
+            # A copy: the traceback of the raised error leads back to this connection, and both would wait for
+            # the garbage collector.
             raise copy(self._failure)
         if self._ended:
             raise Broken if self._answered else Dead

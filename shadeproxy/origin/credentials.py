@@ -1,9 +1,9 @@
-"""Origin credentials: one provider per Upstream, asked before each signature.
+"""Origin credentials: one provider for each upstream, called before each signature.
 
 chain.py resolves and refreshes the AWS chain with aiobotocore (environment, profiles, files, web identity,
 container and instance metadata). That reads files on its event loop, so it runs on a loop of its own, in a
-thread. The thread also imports it, when it is first needed: the import takes 0.3 s of processor time, and no
-start waits for it. The secret shows in no repr, error or log line. Nothing here signs: see core/sigv4.py.
+thread. The thread also imports aiobotocore when it is first needed: the import takes 0.3 s of processor time,
+and no start waits for it. No repr, error or log line shows the secret. Nothing here signs: see core/sigv4.py.
 """
 
 import asyncio
@@ -25,19 +25,21 @@ class CredentialProvider(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """True if ``current`` is what ``credentials`` would return without waiting."""
+        """True if ``credentials`` would return ``current`` without waiting."""
         ...
 
     @property
     def current(self) -> Credentials | None: ...
 
     async def credentials(self) -> Credentials | None:
-        """Return the credentials to sign with; None: unsigned. Raises OriginAnswer 403, OriginUnavailable."""
+        """Return the credentials to sign with; None: do not sign. Raises OriginAnswer 403,
+        OriginUnavailable.
+        """
         ...
 
 
 class AnonymousCredentials:
-    """No credentials, for public buckets: requests go unsigned."""
+    """No credentials, for public buckets: requests are not signed."""
 
     is_ready = True
     current = None
@@ -59,7 +61,7 @@ class StaticCredentials:
 
 
 class ChainCredentials:
-    """The AWS chain, refreshed in time; ``profile`` names one of the configuration files' profiles.
+    """The AWS chain, refreshed in time. ``profile``: a profile of the AWS configuration files.
 
     Concurrent callers share one resolution. If a refresh fails while the old credentials are still valid,
     these are used, and the next attempt is made 30 s later.
@@ -70,13 +72,15 @@ class ChainCredentials:
         self._clock = clock or SystemClock()
         self._resolved: Any = None
         self.current: Credentials | None = None
-        """The credentials in use; None before the first are resolved."""
+        """The credentials in use; None until they are first resolved."""
         self._next_attempt_s = 0.0
         self._loading: asyncio.Task[None] | None = None
 
     @property
     def expires_s(self) -> float | None:
-        """Unix time at which the current credentials expire; None if they never do, or do not say when."""
+        """Unix time at which the current credentials expire; None if they do not expire, or do
+        not say when.
+        """
         # aiobotocore has no public name for it, and the attribute may be missing.
         expiry = getattr(self._resolved, "_expiry_time", None)
         return expiry.timestamp() if isinstance(expiry, datetime) else None
@@ -90,7 +94,7 @@ class ChainCredentials:
         if not self.is_ready:
             if self._loading is None:
                 self._loading = asyncio.create_task(self._load())
-            # Shielded: a client that hangs up must not cancel what others wait for.
+            # Shielded: a client that hangs up must not cancel a resolution for which others wait.
             await asyncio.shield(self._loading)
         return self.current
 

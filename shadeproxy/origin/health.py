@@ -1,6 +1,6 @@
-"""The state of the origin, as its answers and failures show it; no request is made for this.
+"""The state of the origin, as its answers and failures show it. No request is made for this.
 
-All wrappers of an origin share one object. It decides nothing: it is read by what shows it and by what warns.
+All wrappers of an origin share one object. It decides nothing: statistics and warnings show it.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _MOST_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure or refusal. ``kind``: class of a failure, or code of an answer. ``at_s``: Unix time."""
+    """A failure or a refusal. ``kind``: class of a failure, or code of an answer. ``at_s``: Unix time."""
 
     kind: str
     text: str
@@ -35,10 +35,11 @@ class Trouble:
 
 
 class OriginHealth:
-    """``clock_skew_s``: seconds that the origin's clock is ahead of ours, by its last Date; None: unknown.
+    """The state of one origin. ``clock_skew_s``: seconds by which the origin's clock is ahead of the proxy's,
+    from its last Date; None: unknown.
 
-    ``failed``, ``throttled``: attempts, the repeated ones included. ``failure``: the last request that failed
-    in the end; ``refusal``: the last credentials that were not accepted.
+    ``failed``, ``throttled``: numbers of attempts, with repeated ones. ``failure``: the last request that
+    failed in the end; ``refusal``: the last refusal of credentials.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -48,7 +49,7 @@ class OriginHealth:
         self.failure: Trouble | None = None
         self.refusal: Trouble | None = None
         self.answering = True
-        """True if the last request to the origin got an answer, and before the first."""
+        """True if the last request to the origin got an answer, or there was no request yet."""
         self._clock = clock
         self._look_s = 0.0
 
@@ -61,7 +62,7 @@ class OriginHealth:
         """Measure the clock skew from the Date field of an answer ("" if it has none)."""
         self._look_s = self._clock.monotonic_s() + _LOOK_EVERY_S
         try:
-            # A Date has no fractions: on average half a second is cut off.
+            # A Date has no fractions of a second: half a second is cut off on average.
             self.clock_skew_s = parsedate_to_datetime(value).timestamp() + 0.5 - self._clock.now_s()
         except (ValueError, TypeError, OverflowError):
             return
@@ -72,11 +73,11 @@ class OriginHealth:
         self.throttled += isinstance(error, OriginThrottled)
 
     def answered(self) -> None:
-        """Note that a request was answered in the end."""
+        """Note that a request was answered, perhaps after several attempts."""
         self.answering = True
 
     def gave_up(self, error: OriginError) -> None:
-        """Note that a request ended with ``error``. "Not found" and "forbidden" are answers, too."""
+        """Note that a request ended with ``error``. "Not found" and "forbidden" count as answers."""
         if isinstance(error, OriginAnswer | NotS3 | Unidentified):
             self.answered()
             if isinstance(error, OriginAnswer) and error.code in CREDENTIAL_CODES:

@@ -1,18 +1,26 @@
 """``LimitedOrigin``: limits on the bodies and forwarded requests that are open at once.
 
 DEMAND goes before everything else. PREFETCH only gets a slot while enough are free, and never waits, so no
-reader waits behind it. Forwarded requests, and reads at their client's pace (AT_CLIENTS_PACE), last as long
-as the client likes: one client never has all of their slots. Fills last no longer than the origin takes, and
-a single client may have all of those. Heads and listings are short and are not counted.
+reader waits behind it. A forwarded request, or a read at its client's pace (AT_CLIENTS_PACE), lasts as long
+as the client likes: one client never has all of their slots. A fill lasts no longer than the origin takes, so
+a single client may have all slots of fills. Heads and listings are short and are not counted.
+
+``Slots`` keeps the number of slots taken and two queues of waiting futures (core/fair_queue.py). ``give``
+passes a slot straight to the next waiter, so a new request cannot take it first. A waiter that is cancelled,
+or waited too long, leaves its queue; if it was granted a slot in the same tick, it passes that slot on.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Unpack
 
 from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.fair_queue import FairQueue, granted
+from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.origin.base import (
     ForwardRequest,
@@ -22,14 +30,90 @@ from shadeproxy.origin.base import (
     OriginRead,
     PassOn,
 )
-from shadeproxy.origin.slots import Slots
 from shadeproxy.origin.wrapping import WrappedOrigin
+
+_Queue = FairQueue[tuple[str, asyncio.Future[None]]]
+
+
+class Slots:
+    """A limit of ``count`` slots. ``most_of_client``: how many of them one client may have (None: all).
+
+    A wait longer than ``max_wait_s`` raises Overloaded, which is answered with 503 SlowDown; ``what`` names
+    the slots in its text. Single event loop; not thread-safe.
+    """
+
+    def __init__(
+        self, count: int, *, max_wait_s: float, what: str, most_of_client: int | None = None
+    ) -> None:
+        self.count = count
+        self.taken = 0
+        self._max_wait_s = max_wait_s
+        self._what = what
+        self._most = max(1, count if most_of_client is None else most_of_client)
+        self._held: dict[str, int] = {}
+        self._urgent: _Queue = FairQueue()
+        self._others: _Queue = FairQueue()
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that now wait for a slot."""
+        return self._urgent.count + self._others.count
+
+    async def take(self, *, urgent: bool = True) -> str:
+        """Acquire a slot in turn; return the client to which it is charged. Raises Overloaded."""
+        client = CLIENT.get()
+        if self.taken < self.count and self._may(client):
+            self._count(client)
+            return client
+        queue = self._urgent if urgent else self._others
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (client, future)
+        queue.add(client, entry)
+        give, withdraw = partial(self.give, client), partial(queue.remove, client, entry)
+        if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
+            raise Overloaded(
+                f"all {self.count} {self._what} were taken for {self._max_wait_s:g} s, or all that one client"
+                " may have; retry later, or raise origin.max_connections"
+            )
+        return client
+
+    def take_now(self) -> str | None:
+        """Take a slot without waiting. Return None if ``take`` would have to wait."""
+        # ``_may`` and ``_count`` are written out, because each miss comes here and calls cost more.
+        client, held = CLIENT.get(), self._held
+        if self.taken >= self.count or held.get(client, 0) >= self._most:
+            return None
+        self.taken += 1
+        held[client] = held.get(client, 0) + 1
+        return client
+
+    def give(self, client: str) -> None:
+        """Release a slot of ``client`` and pass it to the next waiter."""
+        self.taken -= 1
+        held = self._held.pop(client) - 1
+        if held:
+            self._held[client] = held
+        for queue in (self._urgent, self._others):
+            entry = queue.take(self._may) if queue.count else None
+            if entry is not None:
+                next_client, future = entry
+                self._count(next_client)
+                future.set_result(None)
+                return
+
+    def _may(self, client: str) -> bool:
+        return self._held.get(client, 0) < self._most
+
+    def _count(self, client: str) -> None:
+        self.taken += 1
+        self._held[client] = self._held.get(client, 0) + 1
+
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
 """True if the body goes to a client as it comes, and so stays open as long as that client likes."""
 
-_SPARED = 8  # one slot in this many is never used for prefetching
-_KEPT = 4  # one slot in this many is kept from any one client that forwards, or sets the pace
+_SPARED = 8  # One slot in this many is never used for prefetching.
+_KEPT = 4  # One slot in this many is kept from any single client that forwards, or that sets the pace.
 
 
 def prefetch_slots(max_open: int) -> int:
@@ -38,9 +122,9 @@ def prefetch_slots(max_open: int) -> int:
 
 
 class LimitedOrigin(WrappedOrigin):
-    """``inner`` with at most ``max_open`` open bodies. Single event loop; not thread-safe.
+    """``inner``, with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
-    A wait for a slot longer than ``max_wait_s`` raises Overloaded (slots.py).
+    A wait for a slot longer than ``max_wait_s`` raises Overloaded.
     """
 
     def __init__(self, inner: Origin, *, max_open: int, max_wait_s: float = 10.0) -> None:
@@ -58,7 +142,7 @@ class LimitedOrigin(WrappedOrigin):
 
     @property
     def open_now(self) -> int:
-        """Number of bodies open now."""
+        """Number of open bodies."""
         return self._reads.taken
 
     @property
@@ -73,31 +157,29 @@ class LimitedOrigin(WrappedOrigin):
 
     @property
     def waiting(self) -> int:
-        """Number of reads that wait for a slot now."""
+        """Number of reads that now wait for a slot."""
         return self._reads.waiting + self.paced.waiting
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
-        read = _LimitedRead(self, ref, options)
+        read = _LimitedRead(self, self._inner.open(ref, **options), options)
         return self._paced_read(read) if AT_CLIENTS_PACE.get() else read
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         return self._limited_forward(request)
 
     def take(self, intent: Intent) -> Awaitable[str]:
-        """Acquire a read slot; return the client it counts for. Raises Overloaded; for PREFETCH at once."""
+        """Acquire a read slot; return the client to which it is charged. Raises Overloaded, at once for
+        PREFETCH.
+        """
         if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             raise Overloaded("no read of the origin is to spare for prefetching")
         return self._reads.take(urgent=intent is Intent.DEMAND)
 
     def take_now(self, intent: Intent) -> str | None:
-        """Acquire a slot as ``take`` does; None where that would have to wait, or refuses."""
+        """Acquire a slot as ``take`` does. Return None if that would have to wait, or be refused."""
         if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
             return None
         return self._reads.take_now()
-
-    def open_inner(self, ref: ObjectRef, options: OpenOptions) -> AbstractAsyncContextManager[OriginRead]:
-        """Open a read of ``inner``, whatever the limit."""
-        return self._inner.open(ref, **options)
 
     def give(self, client: str) -> None:
         """Release the slot of a read of ``client``."""
@@ -125,9 +207,11 @@ class LimitedOrigin(WrappedOrigin):
 class _LimitedRead:
     """A read that holds a slot while it is open."""
 
-    def __init__(self, limited: LimitedOrigin, ref: ObjectRef, options: OpenOptions) -> None:
+    def __init__(
+        self, limited: LimitedOrigin, inner: AbstractAsyncContextManager[OriginRead], options: OpenOptions
+    ) -> None:
         self._limited = limited
-        self._inner = limited.open_inner(ref, options)
+        self._inner = inner
         self._intent = options.get("intent", Intent.DEMAND)
         self._handed = options.get("handed")
         self._client = ""
@@ -146,7 +230,7 @@ class _LimitedRead:
         return read
 
     def _admit(self) -> bool:
-        """Charge this read as one past the cache, too; see ``PassOn.admit``."""
+        """Charge this read as a read past the cache, too; see ``PassOn.admit``."""
         self._paced = self._limited.paced.take_now()
         return self._paced is not None
 

@@ -1,7 +1,7 @@
 """Connections to the servers of an origin: a bounded number, kept while they are useful.
 
-Laws: a slot stands for one connection, open or being opened, and passes straight to the next waiter, so a
-newcomer cannot take it first. Every connection from ``take`` comes back through ``put_back`` exactly once. A
+Laws: a slot stands for one connection, open or being opened, and passes straight to the next waiter, so a new
+caller cannot take it first. Every connection from ``take`` comes back through ``put_back`` exactly once. A
 cancelled caller leaves neither a slot taken nor a connection in use. One timer watches all connections,
 instead of one for every read.
 """
@@ -19,7 +19,7 @@ from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
 
 _KEEP_IDLE_S = 15.0
-"""Less than servers keep them: AWS closes after 20 s or more, nginx after 75."""
+"""Less than the time after which servers close: AWS 20 s or more, nginx 75 s."""
 
 
 class Peer(NamedTuple):
@@ -31,8 +31,8 @@ class Peer(NamedTuple):
 
 
 class Timeouts(NamedTuple):
-    """``connect_s``: until a connection stands, TLS included. ``read_s``: between two arrivals of bytes, and
-    until the head of an answer is whole. ``bounds``: its least rate applies to bodies.
+    """Time limits. ``connect_s``: until a connection is open, with TLS. ``read_s``: between two arrivals of
+    bytes, and until the head of an answer is complete. ``bounds``: its least rate applies to bodies.
 
     ``pool_s``: until a connection of the pool is free, or may be opened.
     """
@@ -44,26 +44,30 @@ class Timeouts(NamedTuple):
 
 
 class NotConnected(Exception):
-    """Raised without a connection: the cause says why; no cause means that none was free or stood in time."""
+    """There is no connection. Its cause says why; no cause means that no connection became free or open in
+    time.
+    """
 
 
 class _Waiter(NamedTuple):
-    """``peer`` None: the caller needs a fresh connection. The result None is a slot to open one in."""
+    """A caller that waits. ``peer`` None: it needs a new connection. A result None is a slot in
+    which to open one.
+    """
 
     peer: Peer | None
     granted: asyncio.Future[Connection | None]
 
 
 class ConnectionPool:
-    """At most ``max_connections`` connections. ``tls``: for peers with TLS. Single event loop."""
+    """Keeps at most ``max_connections`` connections. ``tls``: for peers with TLS. Single event loop."""
 
     def __init__(self, *, max_connections: int, timeouts: Timeouts, tls: ssl.SSLContext | None) -> None:
         self._max = max_connections
         self._timeouts = timeouts
         self._tls = tls
         self._connecting = 0
-        self._peers: dict[Connection, Peer] = {}  # of every open connection
-        self._given: set[Connection] = set()  # to callers, and not put back
+        self._peers: dict[Connection, Peer] = {}  # By open connection: its peer.
+        self._given: set[Connection] = set()  # Connections that callers have and did not put back yet.
         self._idle: dict[Peer, list[Connection]] = {}
         self._waiting: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +75,7 @@ class ConnectionPool:
 
     @property
     def open_now(self) -> int:
-        """Number of slots taken: connections that are open or being opened."""
+        """Number of slots taken: by connections that are open or being opened."""
         return self._connecting + len(self._peers)
 
     @property
@@ -80,20 +84,26 @@ class ConnectionPool:
         return self._connecting + len(self._given)
 
     async def take(self, peer: Peer, *, fresh: bool = False) -> Connection:
-        """Return a connection to ``peer``; with ``fresh`` one that was never used."""
+        """Return a connection to ``peer``; with ``fresh`` a connection that was never used."""
         idle = self._idle.get(peer)
         connection = idle.pop() if idle and not fresh else await self._wait_or_open(peer, fresh=fresh)
         self._given.add(connection)
         return connection
 
     def take_now(self, peer: Peer) -> Connection | None:
-        """Return an idle connection to ``peer``; None where ``take`` would have to wait or to open one."""
+        """Return an idle connection to ``peer``. Return None if ``take`` would have to wait or
+        to open one.
+        """
         idle = self._idle.get(peer)
         if not idle or not idle[-1].reusable:
             return None
         connection = idle.pop()
         self._given.add(connection)
         return connection
+
+    def spare(self, peer: Peer) -> int:
+        """Return the number of idle connections to ``peer``."""
+        return len(self._idle.get(peer, ()))
 
     async def _wait_or_open(self, peer: Peer, *, fresh: bool) -> Connection:
         if self.open_now < self._max:
@@ -115,11 +125,11 @@ class ConnectionPool:
         return connection
 
     def put_back(self, connection: Connection) -> None:
-        """Take a connection back after its exchange: keep it for another, or close it."""
+        """Take a connection back after its exchange, to keep it for another exchange or to close it."""
         self._given.discard(connection)
         peer = self._peers.get(connection)
         if peer is None:
-            return  # it was lost, and its slot was given away
+            return  # The connection was lost, and its slot was given to a waiter.
         if self._closed or not connection.reusable:
             connection.abort()
         elif self._waiting:
@@ -128,7 +138,7 @@ class ConnectionPool:
             self._idle.setdefault(peer, []).append(connection)
 
     async def aclose(self) -> None:
-        """Close idle connections; those in use are closed as they come back. Idempotent."""
+        """Close idle connections. Connections in use are closed when they come back. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -141,7 +151,9 @@ class ConnectionPool:
     # ------------------------------------------------------------------ slots
 
     async def _queue(self, peer: Peer | None) -> Connection | None:
-        """Wait for a connection to ``peer``, or for a slot (then counted as connecting)."""
+        """Wait for a connection to ``peer``, or for a slot (which then counts as a connection
+        being opened).
+        """
         waiter = _Waiter(peer, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         # An idle connection to another peer, or one too old for a caller that needs a fresh one.
@@ -155,7 +167,7 @@ class ConnectionPool:
         return waiter.granted.result()
 
     def _hand_on(self, waiter: _Waiter) -> None:
-        """Pass on the grant of a waiter that was cancelled."""
+        """Pass the slot or connection of a cancelled waiter on to the next."""
         connection = waiter.granted.result()
         if connection is not None:
             self.put_back(connection)
@@ -164,7 +176,9 @@ class ConnectionPool:
             self._grant_slot()
 
     def _grant(self, peer: Peer, connection: Connection) -> None:
-        """Give a connection to the first waiter; if that needs another peer, close it to free its slot."""
+        """Give a connection to the first waiter. If that waiter needs another peer, close the connection to
+        free its slot.
+        """
         if self._waiting[0].peer != peer:
             connection.abort()
         else:
@@ -176,7 +190,7 @@ class ConnectionPool:
             self._waiting.popleft().granted.set_result(None)
 
     def _lost(self, connection: Connection) -> None:
-        # A connection lost while it was being opened is not there yet; ``take`` deals with that.
+        # A connection that was lost while it was being opened is not in the table; ``take`` handles that.
         if connection in self._peers:
             self._remove_idle(connection)
             del self._peers[connection]
@@ -200,7 +214,8 @@ class ConnectionPool:
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
                 )
-                # In a context of its own: its callbacks serve other requests than the one that opens it.
+                # In a context of its own, because its callbacks will also serve other requests than the one
+                # that opens it.
                 _, connection = await loop.create_task(opening, context=Context())
         except TimeoutError:
             raise NotConnected from None
@@ -216,7 +231,7 @@ class ConnectionPool:
         """End connections that are silent or idle for too long, and set the timer for the next check."""
         loop = asyncio.get_running_loop()
         now_s, read_s = loop.time(), self._timeouts.read_s
-        # A connection that starts waiting meanwhile cannot be due before that.
+        # A connection that starts waiting later cannot be due before that.
         next_s = now_s + min(read_s, self._timeouts.bounds.window_s, _KEEP_IDLE_S)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):

@@ -1,7 +1,7 @@
-"""``S3Origin``: an S3 server as an Origin, by signed requests of our own.
+"""``S3Origin``: an S3 server as an Origin. The proxy signs its requests itself.
 
-GETs and HEADs use connections of our own (s3pages.py, s3reads.py); all else uses aiohttp (s3transport.py).
-aiobotocore only supplies credentials: its GET costs ten times as much CPU (docs/adr/0005).
+GETs and HEADs use the project's own connections (s3pages.py, s3reads.py); all other requests use aiohttp
+(s3transport.py). aiobotocore only supplies credentials: its GET costs ten times as much CPU (docs/adr/0005).
 Source: GetObject, HeadObject, ListObjectsV2 in the S3 API reference.
 """
 
@@ -42,7 +42,7 @@ from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import Head
 from shadeproxy.origin.pool import ConnectionPool, Timeouts
-from shadeproxy.origin.s3listed import buckets_listed
+from shadeproxy.origin.s3answers import buckets_listed
 from shadeproxy.origin.s3pages import PageGet, PageGets
 from shadeproxy.origin.s3reads import Reads
 from shadeproxy.origin.s3transport import Outgoing, S3Transport, read_to_end, tls_context
@@ -55,7 +55,7 @@ _PARSED_AT_ONCE_BYTES = 16 * 1024
 # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
 _OWN_HEADERS: Headers = (("User-Agent", "shadeproxy"), ("Accept-Encoding", "identity"))
 _WHOLE_HEADERS: Headers = (*_OWN_HEADERS, ("x-amz-checksum-mode", "ENABLED"))
-# Fields of the client's own signature or framing; ours replace them.
+# Fields of the client's own signature or framing. The proxy's own replace them.
 _NOT_FORWARDED = {
     "authorization", "connection", "content-length", "date", "expect", "host", "transfer-encoding",
     "x-amz-content-sha256", "x-amz-date", "x-amz-security-token",
@@ -65,12 +65,12 @@ _NOT_FORWARDED = {
 class S3Origin:
     """An S3 server.
 
-    ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; another upstream
-    gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: True if the server takes checksums behind a body; "auto": only AWS does. A server
-    that refuses them gets no more. ``reserved_names``: names that do not mean a bucket there. ``instance``:
-    the name by which the proxy recognises its own requests when they come back. Raises ConfigError for an
-    endpoint or CA file that cannot be used.
+    ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; an upstream
+    without one gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
+    ``trailing_checksums``: True if the server accepts checksums after a body; "auto": only AWS does. After a
+    server refuses one, it gets no more. ``reserved_names``: names that do not mean a bucket there.
+    ``instance``: the name by which the proxy recognises its own requests when they come back. Raises
+    ConfigError for an endpoint or CA file that cannot be used.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Loading the system's authorities takes tens of milliseconds: only if TLS is needed.
+        # Only if TLS is needed: loading the system's authorities takes tens of milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
@@ -144,7 +144,7 @@ class S3Origin:
         intent: Intent = Intent.DEMAND,
         handed: HandedOver | None = None,
     ) -> AbstractAsyncContextManager[OriginRead]:
-        del intent  # limit.py decides the order
+        del intent  # limit.py decides the order of reads.
         return PageGet(self.page_gets, Wanted(ref, span, if_match, upstream), handed)
 
     async def list_objects(
@@ -201,9 +201,9 @@ class S3Origin:
             yield ForwardResponse(response.status, headers, _once(document))
 
     async def probe(self) -> str:
-        """Send ListBuckets. AccessDenied still shows that endpoint and signature are good."""
+        """Send ListBuckets. Even AccessDenied shows that endpoint and signature are right."""
         target = self._endpoint.target(ObjectRef("", ""))
-        # Credentials first: missing ones must not look like an answer of the origin.
+        # Credentials first: if they are missing, that must not look like an answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
@@ -212,7 +212,7 @@ class S3Origin:
         except OriginAnswer as answer:
             if answer.code != "AccessDenied":
                 raise
-            who = "these credentials" if signed else "who signs nothing"
+            who = "these credentials" if signed else "a client without credentials"
             return f"S3 at {self._endpoint.url} answers; {who} may not list buckets"
         return f"S3 at {self._endpoint.url} answers; {count} bucket{'s' * (count != 1)}"
 
@@ -222,11 +222,13 @@ class S3Origin:
         await self._transport.aclose()
 
     async def _with_trailers(self, outgoing: Outgoing, trailers: Trailers, stack: AsyncExitStack) -> Outgoing:
-        """Return ``outgoing`` with its checksums behind the body, or without them if that is impossible."""
+        """Return ``outgoing`` with its checksums after the body, or without checksums if that
+        is impossible.
+        """
         body, size = outgoing.body, outgoing.content_length
         signed = await self._transport.credentials(outgoing.upstream) is not None
         if body is None or size is None or not (signed and self._takes_trailers and can_frame(trailers)):
-            # The origin refuses a request that names an algorithm and brings no checksum.
+            # The origin refuses a request that names a checksum algorithm but has no checksum.
             kept = (pair for pair in outgoing.headers if pair[0].lower() != "x-amz-sdk-checksum-algorithm")
             return replace(outgoing, headers=tuple(kept))
         framed = await stack.enter_async_context(aclosing(frame(body, trailers)))

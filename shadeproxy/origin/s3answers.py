@@ -1,10 +1,13 @@
-"""Answers of an S3 server, parsed into our values: metadata, errors, listings.
+"""Parses answers of an S3 server into our values: metadata, errors, listings, and whether it is an S3 server.
 
 Everything is bounded: an error document is read to 64 KiB, a listing to 16 MiB. Only defusedxml parses XML.
+An S3 server is recognised by the root element of its answer to ListBuckets, whatever the status, content type
+or namespace. Source: ListBuckets and Error Responses in the S3 API reference.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import lru_cache
 from itertools import compress
 from urllib.parse import unquote
@@ -14,8 +17,9 @@ from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
-from shadeproxy.core.errors import OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
+from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
 from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, names_of
+from shadeproxy.origin.http1 import Head
 
 MAX_ERROR_BYTES = 64 << 10
 MAX_LISTING_BYTES = 16 << 20
@@ -30,7 +34,7 @@ _NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
     "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
     "strict-transport-security", "alt-svc",
 }  # fmt: skip
-# Fields that name the object of an error, or another place to ask.
+# Fields that name the object of an error, or where else to ask.
 _SHOWN_OF_ERRORS = {
     "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
     "allow",
@@ -44,7 +48,7 @@ _NO_LISTING = "the origin's answer to ListObjectsV2 is not a listing"
 
 def decode_headers(raw: RawHeaders) -> Headers:
     """Return header fields as received, without values that no field may have (RFC 9110 section 5.5: control
-    characters); octets that are not UTF-8 survive a round trip.
+    characters). Octets that are not UTF-8 survive decoding and encoding.
     """
     fields = ((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
     return tuple(field for field in fields if _CONTROL.search(field[1]) is None)
@@ -63,7 +67,9 @@ def end_to_end(headers: Headers) -> Headers:
 
 
 def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
-    """Return the metadata in the headers of a GET or HEAD; no ETag if there is none, or more than one."""
+    """Return the metadata in the header of a GET or HEAD. Its ETag is "" if there is none, or
+    more than one.
+    """
     etag_at, kept = _of_the_object(is_ranged, *names_of(headers))
     etag = "" if etag_at is None else headers[etag_at][1]
     return ObjectMeta(etag, size, tuple(compress(headers, kept)))
@@ -71,7 +77,7 @@ def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
 
 @lru_cache(maxsize=64)
 def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
-    """Return the position of the ETag among these fields, and which fields belong to the object; cached,
+    """Return the position of the ETag among these fields, and which fields belong to the object. Cached,
     because a server's answers are much alike.
     """
     lowered = [name.lower() for name in names]
@@ -102,8 +108,10 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 
 
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
-    """Return the error for an unexpected status: final for an answer that S3 gives clients; retryable for
-    429, 5xx (501 apart) and anything that is no answer to this request.
+    """Return the error for an unexpected status.
+
+    It is final if S3 gives clients such an answer. It is retryable for 429, 5xx (but 501), and any answer
+    that does not belong to this request.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):
@@ -125,7 +133,9 @@ def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> Ori
 
 
 def _is_redirect(status: int, code: str, headers: Headers) -> bool:
-    """Return whether S3 names another region or host by this redirect, which clients follow."""
+    """Return whether the redirect names another region or host, as S3 does; clients follow such
+    a redirect.
+    """
     return status in {301, 302, 307, 308} and (
         bool(code) or any(name.lower() == "x-amz-bucket-region" for name, _ in headers)
     )
@@ -138,7 +148,9 @@ def _where(headers: Headers) -> str:
 
 
 def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | None:
-    """Return the seconds of a Retry-After field, delta or date (RFC 9110 section 10.2.3); None if absent."""
+    """Return the seconds of a Retry-After field, which is a number or a date (RFC 9110 section 10.2.3); None
+    if there is none.
+    """
     value = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -153,7 +165,9 @@ def _size_of(text: str) -> int:
 
 
 def parse_listing(body: bytes) -> ListPage:
-    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable when it is none."""
+    """Parse a ListObjectsV2 document with encoding-type=url. Raises OriginUnavailable if ``body`` is
+    something else.
+    """
     root = document_root(body)
     if root is None or root.tag != "ListBucketResult":
         raise OriginUnavailable(_NO_LISTING)
@@ -186,9 +200,9 @@ def _code_and_message(body: bytes) -> tuple[str, str]:
 
 
 def document_root(body: bytes) -> Element | None:
-    """Return the root of an XML document, its tags and those below it without namespaces; else None."""
+    """Return the root of an XML document, with namespaces removed from all tags; None if it is not XML."""
     if not body:
-        return None  # an answer to HEAD; a failing parser would leave reference cycles
+        return None  # An answer to a HEAD. A failing parser would leave reference cycles.
     try:
         root: Element = fromstring(body)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
@@ -196,3 +210,56 @@ def document_root(body: bytes) -> Element | None:
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]
     return root
+
+
+_MOST_SHOWN = 80
+_PARSED_AT_ONCE_BYTES = 16 * 1024
+_SERVER_HINT = (
+    "set origin.endpoint to the address and port of the S3 server itself (https:// where it speaks TLS; a"
+    " web console listens on a port of its own)"
+)
+_BUCKET_HINT = "set origin.endpoint to the address of the S3 server, without the name of a bucket"
+
+
+async def buckets_listed(endpoint: str, head: Head, body: bytes, *, now_s: float) -> int:
+    """Return how many buckets the answer lists.
+
+    Raises OriginAnswer for an error of an S3 server, NotS3 for an answer of something else, and
+    OriginUnavailable or OriginThrottled if the next answer may be another.
+    """
+    if len(body) <= _PARSED_AT_ONCE_BYTES:
+        root = document_root(body)
+    else:
+        root = await asyncio.to_thread(document_root, body)
+    if root is not None and root.tag == "Error" and (code := root.findtext("Code", "")):
+        if head.status == 200:
+            raise OriginAnswer(head.status, code, root.findtext("Message", ""))
+        raise error_of(head.status, head.headers, body, now_s=now_s)
+    if head.status == 200 and root is not None and root.tag == "ListAllMyBucketsResult":
+        return sum(1 for _ in root.iterfind("Buckets/Bucket"))
+    if 300 <= head.status < 400 or head.status == 429 or (head.status >= 500 and head.status != 501):
+        raise error_of(head.status, head.headers, body, now_s=now_s)
+    how = f"it answers a request for the list of buckets by {_described(head, body, root)}"
+    if root is not None and root.tag == "ListBucketResult":
+        raise NotS3(f"{endpoint} is the address of one bucket: {how}", hint=_BUCKET_HINT)
+    raise NotS3(f"{endpoint} is no S3 server: {how}", hint=_SERVER_HINT)
+
+
+def _described(head: Head, body: bytes, root: Element | None) -> str:
+    kind = next(_values(head, "content-type"), "").partition(";")[0].strip()
+    sent = _shown(kind) or "no type"
+    if root is not None:
+        sent = f"an XML document <{_shown(root.tag)}>"
+    elif not body:
+        sent = "nothing in it"
+    server = _shown(next(_values(head, "server"), ""))
+    return f"status {head.status} with {sent}{f' from {server}' if server else ''}"
+
+
+def _values(head: Head, name: str) -> Iterator[str]:
+    return (value for field, value in head.headers if field.lower() == name)
+
+
+def _shown(text: str) -> str:
+    """Return foreign text in a form that is safe in a log: short, and on one line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MOST_SHOWN])

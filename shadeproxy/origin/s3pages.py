@@ -1,10 +1,10 @@
-"""Page GETs: signed, over connections of our own, received straight into the page's memory.
+"""Page GETs: signed, over the project's own connections, received straight into the page's memory.
 
-Measured per 100 KB against aiohttp's client and botocore's signer in docs/adr/0005; other requests (HEAD,
+docs/adr/0005 compares them with aiohttp's client and botocore's signer, per 100 KB. Other requests (HEAD,
 listings, forwarded requests) have other paths: s3reads.py and s3transport.py. An origin that answers another
-range or version than requested gives an error, never wrong bytes. A request is sent once; once more, on a
-fresh connection, if a kept one turns out to be dead before a byte of the answer came.
-Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
+range or version than requested causes an error, never wrong bytes. A request is sent once. It is sent again,
+on a fresh connection, if a kept connection proves dead before a byte of the answer came. Source: GetObject in
+the S3 API reference; RFC 9112 section 9.3.1.
 """
 
 import errno
@@ -26,7 +26,7 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
-from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, Span, Upstream
+from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint, Target
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
@@ -47,7 +47,7 @@ ProviderOf = Callable[[Upstream], CredentialProvider | None]
 
 
 class Exchange(NamedTuple):
-    """A request that was answered with ``head``; the body is unread."""
+    """A request that was answered with ``head``. The body is unread."""
 
     connection: Connection
     head: Head
@@ -81,16 +81,18 @@ class PageGets:
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
-        """Send on a connection that the caller puts back; return it and the head. Raises like ``open``."""
+        """Send on a connection of the pool; return it and the head. The caller must put it back. Raises like
+        ``open``.
+        """
         target = self._endpoint.target(wanted.ref)
         return await self.ask(
             target.origin, self._request(wanted, target, await self._credentials(wanted.upstream))
         )
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
-        """Send like ``send``, without waiting, on an idle connection; return None where that is impossible.
+        """Send as ``send`` does, without waiting, on an idle connection. Return None if that is impossible.
 
-        The caller puts the connection back.
+        The caller must put the connection back.
         """
         provider = self._provider_of(wanted.upstream)
         if provider is None or not provider.is_ready:
@@ -104,12 +106,20 @@ class PageGets:
             connection.start(self._request(wanted, target, provider.current), receiver)
         return connection
 
+    def peer_of(self, ref: ObjectRef) -> Peer | None:
+        """Return the server that has ``ref``; None if its name cannot be asked for."""
+        try:
+            origin = self._endpoint.target(ref).origin
+        except InvalidRequest:
+            return None
+        return self._peers.get(origin) or self._peer(origin)
+
     def origin_of(self, wanted: Wanted) -> str:
         """Return "scheme://host[:port]" of the server of ``wanted``."""
         return self._endpoint.target(wanted.ref).origin
 
     async def ask(self, origin: str, request: bytes, *, bodiless: bool = False) -> tuple[Connection, Head]:
-        """Send a complete, signed request, like ``send``."""
+        """Send a complete, signed request. Return as ``send``."""
         peer = self._peers.get(origin) or self._peer(origin)
         try:
             try:
@@ -138,7 +148,7 @@ class PageGets:
         return connection, head
 
     def note_date(self, head: Head) -> None:
-        """Measure the origin's clock by its answer, when that is due."""
+        """Measure the origin's clock by its answer, if that is due."""
         if self._health.due:
             dates = (value for name, value in head.headers if name.lower() == "date")
             self._health.heard_date(next(dates, ""))
@@ -170,16 +180,17 @@ class PageGets:
 
 
 class PageGet:
-    """One GET as a context manager, see ``Origin.open``, and the pieces of its body."""
+    """One GET as a context manager, see ``Origin.open``. It also yields the pieces of its body."""
 
     def __init__(self, gets: PageGets, wanted: Wanted, handed: HandedOver | None = None) -> None:
         self._gets = gets
         self._handed = handed
         self._wanted = wanted
         self._connection: Connection | None = None
-        self._pieces: AsyncGenerator[bytes, None] | None = None  # of a body without Content-Length
+        # The pieces of a body without Content-Length.
+        self._pieces: AsyncGenerator[bytes, None] | None = None
         self._skip = 0
-        self._left = 0  # bytes to deliver after those to skip
+        self._left = 0  # Bytes to deliver, after those to skip.
 
     async def __aenter__(self) -> OriginRead:
         begun = None if self._handed is None else self._handed.take_exchange()
@@ -260,11 +271,11 @@ class PageGet:
 
     def _answering(self) -> Connection:
         if self._connection is None:
-            raise Broken  # already left, and maybe in use elsewhere
+            raise Broken  # The read was left already, and another may use the connection.
         return self._connection
 
     def _leave(self) -> None:
-        # A connection with unread bytes cannot be used again: the pool closes it.
+        # The pool closes a connection with unread bytes, because it cannot be used again.
         if self._connection is not None:
             self._gets.pool.put_back(self._connection)
             self._connection = None
@@ -280,7 +291,9 @@ class PageGet:
 
 
 def range_field(span: Span) -> str:
-    """Return the Range field for ``span``. HTTP has no empty range: one byte is requested, none delivered."""
+    """Return the Range field for ``span``. HTTP has no empty range, so for an empty span one byte is
+    requested and not delivered.
+    """
     return f"bytes={span.start}-{max(span.stop - 1, span.start)}"
 
 
@@ -298,7 +311,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         meta = answers.object_meta(head.headers, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
-        # The origin ignores ranges: take the slice.
+        # The origin ignores ranges: cut the span out.
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start

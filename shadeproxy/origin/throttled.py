@@ -1,7 +1,7 @@
 """``ThrottledOrigin``: an origin behind a link of limited bandwidth, which all bodies share.
 
 Bytes pass in the order in which they are ready, as on a wire: no body is preferred and no byte is lost. Only
-bodies that come from the origin count; requests, uploads and headers pass at once.
+bodies from the origin are limited; requests, uploads and headers pass at once.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,7 +21,7 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _CREDIT_S = 0.01
-"""Idle time that may be caught up on: a loop wakes later than requested, and that time is not lost."""
+"""Idle time that may be caught up on, because a loop wakes later than requested."""
 
 
 class ThrottledOrigin(WrappedOrigin):

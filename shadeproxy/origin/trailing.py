@@ -1,9 +1,9 @@
 """A body followed by its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
 
 Law: the last chunk and the trailer are made only after the body has ended well. So a caller that checks the
-body as it passes can keep the origin from ever having a complete body that is wrong.
-Source: "Signature calculations for the Authorization header: transferring payload in multiple chunks, with
-trailing headers" in the S3 API reference.
+body as it passes can prevent that the origin gets a complete body that is wrong. Source: "Signature
+calculations for the Authorization header: transferring payload in multiple chunks, with trailing headers" in
+the S3 API reference.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,7 +13,9 @@ from shadeproxy.origin.base import Trailers
 
 TRAILED_PAYLOAD = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 CHUNK_BYTES = 128 * 1024
-"""S3 takes chunks from 8 KiB on. All but the last have one size, so that the length is known ahead."""
+"""S3 accepts chunks of 8 KiB or more. All but the last have this size, so that the total length is known in
+advance.
+"""
 
 _VALUE_CHARS = {
     "x-amz-checksum-crc32": 8,
@@ -38,7 +40,9 @@ def framed_bytes(size_bytes: int, trailers: Trailers) -> int:
 
 
 async def frame(body: AsyncIterator[bytes], trailers: Trailers) -> AsyncGenerator[bytes, None]:
-    """Yield ``body`` in chunks, then its trailers. If ``body`` raises, raises the same and sends no end."""
+    """Yield ``body`` in chunks, then its trailers. If ``body`` raises, its error is raised and no end is
+    sent.
+    """
     pending = bytearray()
     async for piece in body:
         pending += piece

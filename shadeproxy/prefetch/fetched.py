@@ -1,11 +1,13 @@
-"""Prefetched pages whose use is yet to come.
+"""Prefetched pages that no reader has read yet: of all jobs, and of one job.
 
-Law: such a page is not prefetched again, even if it was evicted meanwhile: its reader fetches it. So a cache
-that evicts pages before they are read costs one more read of the origin, but never a third. Bounded, and
-forgotten after a while, because announced samples may never be read.
+Laws: such a page is not prefetched again, even if it was evicted meanwhile: its reader fetches it. So a cache
+that evicts pages before they are read costs one more read of the origin, but never a third. Their number is
+bounded, and they are forgotten after a while, because announced samples may never be read. The pages of one
+job count from the start of their fetch until they are read, or fail, or their sample is no longer upcoming.
+So neither a repeated sample nor one that the job leaves out takes room for ever.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 
 from shadeproxy.engine.read.prefetch_port import Need
 
@@ -20,7 +22,7 @@ class FetchedPages:
         self._asked_s: OrderedDict[tuple[int, int], float] = OrderedDict()
 
     def add(self, need: Need, now_s: float) -> None:
-        """Note that the page is on its way."""
+        """Note that the fetch of a page has started."""
         key = (need.object_hash, need.number)
         self._asked_s[key] = now_s
         self._asked_s.move_to_end(key)
@@ -28,14 +30,65 @@ class FetchedPages:
             self._asked_s.popitem(last=False)
 
     def was_wanted(self, hashed: int, number: int) -> None:
-        """Forget the page: a reader came for it, or its fetch failed. The next use is another one."""
+        """Forget the page, because a reader came for it, or its fetch failed. The next read of it is another
+        use.
+        """
         self._asked_s.pop((hashed, number), None)
 
     def awaits(self, need: Need, now_s: float) -> bool:
-        """Return whether the page was fetched lately, and its reader has not come yet."""
+        """Return whether the page was fetched lately and was not read yet."""
         asked_s = self._asked_s.get((need.object_hash, need.number))
         return asked_s is not None and now_s - asked_s < _MOST_WAIT_S
 
     def clear(self) -> None:
         """Forget all pages."""
         self._asked_s.clear()
+
+
+PageKey = tuple[int, int]
+"""Object hash and page number."""
+
+
+class ReadyPages:
+    """Unread pages of one job, by page and by the sample that needs them."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._pages: dict[PageKey, tuple[int, int]] = {}  # By page: the sample that needs it, and its bytes.
+        self._of_sample: defaultdict[int, set[PageKey]] = defaultdict(set)
+
+    def add(self, key: PageKey, sample: int, size_bytes: int) -> None:
+        """Add a page whose fetch has started."""
+        self.drop(key)
+        self._pages[key] = sample, size_bytes
+        self._of_sample[sample].add(key)
+        self.bytes += size_bytes
+
+    def resize(self, key: PageKey, size_bytes: int) -> None:
+        """Set the true length of a fetched page; do nothing if the page is unknown."""
+        known = self._pages.get(key)
+        if known is not None:
+            sample, guessed_bytes = known
+            self._pages[key] = sample, size_bytes
+            self.bytes += size_bytes - guessed_bytes
+
+    def drop(self, key: PageKey) -> None:
+        """Drop a page that was read, or whose fetch failed; do nothing if the page is unknown."""
+        known = self._pages.pop(key, None)
+        if known is not None:
+            sample, size_bytes = known
+            self.bytes -= size_bytes
+            self._of_sample[sample].discard(key)
+            if not self._of_sample[sample]:
+                del self._of_sample[sample]
+
+    def drop_sample(self, sample: int) -> None:
+        """Drop the pages of a sample that is no longer upcoming."""
+        for key in list(self._of_sample.get(sample, ())):
+            self.drop(key)
+
+    def clear(self) -> None:
+        """Drop all pages."""
+        self._pages.clear()
+        self._of_sample.clear()
+        self.bytes = 0

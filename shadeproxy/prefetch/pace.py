@@ -1,10 +1,11 @@
-"""Size of the window ahead of a job's reads, and number of pages in flight.
+"""The pace of prefetching for a job: how far it looks ahead of the job's reads, and how many pages it has in
+flight.
 
-Pure state; times come in. Two numbers are derived (design 6.7). The *depth*, pages in flight, hides the
+Pure state; times are arguments. Two numbers are derived (design 6.7). The *depth*, pages in flight, hides the
 latency at the rate of reading (Little's law, and half as much again). The *window*, samples looked ahead, is
-that and the *reach*: a loader's workers read many batches at a time, so the next read is anywhere among the
-next thousand of the order. Law: when they are too small, readers find their page still on its way; then both
-grow, and shrink slowly afterwards.
+the depth plus the *reach*: a loader's workers read many batches at a time, so the next read may be any of the
+next thousand samples of the order. Law: when depth and window are too small, readers find their page still on
+its way. Then both grow, and shrink slowly afterwards.
 """
 
 import math
@@ -17,23 +18,26 @@ _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
-_BOOSTED = 4.0  # above this boost, lateness has another cause than latency
+_BOOSTED = 4.0  # Above this boost, lateness has another cause than latency.
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
-# Small: a guess too big for a small cache would never be corrected, and a few fetches teach better.
+# Small: a first guess that is too big for a small cache would never be corrected, and a few fetches teach
+# better.
 _FIRST_SIZE_BYTES = 64 * 1024
 
 
 def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
-    """Return the pages in flight so that none is late: ceil(1.5 x rate x misses x latency), or a few."""
+    """Return the number of pages to have in flight so that none is late: ceil(1.5 x rate x misses x latency),
+    but at least a few.
+    """
     return max(_FEWEST, math.ceil(_SPARE * rate_per_s * miss_ratio * latency_s))
 
 
 class Latency:
-    """Mean time of a fetch and mean length of a page, over the latest few dozen."""
+    """Mean time of a fetch and mean length of a page, over the latest few dozen fetches."""
 
     def __init__(self, page_size: int) -> None:
         self.mean_s = _FIRST_LATENCY_S
@@ -41,7 +45,7 @@ class Latency:
         self._count = 0
 
     def note(self, latency_s: float, size_bytes: int) -> None:
-        """Note a page that has come."""
+        """Note a fetch that took ``latency_s`` and brought a page of ``size_bytes``."""
         self._count += 1
         share = max(1 / self._count, _LEARNING)
         self.mean_s += (latency_s - self.mean_s) * share
@@ -54,8 +58,10 @@ class FetchPace:
     def __init__(self, now_s: float) -> None:
         self.miss_ratio = 1.0
         self.share = _LEAST_SHARE
-        """Share of a full cache that may lie ready. A small one saves bytes; a large one saves time if the
-        link holds up the job, not the latency (Cao et al., SIGMETRICS 1995: aggressive prefetching)."""
+        """Share of a full cache that unread pages may take. A small share saves bytes. A large share saves
+        time if the link, not the latency, holds up the job (Cao et al., SIGMETRICS 1995: aggressive
+        prefetching).
+        """
         self._last_s = now_s
         self._rate_per_s = math.nan
         self._fast_per_s = 0.0
@@ -64,10 +70,12 @@ class FetchPace:
         self._boosted_s = -math.inf
 
     def note_reads(self, count: int, rate_per_s: float, now_s: float) -> None:
-        """Note ``count`` samples read since the last call; ``rate_per_s``: long-term mean, or nan."""
+        """Note ``count`` samples read since the last call. ``rate_per_s``: the job's long-term
+        mean, or nan.
+        """
         elapsed_s = max(now_s - self._last_s, 0.0)
         self._last_s = now_s
-        # While a reader waits, its measured rate is what it is given, and not what it could take.
+        # While a reader waits, the measured rate is that of its answers, not the rate at which it could read.
         kept = math.exp(-elapsed_s / _FAST_S)
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s
@@ -77,7 +85,7 @@ class FetchPace:
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
 
     def note_reach(self, place: int) -> None:
-        """Note that the sample at ``place`` of the coming samples has been read."""
+        """Note that a sample at ``place`` among the coming samples was read."""
         self._reach = max(self._reach, place + 1.0)
 
     def note_misses(self, missing: int, seen: int) -> None:
@@ -87,7 +95,9 @@ class FetchPace:
             self.miss_ratio += (missing / seen - self.miss_ratio) * share
 
     def note_late(self, latency_s: float, now_s: float) -> None:
-        """Note that a reader came before its page did. A correction takes effect after a latency."""
+        """Note that a reader came before its page did. A correction shows its effect only after
+        ``latency_s``.
+        """
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s
             if self._boost >= _BOOSTED:
@@ -96,7 +106,9 @@ class FetchPace:
 
     @property
     def rate_per_s(self) -> float:
-        """Samples a second, the larger of recent and long-term mean; nan until measured."""
+        """Samples a second: the recent rate or the long-term mean, whichever is larger; nan
+        until measured.
+        """
         return self._rate_per_s if math.isnan(self._rate_per_s) else max(self._rate_per_s, self._fast_per_s)
 
     def depth(self, latency_s: float) -> int:

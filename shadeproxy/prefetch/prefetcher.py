@@ -1,12 +1,13 @@
 """``Prefetcher``: fetches pages before they are asked for.
 
-``_plan`` decides which pages are wanted, ``_pump`` starts as many as there is room for; both are plain defs,
-and run when an order or a reader has moved, and when a page has come. Laws: streams first, because their
-readers are here now; then announced samples by next use over all jobs, then the rest of big objects. A page
-is only fetched when it would win a place, and once for one use. Unread pages take at most a quarter of the
-tiers, because readers that announce nothing need places too. Memory and connections are taken only where
-demand leaves some. Fetches for a withdrawn order are cancelled. Failures are counted and slow prefetching
-down; a defect of its own ends only its round, never a read.
+``_plan`` decides which pages are wanted, ``_pump`` starts as many fetches as there is room for. Both are
+plain defs, and run when an order or a reader has moved, and when a page has come.
+
+Laws: streams first, because their readers are reading now; then announced samples by next use over all jobs;
+then the rest of big objects. A page is only fetched when it would win a place, and once for one use. Unread
+pages take at most a quarter of the tiers, because readers that announce nothing need places too. Memory and
+connections are taken only where demand leaves some. Fetches for a withdrawn order are cancelled. Failures are
+counted and make prefetching slower. A defect of the prefetcher ends only its present round, never a read.
 """
 
 import asyncio
@@ -35,23 +36,23 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_SPARE = 2  # wanted pages per slot, as some win no place or come meanwhile
+_SPARE = 2  # Wanted pages per slot: some win no place or come meanwhile.
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
-_MOST_READY = 4  # unread pages take at most 1 / n of the capacity of all tiers
+_MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _PART_PAGES = 8
-_ASKED = 64  # pages of an object that are looked up in the orders
+_ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # one may concern its object alone; so many in a row are the origin's
+_REFUSALS_IN_A_ROW = 32  # A single refusal may concern its object alone; so many in a row are the origin's.
 _FIRST_PAUSE_S = 0.1
-_MOST_DOUBLINGS = 10  # limit for a number that grows for as long as the origin is away
+_MOST_DOUBLINGS = 10  # Bounds a number that grows for as long as the origin is away.
 _MOST_PAUSE_S = 5.0
 _FAULT_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
-    """Limits of prefetching. ``ahead_bytes``: ahead of a job's reads. ``fetches``: no fetch is started
-    while so many reads of the origin are under way, for any purpose. ``flying_bytes``: at a time.
+    """Limits of prefetching. ``ahead_bytes``: of unread pages for one job. ``fetches``: no fetch is started
+    while so many reads of the origin are under way, for any purpose. ``flying_bytes``: of fetches under way.
     ``whole_bytes``: larger objects are not fetched whole after a part was read.
     """
 
@@ -69,12 +70,20 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches announced samples of ``upcoming``, and pages that the reads it observes make likely
-    (``PageObserver``). Call ``start`` once, before the first read, and ``aclose`` once.
+    """Fetches announced samples, from ``upcoming``, and pages that observed reads make likely
+    (``PageObserver``). ``woken``: set by the orders when they change. Call ``start`` once, before the first
+    read, and ``aclose`` once.
     """
 
     def __init__(
-        self, upcoming: Upcoming, next_uses: NextUses, *, page_size: int, clock: Clock, limits: Limits
+        self,
+        upcoming: Upcoming,
+        next_uses: NextUses,
+        *,
+        page_size: int,
+        clock: Clock,
+        limits: Limits,
+        woken: asyncio.Event,
     ) -> None:
         self._port: PrefetchPort
         self._upcoming = upcoming
@@ -84,7 +93,7 @@ class Prefetcher:
         self._latency = Latency(page_size)
         self._parts = Parts(page_size=page_size, whole_bytes=limits.whole_bytes)
         self._walks: dict[str, Walk] = {}
-        self._queue: list[Wanted] = []  # soonest last
+        self._queue: list[Wanted] = []  # Soonest last.
         self._depth = 0
         self._flying: dict[int, _Flying] = {}
         self._keys = count()
@@ -93,19 +102,20 @@ class Prefetcher:
         self._refusals = 0
         self._fetched = FetchedPages()
         self._paused = False
-        self._woken = asyncio.Event()
+        self._woken = woken
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, port: PrefetchPort) -> None:
-        """Start the task, which fetches through ``port``: that of the engine whose reads are observed."""
+        """Start the task, which fetches through ``port``. It must be the port of the engine whose reads are
+        observed.
+        """
         self._port = port
-        self._upcoming.on_change(self._woken.set)
         self._spawn(self._run(), "prefetch")
         self._woken.set()
 
     async def aclose(self) -> None:
-        """Give up all fetches, and wait until they are over."""
-        # Fetches that are given up make room: start no others there.
+        """Cancel all fetches, and wait until they are over."""
+        # A cancelled fetch makes room: start no other fetch there.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -153,7 +163,7 @@ class Prefetcher:
             walk.ready.drop((hashed, number))
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Return whether an order announces reads of an object: it knows better than a guess."""
+        """Return whether an order announces reads of an object. If so, no guess is needed."""
         last = (meta.size - 1) // self._port.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
@@ -166,7 +176,7 @@ class Prefetcher:
             await self._woken.wait()
             self._woken.clear()
             if not self._safely(self._plan_and_pump):
-                # A failed round will probably fail again: do not try it, and log it, fifty times a second.
+                # A failed round will probably fail again: do not repeat it, and log it, fifty times a second.
                 self._woken.set()
                 await self._clock.sleep(_FAULT_PAUSE_S)
             await self._clock.sleep(_PAUSE_S)
@@ -176,7 +186,9 @@ class Prefetcher:
         self._pump()
 
     def _safely(self, action: Callable[[], None]) -> bool:
-        """Return whether it succeeded. Readers and later rounds must not suffer from a defect here."""
+        """Run ``action`` and return whether it succeeded. A defect in it must not harm readers or later
+        rounds.
+        """
         try:
             action()
         except Exception:  # noqa: BLE001 - a defect: logged and counted, and everything goes on without it
@@ -188,7 +200,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ decisions
 
     def _plan(self) -> None:
-        """Plan again: the pages that orders want, soonest last, and the number to have in flight."""
+        """Plan again: which pages the orders want, soonest last, and how many to have in flight."""
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
@@ -210,13 +222,13 @@ class Prefetcher:
         self._queue = self._worth_it(list(soonest))[::-1]
 
     def _startable(self) -> int:
-        """Return the number of pages to start before the next plan: now, and as those in flight come."""
+        """Return the number of pages to start before the next plan: now, and when others have come."""
         slots = min(self._depth, self._limits.fetches)
         coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
     def _worth_it(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Return those that would win a place, and that are still missing."""
+        """Return the pages that are still missing and would win a place."""
         lacking: list[Wanted] = []
         now_s = self._clock.monotonic_s()
         for one in wanted:
@@ -233,9 +245,10 @@ class Prefetcher:
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
     def _window(self, walk: Walk) -> int:
-        """Return the number of samples to look ahead of a job: more where that displaces no page.
+        """Return the number of samples to look ahead for a job: more if that displaces no page.
 
-        Unread pages take the places of pages that would be read from the cache later, so they get a share.
+        Unread pages take the places of pages that would be read from the cache later, so they get only a
+        share.
         """
         size_bytes = max(self._latency.size_bytes, 1.0)
         share_bytes = self._port.capacity_bytes * walk.pace.share / len(self._walks)
@@ -245,10 +258,10 @@ class Prefetcher:
         return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
 
     def _withdraw(self, jobs: set[str]) -> None:
-        """Give up the walks and fetches of all other jobs."""
+        """End the walks and cancel the fetches of all jobs but ``jobs``."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            self._fetched.clear()  # fetches for a withdrawn order do not count as fetched
+            self._fetched.clear()  # Fetches for a withdrawn order must not count as fetched.
             for key, flown in list(self._flying.items()):
                 if flown.wanted is not None and flown.wanted.job == job:
                     self._give_up(key)
@@ -270,7 +283,7 @@ class Prefetcher:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
-        # All readers share a link: while one waits for it, the rest of big objects takes a small part.
+        # All readers share a link: while a reader waits for it, the rest of big objects takes a small part.
         demanded = self._port.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess)
@@ -294,7 +307,9 @@ class Prefetcher:
         )
 
     def _may_lie_ready(self) -> bool:
-        """Return whether one more page may come ahead; the first one may, however small the tiers are."""
+        """Return whether one more page may be fetched ahead. The first page may, however small
+        the tiers are.
+        """
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
         return not ready_bytes or ready_bytes + size_bytes <= self._port.capacity_bytes // _MOST_READY
@@ -302,7 +317,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        # The page itself is no key: a fetch of another version of it may still be under way.
+        # Not the page itself: a fetch of another version of it may still be under way.
         key = next(self._keys)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key))
@@ -344,7 +359,7 @@ class Prefetcher:
                 self._latency.note(elapsed_s, fetched.size_bytes)
             return
         if isinstance(fetched.error, Overloaded):
-            return  # demand reads took the memory first
+            return  # Demand reads took the memory first.
         if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
             # Missing, forbidden, or changed meanwhile: that says nothing about other objects.
             self._refusals += 1

@@ -1,7 +1,7 @@
-"""Walk along one announced order, ahead of its reader: finds the pages that its next samples lack.
+"""Walk along one announced order, ahead of its reader: finds the missing pages of its next samples.
 
 Plain state, used on the event loop: the cost of a look depends on what is new in it, not on its length. Law:
-samples that are no longer coming are forgotten, so the next look drops the pages of a withdrawn or replaced
+a sample that is no longer upcoming is forgotten, so the next look drops the pages of a withdrawn or replaced
 order.
 """
 
@@ -16,26 +16,26 @@ from shadeproxy.core.types import Span
 from shadeproxy.engine.read.prefetch_port import Need, PrefetchPort
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.order.upcoming import Outlook, Upcoming
+from shadeproxy.prefetch.fetched import ReadyPages
 from shadeproxy.prefetch.pace import FetchPace
-from shadeproxy.prefetch.ready import ReadyPages
 
 _MOST_NEW = 512
-"""Samples looked up in one look: about 2 ms."""
+"""Most samples looked up in one look: about 2 ms."""
 
 _MOST_PAGES = 1024
-"""Pages looked up in one look, as many ms. Also the most pages prefetched of one sample."""
+"""Most pages looked up in one look: about 1 ms. Also the most pages prefetched for one sample."""
 
 _MOST_WANTED = 1024
-"""Maximum missing pages remembered: more than are fetched before the next look."""
+"""Most missing pages remembered: more than are fetched before the next look."""
 
 _TRUST_S = 1.0
-"""Time for which resident pages are assumed to stay, and failed ones to be of no use."""
+"""Seconds for which a resident page is assumed to stay resident, and a failed page to fail again."""
 
 _UNKNOWN, _THERE, _LACKS = range(3)
 
 
 class Wanted(NamedTuple):
-    """A page that a coming sample lacks, and the estimated seconds until it is due."""
+    """A page that a coming sample needs, and the estimated seconds until it is read."""
 
     need: Need
     job: str
@@ -44,21 +44,21 @@ class Wanted(NamedTuple):
 
 
 class Walk:
-    """Walk along the order of job ``job``."""
+    """A walk along the order of one job."""
 
     def __init__(self, job: str, now_s: float) -> None:
         self.job = job
         self.pace = FetchPace(now_s)
         self.complete = True
-        """True if the last look covered all that it had to."""
+        """True if the last look looked up all its samples."""
         self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0
-        self._state = np.zeros(0, dtype=np.uint8)  # by sample
-        self._needs: dict[int, list[Need]] = {}  # missing pages, by sample
+        self._state = np.zeros(0, dtype=np.uint8)  # By sample.
+        self._needs: dict[int, list[Need]] = {}  # By sample: its missing pages.
         self._known_s = now_s
         self._looks = 0
-        self._looked = np.zeros(0, dtype=np.uint32)  # by sample: the last look that listed it
+        self._looked = np.zeros(0, dtype=np.uint32)  # By sample: the last look that listed it.
         self._listed = np.zeros(0, dtype=np.uint32)
 
     def note(self, outlook: Outlook, now_s: float) -> None:
@@ -71,7 +71,9 @@ class Walk:
     def look(
         self, upcoming: Upcoming, port: PrefetchPort, count: int, most: int, now_s: float
     ) -> list[Wanted]:
-        """Return the missing pages of the next ``count`` samples, soonest first: about ``most`` pages."""
+        """Return the missing pages of the next ``count`` samples, soonest first. ``most``: about how many
+        pages.
+        """
         ids = upcoming.coming(self.job, count)
         if not len(ids):
             self.ready.clear()
@@ -99,12 +101,12 @@ class Walk:
         ]
 
     def fetched(self, wanted: Wanted, size_bytes: int) -> None:
-        """Count a page that is on its way, unless its sample was read since the last look."""
+        """Count a page whose fetch has started, unless its sample was read since the last look."""
         if self._looked[wanted.sample] == self._looks:
             self.ready.add((wanted.need.object_hash, wanted.need.number), wanted.sample, size_bytes)
 
     def issued(self, wanted: Wanted) -> None:
-        """Remove a page that is on its way, or need not be fetched."""
+        """Remove a page whose fetch has started, or that need not be fetched."""
         needs = self._needs.get(wanted.sample)
         if needs is None:
             return
@@ -115,7 +117,7 @@ class Walk:
             self._state[wanted.sample] = _THERE
 
     def forget(self, sample: int) -> None:
-        """Look a sample up again, because its object's size is now known."""
+        """Look a sample up again, because the size of its object is now known."""
         self._needs.pop(sample, None)
         self._state[sample] = _UNKNOWN
 
@@ -125,13 +127,13 @@ class Walk:
             self._looked = np.append(self._looked, np.zeros(count, dtype=np.uint32))
 
     def _note_reach(self, ids: NDArray[np.uint32]) -> None:
-        """Note the furthest place in the last look of a sample that is no longer coming."""
+        """Note the furthest place, in the last look, of a sample that is no longer upcoming."""
         self._looks += 1
         self._looked[ids] = self._looks
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
         if len(gone):
             self.pace.note_reach(int(gone[-1]))
-            # By the next epoch its page may have been evicted.
+            # Its page may be evicted before the next epoch.
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
@@ -152,7 +154,7 @@ class Walk:
         for sample, where in zip(ids, samples, strict=False):
             pages = list(islice(pages_of(port, where), left))
             if looked and len(pages) == left:
-                self.complete = False  # the next look goes on with the rest
+                self.complete = False  # The next look continues with the rest.
                 break
             needs = [need for need in pages if need is not None]
             self._state[sample] = _LACKS if needs else _THERE
@@ -169,7 +171,7 @@ class Walk:
 
 
 def pages_of(port: PrefetchPort, sample: Sample) -> Iterator[Need | None]:
-    """Yield the missing pages of a sample, and None for each that need not be fetched."""
+    """Yield a ``Need`` for each missing page of a sample, and None for a page that need not be fetched."""
     if sample.length is None:
         return port.missing(sample.ref)
     return port.missing(sample.ref, Span(sample.offset, sample.offset + sample.length))

@@ -1,7 +1,7 @@
-"""Hints of a trace: what its jobs say of their coming reads, which need not be what they read.
+"""Hints of a trace: orders and scores of its jobs, which may differ from what the jobs really read.
 
 Laws: pure, and columns only. A job's place in its order is the number of reads that it has finished, so no
-read can be known before it was announced.
+read is known before it was announced.
 """
 
 import re
@@ -11,17 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.simulate.trace import NOBODY, Epochs, Ids, JobHints, Positions, Trace
+from shadeproxy.simulate.trace import NO_JOB, Epochs, Ids, JobHints, Positions, Trace
 
 _BEFORE = 64
 _AFTER = 256
-"""A read is announced if the order has its id within these distances of the job's place."""
+"""A read counts as announced if the order has its id at most _BEFORE places before or _AFTER places after the
+job's place.
+"""
 
 
 class Announce(NamedTuple):
-    """Timing of orders. ``epochs``: number announced, the current one included; 0 none, -1 all.
+    """When orders are announced. ``epochs``: number of announced epochs with the current one; 0 none, -1 all.
 
-    ``half``: one more from the middle of an epoch on. ``own``: the trace has orders and scores of its own.
+    ``half``: one more epoch is announced from the middle of an epoch on. ``own``: the trace has orders and
+    scores of its own.
     """
 
     epochs: int
@@ -30,7 +33,7 @@ class Announce(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """True if anything is announced."""
+        """True if orders are announced at all."""
         return self.own or self.epochs != 0
 
 
@@ -53,7 +56,7 @@ def parse_announce(text: str) -> Announce:
 
 
 def require_epochs(trace: Trace, announce: Announce) -> None:
-    """Raise ConfigError when orders come by epochs and the trace has no epochs, or has no orders to use."""
+    """Raise ConfigError when orders come by epochs but the trace has no epochs, or has no orders to use."""
     if announce.epochs > 0 and trace.epochs is None:
         raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
     if announce.own and not trace.hints:
@@ -61,9 +64,9 @@ def require_epochs(trace: Trace, announce: Announce) -> None:
 
 
 def hints_of(trace: Trace, announce: Announce) -> tuple[JobHints, ...]:
-    """Return the hints of each job that gives any. Raises ConfigError as ``require_epochs``.
+    """Return the hints of each job that gives hints. Raises ConfigError as ``require_epochs``.
 
-    Without ``own`` each job announces what it reads, when ``announce`` says so. The trace's weights are
+    Without ``own`` each job announces what it reads, if ``announce`` says so. The trace's weights are the
     scores of every job.
     """
     require_epochs(trace, announce)
@@ -75,12 +78,12 @@ def hints_of(trace: Trace, announce: Announce) -> tuple[JobHints, ...]:
     rows = weight_rows(trace)
     return tuple(
         _by_epochs(trace, job, np.flatnonzero(job_of == job), announce, rows)
-        for job in np.unique(job_of[job_of != NOBODY]).tolist()
+        for job in np.unique(job_of[job_of != NO_JOB]).tolist()
     )
 
 
 def weight_rows(trace: Trace) -> dict[int, int]:
-    """Return the rows of the weights by the read from which each is known."""
+    """Return the row of weights that becomes known at a read, by that read."""
     if trace.weights is None or trace.epochs is None:
         return {}
     newest = np.maximum.accumulate(trace.epochs)
@@ -89,10 +92,10 @@ def weight_rows(trace: Trace) -> dict[int, int]:
 
 
 def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int, int, NDArray[np.float32]]]]:
-    """Return the scores that are posted, by the read before which they are: the first id, the id
-    after the last, and the scores.
+    """Return the scores that are posted, by the read before which they are posted. Each has the first id, the
+    id after the last id, and the scores of the ids between.
 
-    The trace's weights are known whatever is announced; scores of hints are with ``own``.
+    The trace's own weights are always used; scores of hints only with ``own``.
     """
     found: dict[int, list[tuple[int, int, NDArray[np.float32]]]] = {}
     if trace.weights is not None:
@@ -106,12 +109,12 @@ def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int,
 
 
 class ReadFacts(NamedTuple):
-    """What the proxy knows at each read of a trace, columns of shape (n,).
+    """Facts that the proxy knows at each read of a trace, columns of shape (n,).
 
-    time_s: f64, seconds since the beginning; a read a second where the trace tells no times. job: i16, as
-    ``Trace.job_of_reads``. done: i64, reads that the job has finished with this one; 0 for nobody. horizon:
-    i64, reads that the job has announced beyond this one. announced: bool, True if the order has this id near
-    the job's place. prefix: u16 of the object.
+    time_s: f64, seconds since the beginning; one second a read if the trace has no times. job: i16, as
+    ``Trace.job_of_reads``. done: i64, reads that the job has finished with this read; 0 without a job.
+    horizon: i64, announced reads of the job after this read. announced: bool, True if the order has this id
+    near the job's place. prefix: u16, of the object.
     """
 
     time_s: NDArray[np.float64]
@@ -123,11 +126,11 @@ class ReadFacts(NamedTuple):
 
 
 def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
-    """Return the facts of every read under these hints."""
+    """Return the facts of every read, given these hints."""
     count, job_of = len(trace.ids), trace.job_of_reads()
     done, horizon = np.zeros(count, np.int64), np.zeros(count, np.int64)
     announced = np.zeros(count, np.bool_)
-    for job in np.unique(job_of[job_of != NOBODY]).tolist():
+    for job in np.unique(job_of[job_of != NO_JOB]).tolist():
         mine = np.flatnonzero(job_of == job)
         done[mine] = np.arange(1, len(mine) + 1)
     for hint in hints:
@@ -140,7 +143,9 @@ def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
 
 
 def _announced_reads(hint: JobHints, ids: Ids) -> NDArray[np.bool_]:
-    """Return which of a job's reads its order has near its place; each place of the order counts once."""
+    """Return which of a job's reads its order has near the job's place. Each place of the order
+    counts once.
+    """
     known = hint.known_after(np.arange(len(ids)))
     reads = min(len(ids), len(hint.order))
     if np.array_equal(hint.order[:reads], ids[:reads]):
@@ -173,12 +178,14 @@ def _by_epochs(trace: Trace, job: int, mine: Positions, announce: Announce, rows
 
 
 def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:
-    """Return two i64 columns: numbers of finished reads, and the announced end of reads from each on."""
+    """Return two i64 columns: numbers of finished reads, and the end of announced reads from each of these
+    on.
+    """
     if announce.epochs < 0 or epochs is None:
         return np.array([0]), np.array([count])
     begins = np.concatenate([[0], np.flatnonzero(np.diff(epochs)) + 1, [count]])
     number = np.arange(len(begins) - 1)
-    # The first read of an epoch shows that it began.
+    # The first read of an epoch shows that the epoch began.
     since = begins[:-1] + 1
     known = begins[np.minimum(number + announce.epochs, len(number))]
     if announce.half:

@@ -1,7 +1,7 @@
 """Jobs of a trace: what their orders and scores say of each object, as a proxy would know it at each read.
 
-Laws: no read is known before it was announced; pace, silence and trust are those of the product
-(``JobActivity``). Time is ticks: reads of all clients together.
+Laws: no read is known before it was announced. Pace, silence and trust are those of the product
+(``JobActivity``). Time is in ticks: reads of all clients together.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,28 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-_BEHIND, _NEAR = 64, 64 + 256  # places behind a job's own, and all in which a read of it is expected
+# Places behind a job's own place, and all places in which its next read is expected.
+_BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
 
 
 class TraceJobs:
-    """The jobs of a trace. ``begin`` its blocks in order, then ask within the block, reads in order."""
+    """The jobs of a trace. Call ``begin`` for each block of reads in order, then ask for reads of the block
+    in order.
+    """
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
-        """Raise ConfigError when orders come by epochs and the trace has no epochs."""
+        """Set up the jobs. Raises ConfigError when orders come by epochs but the trace has no epochs."""
         hints = hints_of(trace, announce)
         facts = read_facts(trace, hints)
         self._ids, self._job_of, self._announced = trace.ids, facts.job, facts.announced
         self._jobs = [_TraceJob(hint, trace.objects) for hint in hints]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin the block of reads ``[start, stop)``. Return which of them an order or a score explains."""
+        """Begin the block of reads ``[start, stop)``. Return which of these reads an order or a score
+        explains.
+        """
         ids, job_of, announced = self._ids[start:stop], self._job_of[start:stop], self._announced[start:stop]
         explained = np.zeros(stop - start, dtype=np.bool_)
         for job in self._jobs:
@@ -42,19 +47,21 @@ class TraceJobs:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return ticks to the next announced use of ``ids``, and draws per tick, after read ``at``."""
+        """Return ticks to the next announced use of each of ``ids``, and draws of it per tick, as known after
+        read ``at``.
+        """
         for job in self._jobs:
             job.advance(at)
         return expect([job.columns(ids, at + 1.0) for job in self._jobs if job.heard], len(ids))
 
     def restart(self) -> None:
-        """Forget how jobs have read: none counts until it reads again."""
+        """Forget how jobs have read: no job's hints count until it reads again."""
         for job in self._jobs:
             job.restart()
 
 
 class _TraceJob:
-    """One job: its place in its order, its scores, and how far they are believed."""
+    """One job: its place in its order, its scores, and how far its hints are believed."""
 
     def __init__(self, hint: JobHints, objects: int) -> None:
         self.number = hint.job
@@ -73,7 +80,7 @@ class _TraceJob:
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
         self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
-        """Share of reads that would be found near the job's place in any order of these ids."""
+        """Share of reads that any order of these ids would have near the job's place."""
         self._activity = JobActivity()
         self._weights: Column | None = None
         self._drawn = 0.0
@@ -83,13 +90,13 @@ class _TraceJob:
         self._count = self._found = self._others = 0
         self._drawn_now: list[float] = []
         self._seen = 0.0
-        """The tick of the latest read: activity is told of a block's reads together."""
+        """The tick of the latest read. The activity notes the reads of a block together."""
 
     def restart(self) -> None:
         self._activity, self.heard = JobActivity(), False
 
     def take_scores(self, start: int) -> None:
-        """Take the scores that are posted before this read of the trace."""
+        """Use the scores that are posted before read ``start`` of the trace."""
         hint = self._hint
         if hint.scores is None or hint.scored_at is None:
             return
@@ -102,8 +109,8 @@ class _TraceJob:
             self._row += 1
 
     def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take the job's reads of a block, at these reads of the trace. Return bool[n]: whether its order or
-        its scores explain each read.
+        """Note the job's reads in a block. ``at``: their positions in the trace. Return bool[n]: whether the
+        order or the scores explain each read.
         """
         hint = self._hint
         known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
@@ -121,7 +128,7 @@ class _TraceJob:
         return explained
 
     def advance(self, at: int) -> None:
-        """Go on to the state after read ``at`` of the trace."""
+        """Move on to the state after read ``at`` of the trace."""
         nexts, follows = self._nexts, self._follows
         while self._coming is not None and self._coming[0] <= at:
             _, one, near = self._coming
@@ -134,7 +141,7 @@ class _TraceJob:
             self._coming = next(self._reads, None)
 
     def end_block(self, tick: float) -> None:
-        """Take the block's reads into the job's activity; the last was before ``tick``."""
+        """Add the block's reads to the job's activity. The last read was before ``tick``."""
         if self._coming is not None:
             self.advance(int(tick))
         if self._count:
@@ -144,8 +151,8 @@ class _TraceJob:
             self._activity.read(self._count, tick)
         self._count = 0
 
-    def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns:
-        """Return the job's part in ``ids``."""
+    def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
+        """Return the job's part in the expectation of ``ids``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:
@@ -164,4 +171,4 @@ class _TraceJob:
             places = np.where(inside, ids.astype(np.int64) - hint.first, 0)
             weight = self._weights[places] * max(activity.score_trust, LEAST_TRUST)
         draws = np.where(inside, weight / (hint.stop - hint.first), 0.0)
-        return activity.columns(left, draws, coming=coming, silent=silent)
+        return activity.scale(coming=coming, silent=silent).columns(left, draws)

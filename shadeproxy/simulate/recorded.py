@@ -1,7 +1,7 @@
 """Recordings of a proxy (``[telemetry] trace``) as the arrays of a trace.
 
-Version 2 has a time, a source, a prefix group and a reader for each read (telemetry/recording.py); version 1
-had objects, bytes, jobs and epochs alone.
+Version 2 has a time, a source, a prefix group and a reader for each read (telemetry/recording.py). Version 1
+had only objects, bytes, jobs and epochs.
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ _TABLES = {"version": "i", "reader_jobs": "u", "reader_ranks": "u", "job_names":
 
 
 def is_recording(arrays: Arrays) -> bool:
-    """Return whether these arrays are the recording of a proxy, which has the hash of the object of each read
-    in ``objects``.
+    """Return whether these arrays are the recording of a proxy. A recording has an array ``objects`` with the
+    hash of the object of each read.
     """
     return "objects" in arrays
 
@@ -30,9 +30,9 @@ def is_recording(arrays: Arrays) -> bool:
 def numbered(path: Path, arrays: Arrays) -> Arrays:
     """Return ``ids`` in the order of the hashes, and ``sizes``: the most bytes of one read of an object.
 
-    Within a job the epoch never falls: a read that is late for its own counts for the present one. ``jobs``,
-    ``epochs`` and ``prefixes`` are left out where they are all alike. Reads that name no job are those of a
-    stock client, in a recording that tells. Raises ConfigError.
+    Within a job the epoch never falls: a read that comes after its epoch counts for the present one.
+    ``jobs``, ``epochs`` and ``prefixes`` are left out if all their values are equal. In a recording of
+    version 2, reads that name no job are those of a stock client. Raises ConfigError.
     """
     version = 2 if "version" in arrays else 1
     columns = _SECOND if version == VERSION else _FIRST
@@ -59,7 +59,7 @@ def numbered(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) -> NDArray[np.uint8]:
-    """Add what version 2 has more to ``found``; return the jobs of the reads."""
+    """Add the columns that only version 2 has to ``found``. Return the jobs of the reads."""
     readers, places, ranks = arrays["readers"], arrays["places"], arrays["reader_ranks"]
     jobs_of, names = arrays["reader_jobs"], arrays["job_names"].tolist()
     sources, groups = places >> GROUP_BITS, places & NO_GROUP
@@ -76,9 +76,9 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     found["sources"] = sources.astype(np.uint8)
     found["ranks"] = ranks[readers]
     if "" in names:
-        # If all reads are of one job, its number becomes 0, whatever it was before.
-        nobody = names.index("") if len(np.unique(jobs)) > 1 else 0
-        found["stock"] = np.array([nobody], dtype=np.uint8)
+        # If all reads are of one job, its number becomes 0, whatever it was.
+        stock = names.index("") if len(np.unique(jobs)) > 1 else 0
+        found["stock"] = np.array([stock], dtype=np.uint8)
     prefixes = np.full(len(found["sizes"]), NO_GROUP, dtype=np.uint16)
     known = groups != NO_GROUP
     prefixes[ids[known]] = groups[known]

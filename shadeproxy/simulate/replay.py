@@ -1,6 +1,6 @@
 """Replays one trace with one policy and one cache: which reads hit.
 
-Columns are by object id instead of by slot, and hits cost no call; every decision is the product's:
+Columns are by object id instead of by slot, and hits need no call. Every decision is the product's:
 ``policy.key``, ``choose_beaten``, ``EvictionPool``, ``ReuseLearner``, ``Ghosts``. The order of the calls is
 that of engine/placement/placement.py (``find_place``, ``note_miss``) for one tier that counts bytes;
 tests/simulate/test_replay.py compares the two read by read.
@@ -27,15 +27,16 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # reads that the learner takes in together, as in the engine
+_BLOCK = 256  # Reads that the learner gets together, as in the engine.
 _MOST_SAMPLED = 65_536
-_GHOSTS = 32  # ghosts for each page that fits into the cache
+_GHOSTS = 32  # Ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""Reads from which the eviction pool is used for all caches, in a tenth of the time. For shorter traces a
-cache of up to ``SAMPLE`` pages is ranked whole for every newcomer, as in the engine."""
+"""Number of reads from which on the eviction pool is used for all caches, which takes a tenth of the time. In
+shorter traces a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
+"""
 
-# One row for each object: gathering a sample of rows takes a fifth of the time of columns, and a third of
-# that of a record type.
+# One row for each object: gathering a sample of rows takes a fifth of the time of gathering columns, and a
+# third of the time with a record type.
 _FACTS = np.dtype([
     (name, np.float64)
     for name in ("last_use", "admitted", "uses", "weight", "size_bytes", "last", "gap", "reads", "state")
@@ -47,7 +48,7 @@ Hits = NDArray[np.bool_]
 
 
 class Replay:
-    """A cache of ``capacity_bytes``; ``run`` once."""
+    """A cache of ``capacity_bytes``. Call ``run`` once."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Replay:
         seed: int = 0,
         restart: Restart | None = None,
     ) -> None:
-        """Raise ConfigError when the trace lacks an array that ``announce`` needs."""
+        """Set up the replay. Raises ConfigError when the trace lacks an array that ``announce`` needs."""
         self._restarts = restart
         objects = trace.objects
         self._trace = trace
@@ -75,12 +76,12 @@ class Replay:
         self._facts = np.zeros(objects, _FACTS)
         self._facts["size_bytes"] = sizes
         self._facts["weight"] = np.nan
-        # The columns of ``Drawable``: an id keeps its page, so its generation never changes.
+        # The columns of ``Drawable``. An id always has the same page, so its generation never changes.
         self.tier = np.full(objects, NO_TIER, dtype=np.int8)
         self.generation = np.zeros(objects, dtype=np.int64)
-        self.location = np.zeros(objects, dtype=np.int64)  # only bytes are counted, any place will do
+        self.location = np.zeros(objects, dtype=np.int64)  # Only bytes are counted, so any location will do.
         self.last_use = self._facts["last_use"]
-        # An element of a memoryview takes a third of the time of one of an ndarray, to read and to write.
+        # Reading or writing an element takes a third of the time with a memoryview, compared with an ndarray.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
         self.last_uses, self._admitted, self._uses, self._last, self._gap, self._reads, self._state = (
             cast("memoryview[float]", self._facts[name].data)
@@ -91,7 +92,8 @@ class Replay:
         self._used = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
-        # The engine ranks a drawn victim again for each of at most sixteen newcomers; here its key is kept.
+        # The engine ranks a drawn victim again for each of at most sixteen new pages. Here the key of the
+        # draw is kept.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
         self._learner = ReuseLearner(int(self._rng.integers(1 << 62)))
@@ -120,7 +122,7 @@ class Replay:
         return hits
 
     def _restart(self, tick: float, *, lost: bool) -> None:
-        """Go on as the next process does."""
+        """Continue as the next process would after a restart. ``lost``: without histories."""
         pages, facts = self._members.slots, self._facts
         self._observe(tick)
         histories = Histories(
@@ -167,12 +169,12 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _recall(self, page: int, tick: int) -> None:
-        """Take the history of a page that is not resident from the ghosts."""
+        """Take the history of a missing page from the ghosts."""
         ghost = self._ghosts.find(self.hashes.item(page), tick)
         self._keep_history(page, _NEVER if ghost is None else ghost.history)
 
     def _learn(self, page: int, tick: int, *, present: bool) -> None:
-        """Take a read that nothing explains into the page's history."""
+        """Add a read that no hint explains to the page's history."""
         reads = int(self._reads[page])
         if reads:
             before = History(self._last[page], self._gap[page], reads, int(self._state[page]))
@@ -181,7 +183,7 @@ class Replay:
             history = first_read(tick)
         self._keep_history(page, history)
         if not present:
-            # As in the engine, where a missing page has no other place for its history: gaps are rounded.
+            # As in the engine, a missing page has no other place for its history, which rounds its gaps.
             self._let_go(page)
             self._recall(page, tick)
         self._unexplained.append((page, tick))
@@ -201,7 +203,7 @@ class Replay:
             self._learner.finish(refresh.run())
 
     def _miss(self, page: int) -> None:
-        # A newcomer's features; it becomes a member only if it wins a place.
+        # The features of a new page. It becomes a member only if it wins a place.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]
@@ -295,7 +297,7 @@ class Replay:
         )
 
     def _bar(self, page: int) -> float:
-        """Return the key above which pages may be evicted for this one, at its own read."""
+        """Return the key above which pages may be evicted for ``page``, when it is read."""
         if self._policy.admits_always:
             return -np.inf
         next_use, rate, tick = np.inf, 0.0, float(self._tick)
@@ -323,7 +325,7 @@ class Replay:
 
 
 def _normalised(row: NDArray[np.float32]) -> Column:
-    """Return weights as the scoreboard does: their mean is 1; all zeros become the mean."""
+    """Return weights as the scoreboard does, with a mean of 1. If all are 0, each becomes the mean."""
     weights = row.astype(np.float64)
     known = weights[~np.isnan(weights)]
     mean = float(known.mean()) if len(known) else 1.0

@@ -1,4 +1,4 @@
-"""Traces: the order of reads of objects, with all that is known of them, and the hints that jobs give."""
+"""Traces: the order of reads of objects, what is known of the objects, and the hints that jobs give."""
 
 from dataclasses import dataclass
 
@@ -14,18 +14,18 @@ Times = NDArray[np.float64]
 Prefixes = NDArray[np.uint16]
 Positions = NDArray[np.int64]
 
-NOBODY = -1
-"""The job of a read that names none."""
+NO_JOB = -1
+"""The job of a read that names no job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of the job with number ``job`` in a trace; its data set is the ids from ``first`` to ``stop``.
+    """Hints of the job with number ``job`` in a trace. Its dataset is the ids from ``first`` to ``stop``.
 
     order: u32[m], the ids that it announces; it may read others. since, known: i64[k], after ``since[i]`` of
-    the job's reads the first ``known[i]`` of the order are announced; ``since[0]`` is 0. scores: f32[r, size
-    of the data set], nan where there is none; None: it posts none. scored_at: i64[r], the reads of the trace
-    before which the rows are posted, rising.
+    the job's reads the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0. scores: f32[r,
+    size of the dataset], nan for an unknown score; None: it posts no scores. scored_at: i64[r], the reads of
+    the trace before which the rows are posted, rising.
     """
 
     job: int
@@ -38,7 +38,7 @@ class JobHints:
     scored_at: Positions | None = None
 
     def known_after(self, done: Positions) -> Positions:
-        """Return how many reads of the order are announced after so many finished reads."""
+        """Return how many reads of the order are announced after ``done`` finished reads."""
         known: Positions = self.known[self.since.searchsorted(done, side="right") - 1]
         return known
 
@@ -47,13 +47,13 @@ class JobHints:
 class Trace:
     """n reads of ``objects`` objects, in the order in which they came.
 
-    ids: u32[n], each below ``objects``. sizes: i64[objects] bytes; None: all alike. jobs: u8[n]; None: one.
-    epochs: u16[n], never falling within a job; None: not known. weights: f32[epochs, objects], the importance
-    known while an epoch is read, nan where it is not; None: nothing is known. times: f64[n] s, never falling;
-    None: not known. prefixes: u16[objects], groups of keys; None: one. stock: the numbers among ``jobs`` of
-    clients that are no job. hints: by job, for traces in which jobs say anything else than what they read.
-    sources: u8[n], of ``telemetry.recording.SOURCES``, by the proxy that was recorded. ranks: u16[n], of the
-    job's processes; ``NO_RANK`` where it has none.
+    ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all alike. jobs: u8[n]; None: one
+    job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
+    importance known while an epoch is read, nan if unknown; None: all unknown. times: f64[n] in seconds,
+    never falling; None: unknown. prefixes: u16[objects], groups of keys; None: one group. stock: the numbers
+    among ``jobs`` that are clients without a job. hints: by job, for traces in which jobs announce other
+    things than they read. sources: u8[n], index into ``telemetry.recording.SOURCES``, as the recorded proxy
+    answered. ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
     """
 
     ids: Ids
@@ -71,7 +71,7 @@ class Trace:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all objects; where sizes are not known, their number."""
+        """Bytes of all objects; if sizes are unknown, their number."""
         return self.objects if self.sizes is None else int(self.sizes.sum())
 
     @property
@@ -82,15 +82,17 @@ class Trace:
         return int(self.sizes[0]) if (self.sizes == self.sizes[0]).all() else None
 
     def job_of_reads(self) -> NDArray[np.int16]:
-        """Return the job of each read, ``NOBODY`` where it is that of a stock client: i16[n]."""
+        """Return the job of each read, i16[n]; ``NO_JOB`` for a read of a stock client."""
         if self.jobs is None:
-            return np.full(len(self.ids), NOBODY if 0 in self.stock else 0, dtype=np.int16)
+            return np.full(len(self.ids), NO_JOB if 0 in self.stock else 0, dtype=np.int16)
         jobs = self.jobs.astype(np.int16)
-        jobs[np.isin(jobs, self.stock)] = NOBODY
+        jobs[np.isin(jobs, self.stock)] = NO_JOB
         return jobs
 
     def counted(self) -> NDArray[np.bool_]:
-        """Return the reads that count: from each job's second epoch on; all if there is only one epoch."""
+        """Return the reads that count: all from each job's second epoch on, or all reads if there is only one
+        epoch.
+        """
         if self.epochs is None:
             return np.ones(len(self.ids), dtype=np.bool_)
         jobs = np.zeros(len(self.ids), dtype=np.uint8) if self.jobs is None else self.jobs

@@ -1,8 +1,16 @@
-"""The state directory. One process holds it; a damaged database is moved aside, never deleted."""
+"""The state directory. One process holds it; a damaged database is moved aside, never deleted.
+
+SQLite cannot read a database whose medium has no room for the journal. Then a copy of the database is read,
+with the journal that a kill left, and nothing changes on the full medium.
+"""
 
 import errno
 import os
+import shutil
 import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
@@ -44,7 +52,7 @@ def hold(path: Path) -> int:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and inode of the database of ``path``; None if there is none."""
+    """Return device and inode of the database in ``path``; None if there is none."""
     try:
         status = (path / DATABASE_NAME).stat()
     except OSError:
@@ -63,9 +71,9 @@ def refusal(path: Path, error: OSError) -> ConfigError:
 
 
 def is_sound(path: Path) -> bool:
-    """Return True if the database is absent or SQLite's check of every page and index passes.
+    """Return True if there is no database, or SQLite's check of every page and index passes.
 
-    Raises ConfigError if it cannot be read for another reason than damage.
+    Raises ConfigError if the database cannot be read for another reason than damage.
     """
     database = path / DATABASE_NAME
     if not database.exists():
@@ -81,7 +89,9 @@ def is_sound(path: Path) -> bool:
 
 
 def refuse_trouble(path: Path, error: BaseException | None) -> None:
-    """Raise ConfigError if ``error`` comes from the medium or from rights: the database may be undamaged."""
+    """Raise ConfigError if ``error`` comes from the medium or from permissions: then the database may be
+    undamaged.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     hint = _HINTS.get(code & 0xFF) if code is not None else None
     if hint is not None:
@@ -100,3 +110,42 @@ def move_aside(path: Path) -> Path:
         if part.exists():
             part.rename(f"{target}{suffix}")
     return target
+
+
+_ROOM_BYTES = 1 << 20
+"""Room that SQLite needs: its journal and its index take 36 KiB and more."""
+_PLACES = (None, Path("/dev/shm"))  # noqa: S108 - what is made there is private to this user
+
+
+def has_no_room(path: Path) -> bool:
+    """Return whether the medium of a directory has no bytes or no inodes left."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _ROOM_BYTES or (status.f_files > 0 and status.f_favail == 0)
+
+
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """Yield a directory with a copy of the database in ``path``, which exists while the block runs.
+
+    Raises OSError, also if there is no database to copy.
+    """
+    sources = [path / f"{DATABASE_NAME}{suffix}" for suffix in ("", "-wal")]
+    needed_bytes = 2 * sum(source.stat().st_size for source in sources if source.exists()) + _ROOM_BYTES
+    with tempfile.TemporaryDirectory(dir=_roomy_place(needed_bytes), prefix="shadeproxy-") as copy:
+        shutil.copyfile(sources[0], Path(copy, DATABASE_NAME))
+        for source in sources[1:]:
+            if source.exists():
+                shutil.copyfile(source, Path(copy, source.name))
+        yield Path(copy)
+
+
+def _roomy_place(needed_bytes: int) -> Path | None:
+    """Return the first directory that has room for the bytes; None means the system's temporary directory."""
+    for place in _PLACES:
+        status = os.statvfs(place or tempfile.gettempdir())
+        if status.f_bavail * status.f_frsize > needed_bytes:
+            return place
+    return None

@@ -1,8 +1,8 @@
-"""StateStore: named bytes that survive a restart (manifests, scores, orders, pins), written in groups.
+"""StateStore: named bytes that survive a restart (manifests, scores, orders, pins).
 
-``put`` changes the value in memory at once. One writer thread commits the changes in one SQLite transaction,
-so a process killed between two commits leaves the old or the new values of each group. ``put`` and ``delete``
-run on the event loop and never wait. One thread owns the database.
+``put`` changes the value in memory at once. One writer thread, which owns the database, commits all changes
+so far in one SQLite transaction. So a process killed between two commits leaves the old or the new values of
+each group. ``put`` and ``delete`` run on the event loop and never wait.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.errors import ConfigError, StateError
 from shadeproxy.state.directory import (
     DATABASE_NAME,
+    copied,
+    has_no_room,
     hold,
     identity,
     is_sound,
@@ -30,15 +32,14 @@ from shadeproxy.state.directory import (
     refuse_trouble,
 )
 from shadeproxy.state.disk import BytesDisk
-from shadeproxy.state.rescue import copied, has_no_room
 
 _logger = logging.getLogger(__name__)
 _Batch = dict[str, bytes | None]
 _T = TypeVar("_T")
-# Larger than any value: diskcache would otherwise put long ones into files, outside the transaction.
+# Larger than any value: diskcache would otherwise put long values into files, outside the transaction.
 _NEVER_A_FILE_BYTES = 1 << 40
 _BUSY_TIMEOUT_S = 10.0
-# The mark at the start of every value. A new form of values needs a new mark: values with another mark are
+# The mark at the start of every value. A new format of values needs a new mark: values with another mark are
 # refused, and clients register again.
 _MARK = b"\x01"
 _HASH_BYTES = 8
@@ -47,7 +48,7 @@ _PROBE = "probe/"
 
 
 class StateStore:
-    """Values by kind and name. ``kind`` has no "/"; a name may.
+    """Values by kind and name. A ``kind`` contains no "/"; a name may.
 
     ``refused_rows``, ``damaged_databases``, ``failed_commits`` count events since ``open``; ``failing`` is
     True if the last commit failed.
@@ -73,7 +74,7 @@ class StateStore:
     # ------------------------------------------------------------------ life
 
     def open(self) -> None:
-        """Lock the directory and open the database (blocking). A damaged database is moved aside.
+        """Lock the directory and open the database (blocking). A damaged database is renamed.
 
         Raises ConfigError if the directory cannot be used, StateError if no database can be made.
         """
@@ -109,7 +110,7 @@ class StateStore:
             self._held = -1
 
     def is_detached(self) -> bool:
-        """Return whether the database was deleted or replaced since ``open`` (blocking, tiny)."""
+        """Return whether the database was deleted or replaced since ``open`` (a short blocking call)."""
         return self._identity is not None and self._identity != identity(self.path)
 
     # ------------------------------------------------------------------ values
@@ -117,7 +118,7 @@ class StateStore:
     def load_all(self, kind: str) -> dict[str, bytes]:
         """Return every value of ``kind`` by name, with uncommitted changes (blocking). Raises StateError."""
         prefix = _key(kind, "")
-        # Copy in this order, and read the database last: a value that a commit moves meanwhile is still
+        # Copy in this order, and read the database last: so a value that a commit moves meanwhile is still
         # found.
         dirty = dict(self._dirty)
         flight = self._flight[0] if self._flight else {}
@@ -168,7 +169,8 @@ class StateStore:
             failed = self.failing
             try:
                 if failed and self._flight is None:
-                    self._begin_commit()  # even if empty, to find out whether there is room again
+                    # Begin even if there are no changes, to find out whether there is room again.
+                    self._begin_commit()
                 await self.flush()
             except StateError as error:
                 if str(error) != said:
@@ -188,7 +190,7 @@ class StateStore:
 
     def _open_or_rescue(self) -> None:
         """Open the database. If the medium is full and SQLite cannot open it, read its values into memory;
-        changes stay in memory until there is room.
+        changes then stay in memory until there is room.
         """
         try:
             self._open_database()
@@ -246,7 +248,9 @@ class StateStore:
             ) from error
 
     def _prove(self) -> None:
-        """Read everything and write a row in each way of a commit: only that shows a damaged schema."""
+        """Read every row, and write a row in each way that a commit does: only that finds a
+        damaged schema.
+        """
         self._read("")
         with self._cache.transact():
             for value in (b"1", b"2"):
@@ -286,7 +290,7 @@ class StateStore:
                     try:
                         values[key] = _unseal(key, self._cache[key])
                     except (StateError, KeyError) as error:
-                        # KeyError: diskcache hides the row, which has another form or counts as expired.
+                        # KeyError: diskcache hides the row, because it has another form or counts as expired.
                         self._refuse(key, error)
         except (sqlite3.Error, diskcache.Timeout, OSError) as error:
             raise StateError(
@@ -322,7 +326,7 @@ def _key(kind: str, name: str) -> str:
 
 
 def _seal(key: str, value: bytes) -> bytes:
-    """Return the stored form of ``value`` under ``key``: a hash over both stands before it, because SQLite
+    """Return the stored form of ``value`` under ``key``. A hash over both stands before it, because SQLite
     checks the structure of its database, not the content of a row.
     """
     return b"".join((_MARK, _hash(key, value), value))

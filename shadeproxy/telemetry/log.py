@@ -1,9 +1,9 @@
 """Log lines: structured, one per event, to one stream, never with a secret, never a forged line.
 
-``configure_logging`` is called by the composition root, again whenever level or form change. Lines of
-libraries that use the standard logging module pass through the same processors, so they are masked too. Text
-of clients and origins cannot begin a line or move a terminal's cursor: JSON escapes non-printable characters
-by itself, and the console form does it here.
+The composition root calls ``configure_logging``, again whenever level or format change. Lines of libraries
+that use the standard logging module pass through the same processors, so they are masked too. Text from
+clients and origins cannot begin a line or move a terminal's cursor: JSON escapes non-printable characters by
+itself, and the console format does it here.
 """
 
 import logging
@@ -18,6 +18,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from shadeproxy.core.tracing import REQUEST_ID
 
 MASK = "***"
+ACCESS_LOG = "shadeproxy.access"
+"""Name of the logger of the access log."""
+
 _SECRET_NAMES = frozenset(
     {
         "authorization",
@@ -40,7 +43,7 @@ _SECRET_NAMES = frozenset(
         "password",
     }
 )
-# Name, separator, value; a value ends where a query, a header line or a JSON string would go on.
+# Name, separator, value. A value ends where a query, a header line or a JSON string would continue.
 _SECRET_TEXT = re.compile(
     r"""(?ix)
     ( x-amz-(?:signature|credential|security-token) | \bsignature | \bcredential
@@ -63,12 +66,12 @@ def mask_text(text: str) -> str:
 
 
 def mask_secrets(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Mask values by their name, and texts by their content, at any depth. A structlog processor."""
+    """Mask secret values by their names, and texts by their content, at any depth. A structlog processor."""
     return {name: _masked(name, value) for name, value in event.items()}
 
 
 def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
-    """Add the id of the client request that the line is about, if any. A structlog processor."""
+    """Add the id of the client request that the line is about, if there is one. A structlog processor."""
     if request_id := REQUEST_ID.get():
         event.setdefault("request_id", request_id)
     return event
@@ -77,7 +80,7 @@ def add_request_id(_logger: WrappedLogger | None, _method: str, event: EventDict
 def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
     """Escape control characters, so that each value is on one line. A structlog processor.
 
-    A traceback keeps its lines, all but the first indented, so that none can be taken for an event.
+    A traceback keeps its lines. All but the first are indented, so that none looks like an event.
     """
     traceback = event.pop("exception", None)
     escaped: EventDict = {name: _printable(value) for name, value in event.items()}
@@ -86,15 +89,35 @@ def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDic
     return escaped
 
 
-def configure_logging(*, level: str = "info", json: bool = False, stream: TextIO | None = None) -> None:
-    """Send log lines of ``level`` and above to ``stream`` (default stderr), as JSON or for people."""
+def add_worker(worker: int) -> Processor:
+    """Return a structlog processor that adds the process id of a worker to its lines.
+
+    Not to those of the access log, which are alike in every process.
+    """
+
+    def add(logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
+        if getattr(logger, "name", "") != ACCESS_LOG:
+            event["worker"] = worker
+        return event
+
+    return add
+
+
+def configure_logging(
+    *, level: str = "info", json: bool = False, stream: TextIO | None = None, worker: int = 0
+) -> None:
+    """Send log lines of ``level`` and above to ``stream`` (default stderr), as JSON or for people.
+
+    ``worker``: the process id that lines of a worker show; 0 for none.
+    """
     shared: list[Processor] = [
+        *([add_worker(worker)] if worker else []),
         add_request_id,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
-    # Tracebacks are plain text by the time they are rendered, because secrets in them must be masked.
+    # Tracebacks are rendered as plain text, because secrets in them must be masked.
     console = structlog.dev.ConsoleRenderer(
         colors=(stream or sys.stderr).isatty(), exception_formatter=structlog.dev.plain_traceback
     )

@@ -1,6 +1,6 @@
 """Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
 
-Laws: noting a read is a few appends and never I/O; at most ``most_reads`` are kept, 22 bytes each; hashes of
+Laws: noting a read is a few appends and never I/O. At most ``most_reads`` are kept, 22 bytes each. Hashes of
 object names are kept, and of keys only the prefix group. Call ``write`` on a thread.
 """
 
@@ -20,7 +20,9 @@ VERSION = 2
 SOURCES = tuple(Source)
 NO_RANK = (1 << 16) - 1
 GROUP_BITS = 13
-"""A place is one of ``SOURCES`` in the high bits, and the number of a prefix group in these low ones."""
+"""A place column has an index into ``SOURCES`` in its high bits, and the number of a prefix group in so many
+low bits.
+"""
 NO_GROUP = (1 << GROUP_BITS) - 1
 
 _CHUNK = 65_536
@@ -28,12 +30,12 @@ _MOST_JOBS = 255
 _MOST_READERS = (1 << 16) - 1
 _MOST_EPOCH = (1 << 16) - 1
 _MOST_BYTES = (1 << 32) - 1
-_MOST_MS = (1 << 32) - 1  # in milliseconds, seven weeks
+_MOST_MS = (1 << 32) - 1  # Seven weeks, in milliseconds.
 _SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(SOURCES)}
 
 
 class RecordedRead(NamedTuple):
-    """One read of an object. ``group``: its bucket and the first segment of its key; None: not known."""
+    """One read of an object. ``group``: its bucket and the first segment of its key; None: unknown."""
 
     object_hash: int
     size_bytes: int
@@ -43,9 +45,10 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Reads that will not change any more, columns of shape (n,).
+    """Reads that will not change any more; columns of shape (n,).
 
-    Object hash, bytes, number of the reader (a job's rank), epoch, milliseconds since the first read, place.
+    The columns are object hash, bytes, number of the reader (a job's rank), epoch, milliseconds since the
+    first read, and place.
     """
 
     objects: NDArray[np.uint64]
@@ -57,14 +60,14 @@ class Chunk(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Reads so far, and the tables of the numbers in them by array name."""
+    """Reads so far, and tables of the names for the numbers in them, by array name."""
 
     chunks: list[Chunk]
     tables: dict[str, NDArray[Any]]
 
 
 class Recording:
-    """A recording, used from one thread; the result of ``snapshot`` may be written on another."""
+    """A recording. One thread uses it; another may write the result of ``snapshot``."""
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads
@@ -81,7 +84,7 @@ class Recording:
 
     @property
     def full(self) -> bool:
-        """True if no more reads are kept."""
+        """True if the recording keeps no more reads."""
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
@@ -108,7 +111,7 @@ class Recording:
     def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        # Jobs and groups beyond those with a number of their own share the last one: the first name stays.
+        # Jobs and groups above the limit share the last number: it keeps its first name.
         jobs = {number: name for name, number in reversed(self._jobs.items())}
         return Snapshot(
             list(self._chunks),
@@ -161,8 +164,9 @@ class Recording:
 def write(snapshot: Snapshot, path: Path) -> None:
     """Replace the trace file (I/O) by an .npz of the columns and tables. Raises OSError.
 
-    It is written chunk by chunk, because joining or sorting ten million reads holds the interpreter, and with
-    it the event loop, for far too long: ``shadeproxy simulate`` numbers the objects (simulate/recorded.py).
+    It is written chunk by chunk, because joining or sorting ten million reads would hold the interpreter, and
+    with it the event loop, for far too long. ``shadeproxy simulate`` numbers the objects
+    (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")
     chunks = snapshot.chunks

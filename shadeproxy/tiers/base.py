@@ -12,12 +12,9 @@ Guarantees:
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from shadeproxy.core.types import ObjectMeta, Page
-
-if TYPE_CHECKING:  # those modules import this one
-    pass
 
 Location = NewType("Location", int)
 """Opaque 63-bit place of a record inside one tier (fits an int64 column)."""
@@ -34,9 +31,9 @@ class RecordHeader(NamedTuple):
 
 @dataclass(slots=True)
 class Dropped:
-    """Counts of lost data at the start. ``records``: damaged, foreign, or beyond the capacity.
-    ``catalogues``: damaged ones, whose segments were read instead. ``lists``: damaged or lost lists of
-    overwritten objects, after which every page must be checked with the origin.
+    """Counts of cached data that the start found unusable. ``records``: records that were damaged, of another
+    store, or beyond the capacity. ``catalogues``: damaged catalogues, whose segments were scanned instead.
+    ``lists``: damaged or lost tombstone files; every page must then be checked with the origin.
     """
 
     records: int = 0
@@ -45,7 +42,8 @@ class Dropped:
 
 
 class Place(NamedTuple):
-    """The position of a record for another process on the same host, which reads it without a socket.
+    """The place of a record, given to another process on the same host, which reads the record without a
+    socket.
 
     That process reads ``body_bytes`` at ``body_offset`` of ``path`` with pread (touching a hole of a mapped
     tmpfs file would allocate it), then ``len(header)`` bytes at ``header_offset``. The body is valid only if
@@ -60,7 +58,7 @@ class Place(NamedTuple):
 
 
 class SendableFile(Protocol):
-    """A file whose bytes sendfile may send."""
+    """A file whose bytes may be sent by sendfile."""
 
     @property
     def descriptor(self) -> int:
@@ -68,14 +66,14 @@ class SendableFile(Protocol):
         ...
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)``, which are SendableBlocks, as sent. Call this before sendfile."""
+        """Mark bytes ``[start, stop)``, a part of SendableBlocks, as sent. Call this before sendfile."""
         ...
 
 
 class SendableBlocks(NamedTuple):
     """The blocks that belong to one record alone: bytes ``[start, stop)`` of ``file``.
 
-    Sendfile may send any of them. Bytes of blocks that a neighbour shares must be copied.
+    Sendfile may send any of these bytes. Bytes of a block that two records share must be copied.
     """
 
     file: SendableFile

@@ -1,11 +1,11 @@
-"""Erasures that may not be on the medium yet: those that failed and are owed, and the tombstones that stand
-in for erasures until these are done.
+"""Erasures that may not be on the medium yet, because they failed or were not flushed, and the tombstones
+that stand in for them until they are.
 
-Laws: a write to an object is acknowledged only when a tombstone names the object, or every erasure of the
-tier is as lasting as the medium itself (tmpfs), or the whole tier is in doubt. If none of these is possible,
-``unmarked`` gives the reason and the write is refused. Tombstones go when every earlier erasure is on the
-medium. A failed flush puts the tier in doubt: it does not tell what was lost, and a second flush does not
-either. One ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
+Laws: a write to an object is acknowledged only in one of three cases: a tombstone names the object, or every
+erasure of the tier is as durable as the medium itself (tmpfs), or the whole tier is in doubt. In any other
+case ``unmarked`` gives the reason and the write is refused. Tombstones are dropped when every earlier erasure
+is on the medium. A failed flush puts the tier in doubt, because neither it nor a second flush tells what was
+lost. Only one ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
 """
 
 import logging
@@ -21,8 +21,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Erasures:
-    """The erasures of tier ``name``. ``segments`` returns all of its segments; ``note`` receives failures;
-    ``submit`` runs I/O in the order of the tier. Any thread may use ``owed`` and ``settle``.
+    """The erasures of tier ``name``. ``segments`` returns all segments of the tier; ``note`` receives
+    failures; ``submit`` runs I/O in the order of the tier. Any thread may use ``owed`` and ``settle``.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Erasures:
         self._submit = submit
         self._session: Session | None = None
         self._lasting = False
-        self._settling = threading.Lock()
+        self._lock = threading.Lock()
         self._finished = False
         self._unmarked: dict[int, str] = {}
-        self._doubt_refused = ""  # reason for which the whole tier could not be put in doubt
+        self._doubt_refused = ""  # Reason for which the whole tier could not be put in doubt.
 
     def open(self, session: Session) -> None:
-        """Begin together with a session of the tier. Raises OSError."""
+        """Begin with a session of the tier. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -53,7 +53,7 @@ class Erasures:
 
     @property
     def owed(self) -> int:
-        """Number of records whose erasure failed; each is tried again."""
+        """Number of records whose erasure failed and will be tried again."""
         return sum(segment.owed for segment in self._segments())
 
     @property
@@ -84,14 +84,16 @@ class Erasures:
 
     @property
     def any_unmarked(self) -> str:
-        """Reason as from ``unmarked`` for any object, or ""."""
+        """Reason why records of some object may come back after a restart, or ""."""
         return self._doubt_refused or next(iter(self._unmarked.values()), "")
 
     # ------------------------------------------------------------------ marking
 
     def remember(self, object_hash: int, *, pending: bool) -> bool:
-        """Mark an object, so that its records are ignored after a restart. Return True if the mark was
-        submitted because it may wait for a disk. ``pending``: pending segments may hold records of it.
+        """Add a tombstone for an object, so that its records are ignored after a restart.
+
+        ``pending``: pending segments may hold records of it. Return True if the tombstone was given to
+        ``submit``, because writing it may wait for a disk.
         """
         if self._session is None or (self._lasting and not pending):
             return False
@@ -112,7 +114,7 @@ class Erasures:
             self._unmarked.pop(object_hash, None)
 
     def erase(self, segment: Segment, offset: int) -> None:
-        """Zero a header. Raises OSError; the erasure is then owed."""
+        """Zero a record's header. Raises OSError; the erasure is then tried again later."""
         try:
             segment.erase(offset)
         except OSError:
@@ -122,7 +124,7 @@ class Erasures:
             raise
 
     def doubt(self) -> None:
-        """Make the next start check every page with the origin."""
+        """Put the tier in doubt: the next start checks every page with the origin."""
         if self._session is None:
             return
         tombstones = self._session.tombstones
@@ -151,7 +153,7 @@ class Erasures:
         return bool(self.tombstones or self.owes)
 
     def turn(self) -> int:
-        """Switch the tombstones to their other half; see ``Tombstones.turn``."""
+        """Switch new tombstones to the other half of their file; see ``Tombstones.turn``."""
         return 0 if self._session is None else self._session.tombstones.turn()
 
     def retry(self) -> None:
@@ -167,10 +169,10 @@ class Erasures:
             self.doubt()
 
     def settle(self, turned: int) -> bool:
-        """Flush every erasure to the medium, then forget the tombstones that ``turned`` names. Return whether
+        """Flush every erasure to the medium, then drop the tombstones of the half ``turned``. Return whether
         both succeeded (I/O, any thread).
         """
-        with self._settling:
+        with self._lock:
             return not self._finished and self._settle(turned)
 
     def _settle(self, turned: int) -> bool:
@@ -194,8 +196,10 @@ class Erasures:
         return True
 
     def finish(self, *, pending: bool) -> bool:
-        """End the session. Return whether nothing is owed: the next start may then trust every page (I/O)."""
-        with self._settling:
+        """End the session (I/O). Return True if no erasure is outstanding: the next start may then trust
+        every page.
+        """
+        with self._lock:
             self._finished = True
             if self._session is None:
                 return False

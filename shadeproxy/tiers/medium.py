@@ -1,7 +1,8 @@
-"""System calls on segments. Some are missing from Python: punching holes, asking for what is in the page
-cache. The others change or read a segment, and form one object that can be wrapped (``faulty.py``).
+"""System calls on segments.
 
-The bindings are thin; failures are OSError with the errno of the call.
+Some are missing from Python: punching holes, and asking what is in the page cache. The others change or read
+a segment; they form one object, so that a test can put a faulty one in its place. The bindings are thin;
+failures are OSError with the errno of the call.
 """
 
 import ctypes
@@ -13,39 +14,41 @@ from typing import Protocol
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES = 4096
-"""Pages of one mincore call."""
+"""Most pages asked about in one mincore call."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
 _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-# PyDLL keeps the interpreter's lock: the call usually takes 1 to 3 us, and releasing and taking the lock
-# costs as much.
+# PyDLL keeps the interpreter's lock: the call usually takes 1 to 3 us, and releasing the lock would cost as
+# much again.
 _mincore = ctypes.PyDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def punch_hole(fd: int, start: int, length: int) -> None:
-    """Give the blocks of ``[start, start + length)`` back; they read as zeros (fallocate(2))."""
+    """Return the blocks of ``[start, start + length)`` to the file system; they read as zeros
+    (fallocate(2)).
+    """
     if _fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, start, length) != 0:
         errno = ctypes.get_errno()
         raise OSError(errno, f"fallocate(PUNCH_HOLE): {os.strerror(errno)}")
 
 
 class Calls(Protocol):
-    """The calls that change or read a segment (pread(2), pwrite(2), fallocate(2), fdatasync(2)); they raise
-    OSError.
+    """The system calls that change or read a segment (pread(2), pwrite(2), fallocate(2), fdatasync(2)). Each
+    raises OSError.
     """
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
-        """Read ``length`` bytes; fewer only at the end of the file."""
+        """Return ``length`` bytes from ``offset``; fewer only at the end of the file."""
         ...
 
     def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        """Write and return the number of bytes written, at least one."""
+        """Write data at ``offset``; return the number of bytes written, at least one."""
         ...
 
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
-        """Give the blocks of ``[start, start + length)`` back; they read as zeros."""
+        """Return the blocks of ``[start, start + length)`` to the file system; they read as zeros."""
         ...
 
     def flush(self, descriptor: int) -> None:
@@ -54,7 +57,7 @@ class Calls(Protocol):
 
 
 class SystemCalls:
-    """The calls of the kernel."""
+    """Calls of the kernel, without faults of a test."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
@@ -73,7 +76,7 @@ SYSTEM: Calls = SystemCalls()
 
 
 def is_tmpfs(path: Path) -> bool:
-    """Return whether a directory lies in memory alone, where no device can fail. Raises OSError."""
+    """Return whether a directory lies on tmpfs, where no device can fail. Raises OSError."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -84,7 +87,9 @@ def is_tmpfs(path: Path) -> bool:
 
 
 class _Vector(threading.local):
-    """The output buffer of mincore, one byte a page. Each thread has its own, because two may ask at once."""
+    """The output buffer of mincore, one byte a page. Each thread has its own, because two threads may ask at
+    once.
+    """
 
     def __init__(self) -> None:
         self.bytes = bytearray(_MOST_PAGES)
@@ -95,7 +100,7 @@ _vector = _Vector()
 
 
 def is_resident(mapping_address: int, start: int, length: int) -> bool:
-    """Return whether all pages of ``[start, start + length)`` of a mapping are resident (mincore(2))."""
+    """Return whether all pages of ``[start, start + length)`` of a mapping are in memory (mincore(2))."""
     first, stop = start // _PAGE_BYTES * _PAGE_BYTES, start + length
     vector = _vector
     while first < stop:
@@ -104,8 +109,8 @@ def is_resident(mapping_address: int, start: int, length: int) -> bool:
             errno = ctypes.get_errno()
             raise OSError(errno, f"mincore: {os.strerror(errno)}")
         pages = -(-span // _PAGE_BYTES)
-        # Only the lowest bit of each byte is defined. Today's kernels set no other; under a kernel that sets
-        # one, pages would only count as not resident.
+        # Only the lowest bit of each byte is defined, and today's kernels set no other. If one ever does,
+        # pages only count as not resident.
         if vector.bytes.count(1, 0, pages) != pages:
             return False
         first += span

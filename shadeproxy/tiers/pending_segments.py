@@ -1,8 +1,8 @@
 """Pending segments: segments of an earlier process that recovery has not read yet. They are taken in one by
 one while the proxy serves.
 
-Laws: until a segment is taken in, no record is placed in it, and every byte it takes counts against the
-capacity. A record of an object that was ignored meanwhile, or that a tombstone names, never becomes a page.
+Laws: until a segment is taken in, no record is placed in it, and all its bytes count against the capacity. A
+record never becomes a page if a tombstone names its object, or if the object was disowned meanwhile.
 ``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
 """
 
@@ -25,12 +25,14 @@ from shadeproxy.tiers.space import Space
 
 _logger = logging.getLogger(__name__)
 
-# One step on the owner's thread: 1,024 free extents or pages take about 2 ms.
+# The owner's thread handles so many free extents or pages in one step: about 2 ms.
 _GAPS = 1024
 _ROWS = 1024
 
 Try = Callable[[Callable[[], None]], None]
-"""Runs I/O in the order of the store; a failure is counted, not raised."""
+"""The type of a function that runs I/O in the order of the store, and counts a failure instead
+of raising it.
+"""
 
 
 class PendingSegments:
@@ -67,7 +69,9 @@ class PendingSegments:
         return [segment for segment, _ in self._segments.values()]
 
     def open(self, claim: HeldDirectory) -> None:
-        """Register every segment of the directory as pending, unread. Raises OSError; it names the file."""
+        """Register every segment of the directory as pending, without reading it. Raises OSError that names
+        the file.
+        """
         self._ignored, self._halted = set(claim.session.tombstones.found), False
         self.dropped.lists += claim.session.lost_lists
         for number, path in self._files.existing():
@@ -78,13 +82,17 @@ class PendingSegments:
         self._claim = claim
 
     def disown(self, object_hash: int) -> bool:
-        """Ignore every record of that object in the pending segments. Return whether there are any."""
+        """Ignore every record of that object in the pending segments. Return whether any
+        segment is pending.
+        """
         if self._segments:
             self._ignored.add(object_hash)
         return bool(self._segments)
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover the pending segments one by one (blocking) and yield their contents, until ``halt``."""
+        """Recover the pending segments one by one (blocking) and yield the contents of each,
+        until ``halt``.
+        """
         assert self._claim is not None, "open first"
         for segment, _ in list(self._segments.values()):
             if self._halted:
@@ -102,7 +110,7 @@ class PendingSegments:
             yield found
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """Add a recovered segment to the space in steps, and yield its pages a few at a time."""
+        """Add a recovered segment to the space in short steps, and yield its pages a few at a time."""
         segment = arrival.segment
         _, pending_bytes = self._segments[segment.number]
         self._space.pending_bytes -= pending_bytes
@@ -131,7 +139,7 @@ class PendingSegments:
         self._ignored.clear()
 
     def halt(self) -> None:
-        """Make ``arrivals`` end soon."""
+        """Make ``arrivals`` end before its next read."""
         self._halted = True
 
     def close(self) -> None:
@@ -141,7 +149,9 @@ class PendingSegments:
         self._segments.clear()
 
     def _fitting(self, arrival: Arrival) -> tuple[Rows, list[Extent]]:
-        """Return the records that fit the capacity and the gaps between them; erase the other records."""
+        """Return the records that fit the capacity, and the free gaps between them; erase the records that do
+        not fit.
+        """
         segment, rows = arrival.segment, arrival.rows
         units, lengths = units_of(rows["location"]), lengths_of(rows["location"])
         kept = self._space.fitting(segment, units, lengths)

@@ -29,10 +29,11 @@ NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
-# Shorter free gaps are not kept: no record fits, so they are added to the record before them.
+# Units of the shortest record. A shorter free gap is added to the record before it, because no record fits
+# in.
 LEAST_UNITS = 4
 # From this length on, a record that sendfile may send shares its last block with no other record. Its body
-# then leaves by one sendfile, with no copied end, at the price of half a block on average (docs/adr/0007).
+# then leaves by one sendfile, with no copied end. This costs half a block on average (docs/adr/0007).
 WHOLE_BLOCKS_UNITS = 1024
 
 Body = bytes | bytearray | memoryview
@@ -40,11 +41,11 @@ _Meta = tuple[str, str, str, bytes, int, list[int | str]]
 _NamespaceMeta = tuple[str, str, str, bytes, int, list[int | str], str]
 
 _VERSIONS = (FORMAT_VERSION, NAMESPACE_VERSION)
-# magic, version, meta bytes, store id, address, body bytes, page number, sequence, validated_s, body hash.
-# The sequence makes two records at one address differ even when they hold the same page.
+# The fields: magic, version, meta bytes, store id, address, body bytes, page number, sequence, validated_s,
+# body hash. The sequence makes two records at one address differ even when they hold the same page.
 _FIXED = struct.Struct("<4sHHQQIIQdQ")
 _HASH = struct.Struct("<Q")
-# The three fields of _FIXED that give the position of the body.
+# The three fields of _FIXED from which the position of the body follows.
 _PLACE = struct.Struct("<4s2xH16xI")
 _META_ENCODER = msgspec.msgpack.Encoder()
 _META_DECODER = msgspec.msgpack.Decoder(_Meta)
@@ -57,9 +58,11 @@ _META_LIMIT_BYTES = 0xFFFF
 _MOST_REMEMBERED = 64
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
-"""Nearly every header with its meta fits into this; a longer one is read again."""
+"""Bytes of the first read of a header: nearly every header with its meta fits. For a longer one a second read
+follows.
+"""
 
-# Part of the format: append only, and bump FORMAT_VERSION when anything else changes.
+# Part of the format: only append here, and raise FORMAT_VERSION when anything else changes.
 _COMMON_TEXTS = (
     "Last-Modified", "Content-Type", "Accept-Ranges", "Cache-Control", "Content-Encoding",
     "Content-Disposition", "Content-Language", "Expires", "x-amz-version-id", "x-amz-storage-class",
@@ -75,7 +78,7 @@ _CODE_OF_TEXT = {text: code for code, text in enumerate(_COMMON_TEXTS)}
 
 
 class Layout(NamedTuple):
-    """Position of a record's parts relative to its start, in bytes."""
+    """The positions of a record's parts, relative to its start, in bytes."""
 
     body_start: int
     body_bytes: int
@@ -121,10 +124,10 @@ def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
 
 
 class MetaEncoder:
-    """``encode_meta`` with a memory of the last results: a caller asks for the lengths of the records of a
-    turn, then writes the same metas.
+    """``encode_meta`` with a memory of the last results. A caller first asks for the lengths of the records
+    of one turn, and then writes records with the same metas.
 
-    Several threads use it, so a result is stored as one tuple.
+    Several threads use it, so each result is stored as one tuple.
     """
 
     def __init__(self) -> None:
@@ -145,7 +148,9 @@ class MetaEncoder:
 def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
-    """Return header and meta bytes, to be written just before ``body``. ``meta``: from ``encode_meta``."""
+    """Return header and meta bytes, which are written just before ``body``. ``meta``: from
+    ``encode_meta``.
+    """
     page, validated_s = header.page, header.validated_s
     try:
         fixed = _FIXED.pack(
@@ -158,7 +163,9 @@ def pack_header(
 
 
 def read_layout(raw: Body) -> Layout:
-    """Return the layout from the first 64 bytes; no hash is checked. Raises TierError for no header."""
+    """Return the layout from the first 64 bytes, without checking a hash. Raises TierError when these are no
+    header.
+    """
     if len(raw) < HEADER_BYTES or raw[:4] != MAGIC:
         raise TierError("no record here: it was erased, or never written")
     _, _, meta_bytes, _, _, body_bytes, _, _, _, body_hash = _FIXED.unpack_from(raw)
@@ -168,8 +175,8 @@ def read_layout(raw: Body) -> Layout:
 def body_place(mapping: mmap, offset: int) -> tuple[int, int]:
     """Return start and length in bytes of the body of the record at ``offset`` of a mapped segment.
 
-    Raises TierError when no record begins there. The header is not proven: the caller wrote the record or
-    proved it before.
+    Raises TierError when no record begins there. The header is not proven here: the caller wrote the record
+    itself, or proved it before.
     """
     magic, meta_bytes, body_bytes = _PLACE.unpack_from(mapping, offset)
     if magic != MAGIC:
@@ -178,7 +185,7 @@ def body_place(mapping: mmap, offset: int) -> tuple[int, int]:
 
 
 def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHeader, Layout]:
-    """Parse and prove a header. ``raw`` begins with it and holds at least header and meta.
+    """Parse and prove a header. ``raw`` begins with the header and contains at least header and meta.
 
     Raises TierError unless the bytes are exactly those that ``pack_header`` made for this store and address.
     """
@@ -195,14 +202,16 @@ def unpack_header(raw: Body, *, store_id: int, address: int) -> tuple[RecordHead
         meta = ObjectMeta(_etag(etag_text, etag_hash), size, _headers(texts))
     except (msgspec.MsgspecError, IndexError, ValueError) as error:
         raise TierError(f"record metadata is damaged: {error}") from error
-    # Buckets are few and records are many, so all records share one string.
+    # There are few buckets and many records, so all records share one string.
     page = Page(ObjectRef(sys.intern(bucket), key, sys.intern(namespace)), meta.etag, fields[6])
     return RecordHeader(page, meta, layout.body_bytes, fields[8]), layout
 
 
 def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
-    """Parse and prove a header without the object's headers, in a third of the time of ``unpack_header``: for
-    a scan of a million records. Raises TierError in the same cases.
+    """Parse and prove a header, but leave out the object's header fields.
+
+    It takes a third of the time of ``unpack_header``, for a scan of a million records. Raises TierError in
+    the same cases.
     """
     if len(raw) < HEADER_BYTES:
         raise TierError("no record here: it was erased, or never written")
@@ -230,7 +239,7 @@ def _version_of(page: Page) -> int:
 
 
 def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
-    """Decode the meta. Raises msgspec.MsgspecError."""
+    """Parse the meta of a record. Raises msgspec.MsgspecError."""
     if version == FORMAT_VERSION:
         return (*_META_DECODER.decode(raw), OWN)
     meta: _NamespaceMeta = _NAMESPACE_META_DECODER.decode(raw)
@@ -238,7 +247,7 @@ def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:
 
 
 def body_hash(body: Body) -> int:
-    """Return the hash of the body that the header carries."""
+    """Return the hash of ``body``, as the record's header carries it."""
     return xxh3_64_intdigest(body)
 
 

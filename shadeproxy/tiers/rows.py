@@ -1,4 +1,4 @@
-"""Data of a page that survives a restart, in numpy columns. No I/O."""
+"""The columns of a page that survive a restart, as a numpy row. No I/O."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ ROW = np.dtype(
     [
         ("location", "<i8"),
         ("object_hash", "<u8"),
-        ("etag", "<u8"),  # hash of the entity tag
-        ("number", "<u4"),  # of the page
-        ("group", "<u4"),  # index into the names
+        ("etag", "<u8"),  # Hash of the ETag.
+        ("number", "<u4"),  # Number of the page in its object.
+        ("group", "<u4"),  # Index into ``Contents.names``.
         ("body_bytes", "<u4"),
         ("uses", "<f4"),
-        ("idle", "<f4"),  # demand reads of anything since this page was last read
-        ("age", "<f4"),  # demand reads of anything since it was admitted
+        ("idle", "<f4"),  # Demand reads of any page since this page was last read.
+        ("age", "<f4"),  # Demand reads of any page since this page was admitted.
         ("validated_s", "<f8"),
     ]
 )
@@ -26,19 +26,19 @@ ROW = np.dtype(
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 Rows = NDArray[np.void]
-"""ROW[n]."""
+"""An array of ``ROW``, of shape (n,)."""
 
 
 class Contents(NamedTuple):
-    """Pages. ``names``: the groups; the rows' ``group`` is an index into them."""
+    """Pages of a tier. ``names``: the names of groups; the rows' ``group`` is an index into them."""
 
     rows: Rows
     names: list[GroupName]
 
 
 def all_checked(rows: Rows) -> bool:
-    """Return whether the origin was asked about every page, or about another page of its version."""
-    # Two different versions have the same sum once in 2**64 pairs, as two objects have the same hash.
+    """Return whether each version of an object has at least one page that was checked with the origin."""
+    # Two versions get the same sum once in 2**64 pairs, no more often than two objects get the same hash.
     versions = rows["object_hash"] * _ODD + rows["etag"]
     checked = rows["validated_s"] > 0
     return bool(np.isin(versions[~checked], versions[checked]).all())

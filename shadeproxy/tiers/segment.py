@@ -1,11 +1,11 @@
 """One segment file: its bytes, and the state of each of its 4-KiB blocks.
 
 Bodies are written with pwrite, never through the mapping: a full medium then returns ENOSPC, where a store to
-a mapped page would kill the process with SIGBUS. They are read through one shared read-only mapping. A write
-puts the body first and the header last; an erasure zeroes the header first. Before either, the segment's
-catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``, ``cost`` and
-``give_back`` only count and do no I/O; they belong to the thread that owns the store. ``fill`` belongs to the
-recovery thread, before the segment is taken in.
+a mapped page would kill the process with SIGBUS. Bodies are read through one shared read-only mapping. A
+write puts the body first and the header last; an erasure zeroes the header first. Before each of them the
+segment's catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``,
+``cost`` and ``give_back`` only count and do no I/O; they belong to the store's thread. ``fill`` belongs to
+the recovery thread, before the segment is taken in.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""An invalid address: neither it nor a page after it is aligned, so mincore refuses it."""
+"""An address that no page has: it is not aligned, so mincore refuses it and every address a page after it."""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
-# State of a block: its number of live records, 1 to 64, or one of these.
-_HOLE = 0  # no bytes on the medium
-_SLACK = 255  # bytes on the medium, but no record
+# The state of a block is its number of live records, 1 to 64, or one of these values.
+_HOLE = 0  # The medium holds no bytes of the block.
+_SLACK = 255  # The medium holds bytes of the block, but no record lies in it.
 _SLACK_BYTE = b"\xff"
 
 Counts = NDArray[np.int64]
@@ -55,9 +55,11 @@ PRIVATE_DIRECTORY = 0o700
 
 
 def share(target: int | Path, group_id: int | None, *, mode: int) -> None:
-    """Add a group's read permission, and for a directory search, to the owner's ``mode``. Raises OSError."""
+    """Let a group read ``target`` (and search it, if it is a directory), beside the owner's ``mode``. Raises
+    OSError.
+    """
     if group_id is not None:
-        # The group is set before the mode: else members of the old group could read for a moment.
+        # Set the group before the mode: otherwise members of the old group could read for a moment.
         os.chown(target, -1, group_id)
         mode |= (mode & 0o500) >> 3
     os.chmod(target, mode)  # noqa: PTH101  a descriptor has no Path
@@ -77,7 +79,7 @@ class Segment:
     ) -> None:
         """Open an existing file, or with ``size_bytes`` create one that ``group_id`` may read.
 
-        ``calls``: the system calls for every later read and write. Raises OSError.
+        ``calls``: the system calls for all reads and writes. Raises OSError.
         """
         self.path = path
         self.number = number
@@ -86,11 +88,12 @@ class Segment:
         self.catalogue_path = path.with_suffix(catalogue.SUFFIX)
         self.catalogued = False
         self._unerased: list[int] = []
-        # Erasures so far (one for all of an earlier process), and how many of them are on the medium.
+        # Number of erasures so far (those of an earlier process count as one), and how many are on the
+        # medium.
         self._erased, self._flushed = int(size_bytes is None), 0
         create = os.O_CREAT | os.O_EXCL if size_bytes else 0
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | create, 0o600)
-        """The open file; -1 once closed."""
+        """Descriptor of the open file; -1 once closed."""
         try:
             if size_bytes:
                 share(self.descriptor, group_id, mode=PRIVATE_FILE)
@@ -101,10 +104,11 @@ class Segment:
             os.close(self.descriptor)
             raise
         self._bytes: NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
-        self._address: int = self._bytes.ctypes.data  # cached: asking numpy takes 1 us
+        self._address: int = self._bytes.ctypes.data  # Cached, because asking numpy takes 1 us.
         self.view = memoryview(self.mapping)
         self._blocks = bytearray(-(-self.size_bytes // BLOCK_BYTES))
-        # Blocks whose pages a socket may still hold (tiers/sendfile.py): all, in an earlier process's file.
+        # Blocks whose pages a socket may still hold (tiers/sendfile.py). In a file of an earlier process
+        # these are all blocks.
         self._sent = bytearray((b"\x00" if size_bytes else b"\x01") * len(self._blocks))
 
     @property
@@ -114,21 +118,24 @@ class Segment:
 
     @property
     def slack_blocks(self) -> int:
-        """Blocks that hold bytes but no record."""
+        """Number of blocks that hold bytes but no record."""
         return self._blocks.count(_SLACK)
 
     # ------------------------------------------------------------------ books
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
-        """Return how many blocks a record at this place would take from holes, and from slack."""
+        """Return how many blocks a record at this place would take: from holes, and from slack."""
         first, stop = unit // UNITS_PER_BLOCK, -(-(unit + units) // UNITS_PER_BLOCK)
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
     def fill(self, units: Counts, lengths: Counts) -> None:
-        """Count in all records of a segment, and nothing else: i64[n] first units and lengths, in order."""
+        """Count in all records of a segment that had none: i64[n] first units and lengths, in order of
+        address.
+        """
         firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
         blocks = len(self._blocks)
-        # The blocks between a record's first and last belong to it alone; these two it may share.
+        # The blocks between a record's first and last block belong to it alone. It may share its first and
+        # last block.
         inner = np.bincount(firsts + 1, minlength=blocks + 2) - np.bincount(
             np.maximum(lasts, firsts + 1), minlength=blocks + 2
         )
@@ -143,7 +150,7 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, units: int) -> None:
-        """Count a record in. It alone touches the blocks between its first and its last."""
+        """Count a record in. Only this record touches the blocks between its first and its last."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -155,7 +162,7 @@ class Segment:
         self.records += 1
 
     def vacate(self, unit: int, units: int) -> BlockRange:
-        """Count a record out. Return the blocks that no record touches any more: they are slack."""
+        """Count a record out. Return the blocks that no record touches now: they became slack."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -178,7 +185,7 @@ class Segment:
         return self._blocks.find(_SLACK, *blocks) >= 0
 
     def give_back(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the slack within a range to holes. Return the runs that must be punched."""
+        """Turn the slack in a range of blocks into holes. Return the runs of blocks that must be punched."""
         runs: list[BlockRange] = []
         position, stop = blocks
         while (first := self._blocks.find(_SLACK, position, stop)) >= 0:
@@ -190,16 +197,20 @@ class Segment:
         return runs
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks of one record alone."""
+        """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks that belong to one record
+        alone.
+        """
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._sent[first:last] = b"\x01" * (last - first)
 
     def was_sent(self, offset: int, length: int) -> bool:
-        """Return whether any block of these bytes was sent by sendfile since it was last a hole."""
+        """Return whether any block of these bytes was sent by sendfile since the block was last a hole."""
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the sent slack of a range, which may not be overwritten, to holes, like ``give_back``."""
+        """Turn the slack in a range that was sent by sendfile into holes. It must not be overwritten. Return
+        the runs of blocks that must be punched.
+        """
         runs: list[BlockRange] = []
         position, stop = blocks
         while (first := self._sent.find(1, position, stop)) >= 0:
@@ -210,7 +221,7 @@ class Segment:
         return runs
 
     def holes(self) -> list[BlockRange]:
-        """Return the runs of blocks that count as holes, even if the file system still holds bytes there."""
+        """Return the runs of blocks that count as holes, even if the file system still holds their bytes."""
         edges = np.flatnonzero(
             np.diff(np.frombuffer(self._blocks, np.uint8) == _HOLE, prepend=False, append=False)
         )
@@ -219,17 +230,19 @@ class Segment:
     # ------------------------------------------------------------------ bytes
 
     def body(self, start: int, length: int) -> NDArray[np.uint8]:
-        """Return ``length`` mapped bytes from ``start``: u8[length], read-only; they keep the mapping."""
+        """Return ``length`` mapped bytes from ``start``: u8[length], read-only. They keep the
+        mapping alive.
+        """
         return self._bytes[start : start + length]
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
-        """Write the body, then the header. Raises OSError; the header is then not written."""
+        """Write the body, then the header. Raises OSError; then no header was written."""
         self._prepare()
         self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:
-        """Zero a header. Raises OSError; the erasure is then repeated before any other change."""
+        """Zero a record's header. Raises OSError; the erasure is then repeated before any other change."""
         self._unerased.append(offset)
         self._prepare()
 
@@ -240,7 +253,7 @@ class Segment:
 
     @property
     def unflushed(self) -> bool:
-        """True if an erasure may not be on the medium yet."""
+        """True if some erasure may not be on the medium yet."""
         return self._flushed != self._erased
 
     def retry(self) -> None:
@@ -249,9 +262,9 @@ class Segment:
             self._prepare()
 
     def flush(self) -> None:
-        """Flush every erasure so far to the medium. Raises OSError: some of them may be lost then."""
+        """Flush every erasure so far to the medium. Raises OSError; then some of them may be lost."""
         if self.unflushed and self.descriptor >= 0:
-            # Another thread may erase meanwhile; the next flush covers that.
+            # Another thread may add an erasure during the flush; the next flush covers it.
             erased = self._erased
             self._calls.flush(self.descriptor)
             self._flushed = erased
@@ -261,7 +274,7 @@ class Segment:
         return self._calls.pread(self.descriptor, length, offset)
 
     def read_record(self, offset: int, length: int) -> bytes:
-        """Return bytes like ``read``. Raises TierError."""
+        """Return bytes as ``read`` does, but raise TierError instead of OSError."""
         try:
             return self.read(offset, length)
         except OSError as error:
@@ -280,7 +293,7 @@ class Segment:
     def read_whole(
         self, offset: int, most_bytes: int, *, store_id: int, address: int, verify: bool
     ) -> RecordHeader:
-        """Read all of a record and return its header; with ``verify`` check the hash of the body too."""
+        """Read a complete record and return its header. ``verify``: check the hash of the body too."""
         raw = self.read_record(offset, most_bytes)
         header, layout = unpack_header(raw, store_id=store_id, address=address)
         body = memoryview(raw)[layout.body_start : layout.body_start + layout.body_bytes]
@@ -312,7 +325,7 @@ class Segment:
         return start, os.lseek(self.descriptor, start, os.SEEK_HOLE)
 
     def close(self) -> None:
-        """Close the file. The mapping goes with the last view of it (an explicit close would raise)."""
+        """Close the file. The mapping ends with its last view (closing it explicitly would raise)."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -323,13 +336,13 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        # In this order: the next segment of this number would take a catalogue that was left for its own.
+        # The catalogue goes first: left alone, the next segment of this number would take it for its own.
         self.catalogue_path.unlink(missing_ok=True)
         self.path.unlink()
         self.close()
 
     def _prepare(self) -> None:
-        """Empty the catalogue and repeat failed erasures, before any change."""
+        """Prepare a change: empty the catalogue and repeat failed erasures."""
         if self.catalogued:
             self._outdate()
         while self._unerased:
@@ -338,7 +351,7 @@ class Segment:
             self._erased += 1
 
     def _outdate(self) -> None:
-        # A deleted catalogue needs no emptying.
+        # A missing catalogue need not be emptied.
         with contextlib.suppress(FileNotFoundError):
             catalogue.empty(self.catalogue_path)
         self.catalogued = False
@@ -346,7 +359,7 @@ class Segment:
     def _write_all(self, data: Body, offset: int) -> None:
         written = self._calls.pwrite(self.descriptor, data, offset)
         if written < len(data):
-            # A short write means that the medium is filling up: the next call raises the error.
+            # A short write means that the medium is filling up. The next call then raises the error.
             view = memoryview(data)
             while written < len(data):
                 written += self._calls.pwrite(self.descriptor, view[written:], offset + written)

@@ -1,9 +1,11 @@
-"""Space of a store: where the next record goes, and how many blocks may be taken. Counts only, no I/O.
+"""Space of a store: where the next record goes, and how many blocks may be taken. It only counts, without
+I/O.
 
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
-that hold bytes but no record. They are kept for the next record, because returning and taking back 100 KB
-costs 36 us of CPU where overwriting it costs 7 (bench suite "tiers"). They are returned as soon as they stand
-in the way, or exceed ``slack_bytes``. Blocks to be punched are returned to the caller, in order.
+that hold bytes but no record. They are kept for the next record, because returning 100 KB of blocks and
+taking them again costs 36 us of CPU, and overwriting them costs 7 (bench suite "tiers"). Slack is returned as
+soon as it stands in the way, or exceeds ``slack_bytes``. Methods return the blocks that their caller must
+punch, in order.
 """
 
 from collections import deque
@@ -16,18 +18,18 @@ from shadeproxy.tiers.location import address_of, number_of, unit_of
 from shadeproxy.tiers.record import LEAST_UNITS
 from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, BlockRange, Counts, Segment
 
-# Extents that one block of an ext4 extent tree describes; the tree's blocks count against the disk too.
+# Extents that one block of an ext4 extent tree describes. The blocks of the tree count against the disk too.
 _EXTENTS_PER_BLOCK = 340
 _INLINE_EXTENTS = 4
 _SLACK_RANGES = 4096
 
 
 Punch = tuple[Segment, BlockRange]
-"""Blocks that the caller must return to the file system."""
+"""Blocks of a segment that the caller must return to the file system."""
 
 
 class Space:
-    """Segments, their free extents and the count of blocks; for one thread."""
+    """The segments of a store, their free extents and the count of blocks. For one thread."""
 
     def __init__(self, capacity_bytes: int, *, slack_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
@@ -43,7 +45,7 @@ class Space:
 
     @property
     def claimed_bytes(self) -> int:
-        """Bytes that count against the limit: records, overhead, and pending segments."""
+        """Bytes that count against the limit: those of records, of overhead, and of pending segments."""
         return self.used_bytes + self.pending_bytes
 
     @property
@@ -51,13 +53,15 @@ class Space:
         return self.limit_bytes - self.claimed_bytes
 
     def overhead_bytes(self, segment: Segment) -> int:
-        """Return the file system's own blocks for a segment file in as many pieces as possible, in bytes."""
+        """Return the bytes of the file system's own blocks for a segment file in as many pieces
+        as possible.
+        """
         blocks = min(segment.size_bytes, self._capacity_bytes) // BLOCK_BYTES
         extents = blocks // 2 + 1
         return 0 if extents <= _INLINE_EXTENTS else -(-extents // _EXTENTS_PER_BLOCK) * BLOCK_BYTES
 
     def can_add(self, segment: Segment, units: int) -> bool:
-        """Return whether the limit leaves room for one more segment with a record of ``units`` in it."""
+        """Return whether the limit leaves room for one more segment with a record of ``units``."""
         blocks = -(-units // UNITS_PER_BLOCK)
         added_bytes = self.overhead_bytes(segment) + blocks * BLOCK_BYTES
         return added_bytes <= self._room_bytes
@@ -73,11 +77,15 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def pending_bytes_of(self, segment: Segment) -> int:
-        """Return the bytes that a pending segment counts as, never less than if taken in. Raises OSError."""
+        """Return the bytes that a pending segment counts as: never fewer than it takes once it is taken in.
+        Raises OSError.
+        """
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
-        """Return how many of a segment's records, in order, fit the limit beside the segments taken in."""
+        """Return how many of a segment's records, in order, fit into the limit beside the segments already
+        taken in.
+        """
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
@@ -85,17 +93,17 @@ class Space:
         return int(np.searchsorted(np.cumsum(blocks), room, side="right"))
 
     def restore_segment(self, segment: Segment) -> None:
-        """Add a recovered segment. Its free room is used only after ``restore_free`` names it."""
+        """Add a recovered segment. Its free room is used only after ``restore_free`` lists it."""
         self._count_in(segment)
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
-        """Free the room between the records of a segment that ``restore_segment`` added."""
+        """Add the gaps between the records of a segment that ``restore_segment`` added to the free room."""
         for gap in gaps:
             self._free.add(gap.start, gap.length)
 
     def remove_segment(self, segment: Segment) -> list[Punch]:
-        """Forget a segment without records. Return the blocks to punch so that it holds nothing."""
+        """Forget a segment without records. Return its blocks that must be punched."""
         self._free.take(address_of(segment.number, 0), segment.units)
         self.slack_bytes -= segment.slack_blocks * BLOCK_BYTES
         runs = segment.give_back((0, -(-segment.size_bytes // BLOCK_BYTES)))
@@ -105,15 +113,16 @@ class Space:
         return [(segment, run) for run in runs]
 
     def fits_somewhere(self, units: int) -> bool:
-        """Return whether any free extent is long enough; the capacity is not considered."""
+        """Return whether any free extent is long enough, whatever the capacity is."""
         return next(self._free.candidates(units), None) is not None
 
     def place(self, units: int, *, to_block_end: bool = False) -> tuple[int, int] | None:
-        """Take room for a record. Return its address and length (which may be a little longer), or None.
+        """Take room for a record. Return its address and its length (which may be a little longer), or None
+        if there is no room.
 
-        ``to_block_end``: add the rest of its last block, unless a neighbour has that.
+        ``to_block_end``: add the rest of the last block, unless the next record uses it.
         """
-        # Blocks that no neighbour can share decide most refusals without a search.
+        # These blocks no neighbour can share. Their number alone decides most refusals, without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
@@ -138,20 +147,21 @@ class Space:
         return None
 
     def shorten(self, address: int, units: int, kept: int) -> int:
-        """Free the end of a record's room, none of which was sent, unless it is too short for any record.
+        """Free the end of a record's room, unless that end is too short for any record. Return how many units
+        the record keeps.
 
-        ``kept``: units to keep, at the least. Return how many it keeps.
+        ``kept``: units to keep, at the least. No byte of the freed end may have been sent by sendfile.
         """
         kept = max(kept, LEAST_UNITS)
         if units - kept < LEAST_UNITS:
             return units
         self._free.add(address + kept, units - kept)
         segment, unit = self.segments[number_of(address)], unit_of(address)
-        # The block in which the shorter record ends stays counted for it.
+        # The block in which the shorter record ends still counts for it.
         own_stop = -(-(unit + kept) // UNITS_PER_BLOCK) * UNITS_PER_BLOCK
         if own_stop < unit + units:
             blocks = segment.vacate(own_stop, unit + units - own_stop)
-            segment.records += 1  # it is still there
+            segment.records += 1  # The shorter record is still there.
             freed_bytes = (blocks[1] - blocks[0]) * BLOCK_BYTES
             self.used_bytes -= freed_bytes
             self.slack_bytes += freed_bytes
@@ -159,7 +169,7 @@ class Space:
         return kept
 
     def free(self, address: int, units: int) -> tuple[Segment, list[Punch]]:
-        """Free the room of a record. Return its segment, and the blocks that must be punched in any case."""
+        """Free the room of a record. Return its segment, and the blocks that must be punched at once."""
         segment = self.segments[number_of(address)]
         blocks = segment.vacate(unit_of(address), units)
         self._free.add(address, units)
@@ -176,7 +186,7 @@ class Space:
         return segment, punches
 
     def trim(self) -> list[Punch]:
-        """Turn slack to holes until the laws hold. Return the blocks to punch, oldest first."""
+        """Turn slack into holes until the laws hold. Return the blocks to punch, oldest first."""
         punches: list[Punch] = []
         if not self._slack:
             return punches

@@ -1,4 +1,4 @@
-"""The port to a tier: ``Tier``; base.py says who guarantees what, and tests/tiers holds it."""
+"""``Tier``: the port to a tier. base.py says what tier and caller guarantee, and tests/tiers checks it."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -16,10 +16,10 @@ class Tier(Protocol):
     name: str
     capacity_bytes: int
     erasures: Erasures
-    """The erasures so far, and which of them are on the medium."""
+    """The erasures of this session, and which of them are on the medium."""
 
     most_segments: int
-    """Upper bound on the tier's files; each has two descriptors."""
+    """Upper bound on the tier's segment files. Each has two descriptors."""
 
     @property
     def dropped(self) -> Dropped:
@@ -28,81 +28,90 @@ class Tier(Protocol):
 
     @property
     def pending_segments(self) -> int:
-        """Number of pending segments: left by an earlier process and not taken in yet."""
+        """Number of segments of an earlier process that are not taken in yet."""
         ...
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes that the tier may hold now: its capacity, or less while the medium is too full for that."""
+        """Bytes that the tier may hold now: its capacity, or less while the medium is too full."""
         ...
 
     @property
     def disabled_reason(self) -> str | None:
-        """Reason for which the tier takes no more pages (the medium keeps failing), or None. Reads go on."""
+        """Reason for which the tier takes no more pages (its medium keeps failing), or None. Reads go on."""
         ...
 
     def is_detached(self) -> bool:
-        """Return whether the directory was deleted or replaced since ``open`` (blocking, tiny). The pages
-        stay readable while the tier is open, and are lost after that.
+        """Return whether the directory was deleted or replaced since ``open`` (a short blocking call). The
+        pages stay readable while the tier is open, and are lost after that.
         """
         ...
 
     @property
     def used_bytes(self) -> int:
-        """Bytes allocated now in whole file-system blocks, reservations included; <= capacity_bytes."""
+        """Bytes allocated now, in whole file-system blocks and with reservations. Never more than
+        capacity_bytes.
+        """
         ...
 
     def open(self) -> None:
         """Lock the directory and register its segments without reading a record (blocking; call off the
         loop).
 
-        The tier can be used from then on. The pending segments count against the capacity, and come in
-        through ``arrivals`` and ``take_in`` one by one. A directory of another format version is moved aside.
+        The tier can be used from then on. The pending segments count against the capacity until ``arrivals``
+        and ``take_in`` have taken them in one by one. A directory of another format version is renamed.
         Raises ConfigError when the directory is locked by a live process, unwritable, or cannot hold a
         segment.
         """
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover and yield each pending segment (blocking; run it on one thread beside the owner's)."""
+        """Recover and yield each pending segment (blocking; run it on one thread beside the
+        owner's thread).
+        """
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
         """Take in a recovered segment (owner's thread), in steps of about 2 ms; iterate to the end.
 
-        Yields the records, which the caller owns from then on. Their fields are hints: the caller compares
-        them with the header that ``load`` proves before it serves a byte of the page.
+        Yields the records, which the caller owns from then on. Their fields are hints: before the caller
+        serves a byte of the page, it compares them with the header that ``load`` proves.
         """
         ...
 
     def disown(self, object_hash: int) -> bool:
-        """Ignore earlier records of that object after a restart, and its records in pending segments at once.
-        Return True if a part of this was given to ``submit``.
+        """Ignore the records of an object: those in pending segments at once, and all earlier ones after a
+        restart. Return True if some of this was given to ``submit``.
         """
         ...
 
     def halt(self) -> None:
-        """Make ``arrivals`` end soon, before ``close``."""
+        """Make ``arrivals`` end before its next read, so that ``close`` can follow."""
         ...
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
-        """Return the size of the record that ``write`` would make."""
+        """Return the size in bytes of the record that ``write`` would make."""
         ...
 
     def reserve(self, record_bytes: int) -> Location:
-        """Reserve room for a record. Raises TierFull (free something first), TierError (tier is off)."""
+        """Reserve room for a record. Raises TierFull (release something first), TierError (the
+        tier is off).
+        """
         ...
 
     def take_over(self, location: Location, record_bytes: int) -> Location | None:
-        """Erase a record and reserve its room for one that is no longer: ``release`` and ``reserve`` in one.
+        """Erase a record and reserve its room for a record that is not longer: ``release`` and ``reserve`` in
+        one.
 
-        Return None, and change nothing, where the room is too short, the tier is off, or someone may still
-        read the old bytes: a view, or a socket that sendfile gave them to.
+        Return None, and change nothing, if the room is too short, if the tier is off, or if the old bytes may
+        still be read: through a view, or by a socket to which sendfile gave them.
         """
         ...
 
     def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
-        """Write the body, then the header (I/O). Raises TierError; the caller then releases the location."""
+        """Write the body, then the header (I/O). Raises TierError; the caller must then release
+        the location.
+        """
         ...
 
     def header(self, location: Location) -> RecordHeader:
@@ -113,26 +122,27 @@ class Tier(Protocol):
         """Return a read-only view of the body. It stays valid while the view or any slice of it is alive.
 
         If the location is released while views are alive, its bytes stay until the last view is gone. The
-        body is mapped, not read: on a medium that can fault, call ``is_hot`` or ``read`` first.
+        body is mapped, not read: on a disk, whose pages may fault, call ``is_hot`` or ``load`` first.
         """
         ...
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the mapped bytes around the body, and the body's start and end in them. They are not pinned:
-        copy or pin a slice before anything else runs, and before the location is released. Raises and faults
-        like ``pin``.
+        """Return the mapped bytes around the body, and the body's start and end in them.
+
+        The bytes are not pinned: copy or pin a slice before any other code runs, and before the location is
+        released. Raises and faults like ``pin``.
         """
         ...
 
     def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """Pin the body that ``window`` found at ``[start, stop)``, like ``pin``, without reading its header
-        again. The location must not be released yet. Raises TierError when there is no such location.
+        """Pin the body that ``window`` found at ``[start, stop)``, as ``pin`` does, without reading its
+        header again. The location must not be released yet. Raises TierError when there is no such location.
         """
         ...
 
     def sendable_blocks(self, location: Location) -> SendableBlocks | None:
         """Return the part of the file (same offsets as ``window``) that sendfile may send. Return None when
-        this medium does not allow it, or when overwriting a page would change bytes that a socket still
+        the medium does not allow sendfile, or when overwriting a page would change bytes that a socket still
         holds.
         """
         ...
@@ -142,18 +152,19 @@ class Tier(Protocol):
         ...
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Read the record into the page cache and prove its header (I/O); with ``verify`` check the hash of
-        the body too. No pin is needed: a location that is released meanwhile raises TierError, like a damaged
-        record.
+        """Read the record into the page cache and prove its header (I/O). ``verify``: check the hash of the
+        body too.
+
+        No pin is needed: a location that is released meanwhile raises TierError, like a damaged record.
         """
         ...
 
     def locate(self, location: Location) -> Place:
-        """Return the position where another process of the host finds the record. Faults like ``pin``."""
+        """Return where another process of the host finds the record. May wait for the device like ``pin``."""
         ...
 
     def erase(self, location: Location) -> None:
-        """Zero the header, so that neither a reader nor recovery finds the record again (I/O, tiny)."""
+        """Zero the header (a short I/O), so that neither a reader nor recovery finds the record again."""
         ...
 
     def release(self, location: Location) -> None:
@@ -166,7 +177,7 @@ class Tier(Protocol):
         ...
 
     def close(self, pages: Contents | None = None) -> None:
-        """Flush the data that a warm restart needs and unlock; views that are still alive stay readable.
+        """Flush the data that a warm restart needs, and unlock. Views that are still alive stay readable.
 
         ``pages``: every page that the caller has in this tier. The next start takes them in without reading
         them.

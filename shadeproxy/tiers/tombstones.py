@@ -1,14 +1,14 @@
 """Tombstones: objects whose records in a tier must be ignored, in a file that survives a broken medium.
 
 An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
-page cache was written. So a write to an object is acknowledged only after its name is in this file, and the
-name goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out
-of reach of a failing disk; elsewhere each name is synced.
+page cache was written. So a write to an object is acknowledged only after its name is in this file. The name
+goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out of
+reach of a failing disk; elsewhere each name is synced.
 
-Laws: ``add`` and ``doubt_all`` return when the mark is safe, or raise. Names are added to one half of the
-file while those of the other half wait for their erasures (``turn``, ``forget``). If a half is full or a name
-cannot be written, the whole tier is put in doubt instead, by one word in the head, which needs no room.
-Hashes detect every damage to the file.
+Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: names
+are added to one while those of the other wait for their erasures (``turn``, ``forget``). If a half is full or
+a name cannot be written, the whole tier is put in doubt instead, by one word in the file's head, which needs
+no room. Hashes detect every damage to the file.
 """
 
 import os
@@ -24,34 +24,34 @@ from shadeproxy.tiers.medium import is_tmpfs
 
 SUFFIX = ".tombstones"
 FRESH_SUFFIX = ".new"
-"""Suffix of the file while it is made."""
+"""Suffix of the file's name until the file is complete."""
 _MAGIC = b"ShTs\x01\x00\x00\x00"
-_HEAD = struct.Struct("<8sQQQQ")  # magic; session, coming session, epoch of the doubt; hash
+_HEAD = struct.Struct("<8sQQQQ")  # The fields: magic; session, coming session, epoch of the doubt; hash.
 _HASHED = struct.Struct("<8sQQQ")
-_SLOT = struct.Struct("<QQ")  # hash of the object; hash of that hash and the place
+_SLOT = struct.Struct("<QQ")  # The fields: hash of the object; hash over that hash and its position.
 _BLOCK_BYTES = 4096
 _SLOTS = 32 * 1024
 """Slots of each half. Their first blocks are allocated with the file, so that a full tmpfs has room."""
 
 
 class Tombstones:
-    """The tombstone file at ``path``. ``session``: the session it belongs to. ``epoch``: 0, or a number that
-    stands for the last time that every record was put in doubt.
+    """The tombstone file at ``path``. ``session``: the session it belongs to. ``epoch``: a number that
+    changes whenever every record is put in doubt; 0 before the first time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.session = self.coming = self.epoch = 0
         self.found: set[int] = set()
-        """Names of an earlier process; they stay until ``forget`` after the first ``turn``."""
+        """Objects that an earlier process named. They stay until ``forget`` follows the first ``turn``."""
         self.on_tmpfs = False
         self._descriptor = -1
         self._half = 0
         self._names: tuple[set[int], set[int]] = (set(), set())
         self._places = [0, 0]
-        self._forgotten = [0, 0]  # how often each half was forgotten
+        self._forgotten = [0, 0]  # How often each half was forgotten.
         self.doubted = False
-        """True if every record was put in doubt in this session; further names are then not needed."""
+        """True if every record was put in doubt in this session. No further names are needed then."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Tombstones:
 
     @property
     def doubt_ends(self) -> bool:
-        """True if doubted records may be trusted once they were checked."""
+        """True if the doubt can end by checking every record with the origin."""
         return self.epoch % 2 == 0
 
     @property
@@ -69,13 +69,15 @@ class Tombstones:
 
     @property
     def at_rest(self) -> bool:
-        """True if there is nothing to remember."""
+        """True if the file holds neither a name nor a doubt."""
         return not len(self) and not self.epoch
 
     # ------------------------------------------------------------------ life
 
     def read(self) -> bool:
-        """Read the file; return False if there is none. Raises OSError, and TierError for a damaged file."""
+        """Read the file; return False if there is no file. Raises OSError, and TierError for a
+        damaged file.
+        """
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
@@ -96,7 +98,7 @@ class Tombstones:
             self.found.add(found)
 
     def open(self) -> None:
-        """Replace the file by a fresh one with the names that were found. Raises OSError."""
+        """Replace the file by a new one with the names that ``read`` found. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = self.path.with_suffix(FRESH_SUFFIX)
         fresh.unlink(missing_ok=True)
@@ -118,19 +120,21 @@ class Tombstones:
             raise
 
     def elsewhere(self, path: Path) -> "Tombstones":
-        """Close this file and return its names, not opened yet, for a file at ``path``."""
+        """Close this file. Return tombstones with the same names for a file at ``path``, which is not open
+        yet.
+        """
         self.close()
         other = Tombstones(path)
         other.session, other.epoch, other.found = self.session, self.epoch, self.found
         return other
 
     def begin(self, session: int) -> None:
-        """Record that the mark of ``session`` is about to be written. Raises OSError."""
+        """Record that the session mark of ``session`` is about to be written. Raises OSError."""
         self.coming = session
         self._write_head()
 
     def begun(self) -> None:
-        """Record that the mark of the coming session is on the medium. Raises OSError."""
+        """Record that the session mark of the coming session is on the medium. Raises OSError."""
         self.session, self.coming = self.coming, 0
         self._write_head()
 
@@ -142,7 +146,7 @@ class Tombstones:
     # ------------------------------------------------------------------ names
 
     def add(self, object_hash: int) -> None:
-        """Remember an object. Raises OSError: the caller must then not acknowledge the write."""
+        """Add an object. Raises OSError; the caller must then not acknowledge the write."""
         with self._lock:
             half = self._half
             names, place = self._names[half], self._places[half]
@@ -165,13 +169,15 @@ class Tombstones:
     def doubt_all(self, *, ends: bool = False) -> None:
         """Put every record in doubt: it must be checked with the origin before it is used. Raises OSError.
 
-        ``ends``: reads show what is really on the medium, so the doubt can end by checking every record.
+        ``ends``: the doubt can end by checking every record, because reads show what is really on the medium.
         """
         with self._lock:
             self._doubt(ends=ends)
 
     def trust_all(self) -> None:
-        """End the doubt: every record was checked, and every erasure is on the medium. Raises OSError."""
+        """End the doubt, after every record was checked and every erasure is on the medium.
+        Raises OSError.
+        """
         with self._lock:
             before, self.epoch = self.epoch, 0
             try:
@@ -181,7 +187,7 @@ class Tombstones:
                 raise
 
     def _doubt(self, *, ends: bool = False) -> None:
-        # A new number each time invalidates everything that was written under the old one.
+        # Each time a new number: it invalidates everything that was written under the old one.
         before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()
@@ -192,7 +198,7 @@ class Tombstones:
 
     def turn(self) -> int:
         """Switch new names to the other half, if that is empty. Return a token of the half that waits now:
-        pass it to ``forget`` when everything dropped so far is erased. It expires with that ``forget``.
+        pass it to ``forget`` when every record dropped so far is erased. It expires with that ``forget``.
         """
         with self._lock:
             if not self._places[1 - self._half]:
@@ -200,11 +206,13 @@ class Tombstones:
             return self._forgotten[1 - self._half] * 2 + 1 - self._half
 
     def forget(self, turned: int) -> None:
-        """Clear the half that ``turned`` names, whose records are all erased for good. Raises OSError."""
+        """Clear the half that ``turned`` names. The records of all its objects must be erased for good.
+        Raises OSError.
+        """
         times, half = divmod(turned, 2)
         with self._lock:
             if times != self._forgotten[half]:
-                return  # forgotten since; its names are newer
+                return  # The half was forgotten since; its names are newer.
             if self._places[half]:
                 os.pwrite(self._descriptor, bytes(self._places[half] * _SLOT.size), _start(half))
                 self._keep()

@@ -132,7 +132,7 @@ async def test_a_damaged_file_is_moved_aside_with_one_line(process, tmp_path):
     with capture_logs() as logs:
         await asyncio.to_thread(second.file.restore)
     (said,) = logs
-    assert said["event"] == "read histories left out, learning anew"
+    assert said["event"] == "read histories left out, learning starts over"
     assert said["error"] == f"{tmp_path / NAME} is damaged, or cut off"
     assert said["kept"] == str(tmp_path / DAMAGED)
     assert (second.placement.tick, second.known()) == (0.0, 0)

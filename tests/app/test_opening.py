@@ -1,11 +1,18 @@
-"""At a job's new epoch its data set is listed, once."""
+"""Opening a proxy: stored pins are applied; at a job's new epoch its data set is listed, once."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from shadeproxy.app.opening import check_data_set
+from shadeproxy.app.opening import PartOpener, check_data_set
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.placement.pins import Pins
+from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
@@ -90,3 +97,12 @@ def test_nothing_is_listed_for_who_names_no_epoch_or_no_data_set_or_while_nothin
     engine.cache.residents = []
     hints.jobs.touch("trained", NOW_S, 3)
     assert engine.checked == []
+
+
+async def test_stored_pins_are_applied_to_the_cached_pages_at_a_start():
+    cache = Mock(renew_pins=AsyncMock())
+    async with AsyncExitStack() as stack:
+        opener = PartOpener(Settings(), stack, clock=ManualClock(), stats=Mock())
+        opener.pins(Mock(pins=Pins(Rules(()))), cache)
+        await asyncio.sleep(0)
+    cache.renew_pins.assert_awaited_once_with()

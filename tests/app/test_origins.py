@@ -29,3 +29,18 @@ async def test_a_read_waits_for_nothing_by_default(tmp_path):
 async def test_delay_and_bandwidth_are_those_of_the_settings(tmp_path):
     took_s = await seconds_of_a_read(tmp_path, "origin.delay=3 s", "origin.bandwidth=100 B")
     assert took_s == pytest.approx(13, abs=0.02)
+
+
+@pytest.mark.parametrize("slower", ["origin.delay=3 s", "origin.bandwidth=100 B"])
+async def test_no_read_goes_past_a_delay_or_a_bandwidth(slower):
+    """Reads by callbacks use the connections below the wrappers."""
+    at_once, held_up = (
+        build_origin(Settings.load(None, ['origin.endpoint="http://127.0.0.1:9"', *more]))
+        for more in ([], [slower])
+    )
+    try:
+        assert at_once.gets is not None
+        assert held_up.gets is None
+    finally:
+        await at_once.origin.aclose()
+        await held_up.origin.aclose()

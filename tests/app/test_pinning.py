@@ -1,12 +1,13 @@
 """Pins of calls: kept over a restart, taken back by name, and refused with what to change."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
@@ -27,14 +28,14 @@ async def opened(tmp_path):
             await asyncio.to_thread(store.close)
         stores.clear()
 
-    async def opened(rules=()):
+    async def opened(rules=(), renew=None):
         await close()
         store = StateStore(tmp_path, clock=ManualClock())
         await asyncio.to_thread(store.open)
         stores.append(store)
-        pins = DurablePins(Pins(Rules(rules)), store, ManualClock(100.0))
-        await asyncio.to_thread(pins.restore)
-        return pins
+        pins = Pins(Rules(rules))
+        await asyncio.to_thread(restore_pins, pins, store)
+        return DurablePins(pins, store, ManualClock(100.0), renew or AsyncMock())
 
     yield opened
     await close()
@@ -157,13 +158,14 @@ async def test_what_cannot_be_saved_is_an_error_and_holds_until_the_end(opened):
 
 
 async def test_what_is_cached_learns_of_it_in_the_background_and_ends(opened):
-    pins, begun = await opened(), []
+    begun = []
 
     async def renew():
         begun.append(True)
         await asyncio.Event().wait()
 
-    pins.follow(renew)
+    pins = await opened(renew=renew)
+    pins.start()
     pins.rules_changed()
     while len(begun) < 2:
         await asyncio.sleep(0)
@@ -172,13 +174,12 @@ async def test_what_is_cached_learns_of_it_in_the_background_and_ends(opened):
 
 
 async def test_a_failure_of_it_is_logged(opened):
-    pins = await opened()
-
     async def renew():
         raise RuntimeError("a bug")
 
+    pins = await opened(renew=renew)
     with capture_logs() as logs:
-        pins.follow(renew)
+        pins.start()
         while not logs:
             await asyncio.sleep(0)
     assert logs[0]["event"] == "pins were not carried over to what is cached"

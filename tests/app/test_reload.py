@@ -39,7 +39,7 @@ def status(settings: Settings) -> SettingsStatus:
 @pytest.fixture
 def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
     """The reloader of a serving proxy, with stand-ins for the parts that a reload changes."""
-    monkeypatch.setattr(reload_module, "configure_logging", lambda **_how: None)
+    monkeypatch.setattr(reload_module, "configure_log", lambda *_args, **_how: None)
     targets = ReloadTargets(
         authenticator=Mock(),
         rules=Mock(),

@@ -5,12 +5,39 @@ import os
 import ssl
 
 import pytest
+import structlog
 
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.clock import ManualClock, SystemClock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.origin.s3transport import tls_context
 from tests.support.certificate import write_certificate
+
+CHANGED = {"event": "certificate changed", "log_level": "info"}
+
+
+async def test_a_new_certificate_is_logged_when_every_process_has_it(tmp_path):
+    old = await asyncio.to_thread(write_certificate, tmp_path)
+    tls = await asyncio.to_thread(ServerTls, str(old.cert), str(old.key))
+    clock, adopted = ManualClock(), asyncio.Queue()
+    may_go_on = asyncio.Event()
+
+    async def adopt(certificate):
+        adopted.put_nowait(certificate)
+        await may_go_on.wait()
+
+    with structlog.testing.capture_logs() as lines:
+        watching = asyncio.create_task(tls.watch(clock, adopt))
+        new = await asyncio.to_thread(write_certificate, tmp_path)
+        touch_later(new.cert)
+        assert (await adopted.get()).chain == await asyncio.to_thread(new.cert.read_bytes)
+        # While only one of the files was new, another event may have been logged.
+        assert "certificate changed" not in [line["event"] for line in lines]
+        may_go_on.set()
+        async with asyncio.timeout(20):
+            while lines[-1:] != [CHANGED | {"cert": str(new.cert)}]:
+                await asyncio.sleep(0.01)
+    watching.cancel()
 
 
 def touch_later(path):

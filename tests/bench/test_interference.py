@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.simulate.hints import hints_of, parse_announce, read_facts
-from shadeproxy.simulate.trace import NOBODY
+from shadeproxy.simulate.trace import NO_JOB
 from shadeproxy_bench import interference
 from shadeproxy_bench.interference import EPOCHS, HOT, SAMPLES
 
@@ -22,7 +22,7 @@ def share_announced(trace):
 def test_both_read_in_turns_whatever_is_said(said):
     trace = interference.beside(said)
     assert np.array_equal(trace.ids, interference.beside("nothing").ids)
-    assert trace.job_of_reads().tolist() == [NOBODY, 1] * (SAMPLES * EPOCHS)
+    assert trace.job_of_reads().tolist() == [NO_JOB, 1] * (SAMPLES * EPOCHS)
     mine = trace.ids[1::2].reshape(EPOCHS, SAMPLES)
     assert all(np.array_equal(np.sort(epoch), np.arange(HOT, HOT + SAMPLES)) for epoch in mine)
     assert trace.ids[::2].max() < HOT
@@ -64,7 +64,7 @@ def test_a_killed_job_has_announced_more_than_it_reads(epochs):
     jobs = trace.job_of_reads()
     read = int((jobs == 1).sum())
     assert read == 3.5 * SAMPLES
-    assert (jobs[read:] == NOBODY).all()
+    assert (jobs[read:] == NO_JOB).all()
     assert trace.hints[0].known_after(np.array([read])) > read + SAMPLES
     if epochs:
         assert sorted(trace.ids[read : read + 800].tolist()) == list(range(800))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.simulate.bound import clairvoyant_hits
-from shadeproxy.simulate.trace import NOBODY
+from shadeproxy.simulate.trace import NO_JOB
 from shadeproxy_bench import traffic
 
 TRACES = {
@@ -27,7 +27,7 @@ def test_a_seed_gives_one_trace_of_stock_clients_alone(name):
     first, again, other = (TRACES[name](seed) for seed in (1, 1, 2))
     assert np.array_equal(first.ids, again.ids)
     assert not np.array_equal(first.ids, other.ids)
-    assert set(first.job_of_reads().tolist()) == {NOBODY}
+    assert set(first.job_of_reads().tolist()) == {NO_JOB}
     assert first.ids.max() < first.objects
     if first.sizes is not None:
         assert np.array_equal(first.sizes, again.sizes)

@@ -32,6 +32,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
         "lane",
         "secrets",
         "bucket names",
+        "s3.workers",
         "memory",
         "read histories",
         "cache.ram.path",
@@ -250,6 +251,20 @@ def test_a_memory_limit_below_the_tiers(check, monkeypatch):
 
 def test_disk_switched_off_is_not_checked(check):
     assert "cache.disk" not in check.run("--set", "cache.disk.capacity=0").stdout
+
+
+@pytest.mark.parametrize(
+    ("workers", "detail"),
+    [
+        ("1", "one process serves"),
+        ("3", "3 processes serve"),
+        ("auto", "6 processes serve, chosen for 12 cores"),
+    ],
+)
+def test_it_says_how_many_processes_serve(check, monkeypatch, workers, detail):
+    for module in ("shadeproxy.config.sections", "shadeproxy.core.cores"):
+        monkeypatch.setattr(f"{module}.available_cores", lambda: 12)
+    assert f"ok      s3.workers: {detail}\n" in check.run("--set", f"s3.workers={workers}").stdout
 
 
 def test_tls_files(check, tmp_path):

@@ -1,5 +1,6 @@
 """Precedence, and what a person reads when a setting is wrong."""
 
+import pickle
 import tomllib
 from pathlib import Path
 
@@ -227,19 +228,58 @@ def test_written_settings_read_back_the_same(write):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ('tls = {cert = "a", key = "b"}', "s3.workers = 2 does not go with s3.tls"),
-        ("[telemetry]\naccess_log = true", "s3.workers = 2 does not go with telemetry.access_log = true"),
-        ('[telemetry]\nlog_level = "debug"', 's3.workers = 2 does not go with telemetry.log_level = "debug"'),
+        'tls = {cert = "a", key = "b"}',
+        "[telemetry]\naccess_log = true",
+        '[telemetry]\nlog_level = "debug"',
+        '[[auth.clients]]\naccess_key="a"\nsecret_file="/a"\nupstream={access_key="u", secret_file="/s"}',
     ],
 )
-def test_what_several_workers_cannot_do_is_refused(refused, text, expected):
-    told = refused(f"[s3]\nworkers = 2\n{text}")
-    assert expected in told
-    assert told.endswith("or write s3.workers = 1")
+def test_several_workers_go_with_everything(write, text):
+    assert Settings.load(write(f"[s3]\nworkers = 2\n{text}")).s3.processes == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "machine", "number"),
+    [
+        (1, "x86_64", 1),
+        (3, "x86_64", 1),
+        (4, "x86_64", 2),
+        (9, "x86_64", 4),
+        (96, "x86_64", 8),
+        (8, "arm64", 1),
+    ],
+)
+def test_workers_are_chosen_by_the_cores(write, monkeypatch, cores, machine, number):
+    monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: cores)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    path = write('[s3]\nworkers = "auto"')
+    settings = Settings.load(path)
+    assert (settings.s3.workers, settings.s3.processes) == ("auto", number)
+    shown = write_toml(settings.masked(), settings.note)
+    assert f'workers = "auto"  # here {number}; {path}' in shown
+    # The number is that of the start, whatever the limits are later.
+    monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: 64)
+    assert settings.model_copy(update={"rules": ()}).s3.processes == number
+    assert pickle.loads(pickle.dumps(settings)).s3.processes == number
+
+
+@pytest.mark.parametrize("value", ["0", "65", '"many"', "1.5", "true", "[2]"])
+def test_a_number_of_workers_that_is_none_is_refused(refused, value):
+    told = refused(f"[s3]\nworkers = {value}")
+    assert told.endswith('write a whole number from 1 to 64, or "auto"'), told
+
+
+def test_the_number_of_workers_comes_from_the_environment_too(monkeypatch):
+    for written, number in (("2", 2), ("auto", 1)):
+        monkeypatch.setenv("SHADEPROXY__S3__WORKERS", written)
+        monkeypatch.setattr("shadeproxy.config.sections.available_cores", lambda: 2)
+        assert Settings.load().s3.processes == number
 
 
 def test_several_workers_need_a_machine_that_keeps_the_order_of_stores(refused, monkeypatch):
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert "this machine is aarch64: only x86-64 shows stores" in refused("[s3]\nworkers = 2")
+    assert "s3.workers = 2 does not go with this machine, aarch64: only x86-64 shows stores" in refused(
+        "[s3]\nworkers = 2"
+    )

@@ -14,13 +14,15 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Messa
 
 
 class FakeOrigin:
-    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``skew_s``: seconds
-    that its clock is ahead. ``asked``: method, path and fields of every request.
+    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``denied``: access
+    keys that may not read. ``skew_s``: seconds that its clock is ahead. ``asked``: method, path and fields of
+    every request.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.failing: tuple[int, str] | None = None
+        self.denied: set[str] = set()
         self.fail_next = 0
         self.skew_s = 0.0
         self.asked: list[tuple[str, str, dict[str, str]]] = []
@@ -38,6 +40,8 @@ class FakeOrigin:
         if failing is None and self.fail_next:
             self.fail_next -= 1
             failing = (503, "SlowDown")
+        if signer_of(fields) in self.denied:
+            failing = (403, "AccessDenied")
         status, body, extra = 200, b"<ListAllMyBucketsResult/>", {}
         if failing is not None:
             status, body = failing[0], _ERROR.format(code=failing[1]).encode()
@@ -54,6 +58,11 @@ class FakeOrigin:
         handler.end_headers()
         if handler.command != "HEAD":
             handler.wfile.write(body)
+
+
+def signer_of(fields: dict[str, str]) -> str:
+    """The access key that signed a request; "" for none."""
+    return fields.get("authorization", "").partition("Credential=")[2].partition("/")[0]
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def test_a_damaged_file_costs_what_was_learnt_and_one_line(looped):
     assert proxy.stats()["gauges"]["sampled_pages"] < OBJECTS, "only those that are cached wait in the sample"
     said = [line for line in proxy.log.read_text().splitlines() if "read histories" in line]
     assert len(said) == 1
-    assert "read histories left out, learning anew" in said[0]
+    assert "read histories left out, learning starts over" in said[0]
     assert "is damaged, or cut off" in said[0]
     assert "state moved aside" in {finding["name"] for finding in proxy.get("/v1/doctor")["findings"]}
 

@@ -15,6 +15,7 @@ import pytest
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
 from tests.support.served import log_of, wait_for
+from tests.support.workers import wait_for_workers
 
 SECRETS = {"trainer": "trainer-secret", "reader": "reader-secret"}
 
@@ -236,8 +237,8 @@ def test_a_reader_that_does_not_answer_is_replaced_before_the_reload_is_over(
 # ------------------------------------------------------------------ the origin's side
 
 
-@pytest.fixture
-def in_front(serve, fake_origin, tmp_path):
+@pytest.fixture(params=["1", "2"])
+def in_front(serve, fake_origin, tmp_path, request):
     """In front of an origin that notes who signed; one client with rights of its own there."""
     fake_origin.objects = {f"/data/{n}": b"body of " + str(n).encode() for n in range(9)}
     (tmp_path / "own").write_text("own-upstream-secret")
@@ -249,7 +250,14 @@ def in_front(serve, fake_origin, tmp_path):
         reader=f'upstream = {{ access_key = "OWN", secret_file = "{tmp_path}/own" }}',
         rest=f'[origin.credentials]\nfile = "{tmp_path}/aws"',
     )
-    one = Reloaded(serve, tmp_path / "config.toml", text, origin__endpoint=fake_origin.url)
+    one = Reloaded(
+        serve,
+        tmp_path / "config.toml",
+        text,
+        origin__endpoint=fake_origin.url,
+        s3__workers=request.param,
+    )
+    wait_for_workers(one.proxy)
     one.text = text
     return one
 
@@ -313,16 +321,9 @@ def put_level(proxy, level: str) -> tuple[int, dict]:
 
 def test_the_log_level_changes_by_a_call_and_goes_back_with_a_reload(reloaded, tmp_path):
     proxy = reloaded.proxy
-    one_process = "s3.workers=1" in proxy.arguments
-    status, answer = put_level(proxy, "debug")
-    assert status == (200 if one_process else 409)
-    if not one_process:
-        assert "s3.workers" in answer["error"]["message"]
-        assert put_level(proxy, "warning") == (200, {"level": "warning"})
-        assert proxy.get("/v1/log-level") == {"level": "warning"}
-        assert many(reloaded, "trainer") == {"ram"}
-        return
-    for _ in range(3):
+    assert put_level(proxy, "debug") == (200, {"level": "debug"})
+    assert proxy.get("/v1/log-level") == {"level": "debug"}
+    for _ in range(12):
         # Hits too, which nobody remembers now.
         before = len(log_of(proxy, "s3_request"))
         assert reloaded.get("trainer") == "ram"
@@ -334,7 +335,8 @@ def test_the_log_level_changes_by_a_call_and_goes_back_with_a_reload(reloaded, t
     assert len(log_of(proxy, "s3_request")) == seen
 
 
-def test_the_access_log_and_its_form_change_with_a_reload(serve, bucket_directory, tmp_path):
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_access_log_and_its_form_change_with_a_reload(serve, bucket_directory, tmp_path, workers):
     (bucket_directory / "data" / "k").write_bytes(b"body of k")
     one = Reloaded(
         serve,
@@ -342,14 +344,13 @@ def test_the_access_log_and_its_form_change_with_a_reload(serve, bucket_director
         "",
         origin__kind="file",
         origin__path=str(bucket_directory),
+        s3__workers=workers,
     )
-    for _ in range(3):
-        one.get("anybody")
+    wait_for(lambda: many(one, "anybody") == {"ram"} and len(one.processes) == int(workers))
     assert not log_of(one.proxy, "request")
     one.reload("[telemetry]\naccess_log = true\n")
-    for _ in range(3):
-        assert one.get("anybody") == "ram"
-    wait_for(lambda: len(log_of(one.proxy, "request")) == 3)
+    assert many(one, "anybody") == {"ram"}
+    wait_for(lambda: len(log_of(one.proxy, "request")) == 12)
 
 
 def test_a_new_control_token_counts_at_once(serve, bucket_directory, tmp_path):

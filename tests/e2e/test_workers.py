@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.support import served as support
+from tests.support.workers import wait_for_workers, worker_pids
 
 wait_for = partial(support.wait_for, limit_s=60.0)
 
@@ -36,13 +37,6 @@ def version_of(key: str, body: bytes) -> int:
     version = int(body[len(key) + 1 : len(key) + 9])
     assert body == body_of(key, version, len(body))
     return version
-
-
-def worker_pids(served) -> list[int]:
-    """Process ids of what the proxy started."""
-    pid = served.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children]
 
 
 @contextmanager
@@ -74,35 +68,13 @@ def plain(answer):
     return status, {name: value for name, value in headers.items() if name.lower() not in OWN}, body
 
 
-def listens(pid: int, port: int) -> bool:
-    """Whether a worker waits for connections."""
-    process, inodes = Path(f"/proc/{pid}"), listening(port)
-    with suppress(OSError):
-        # Until it runs a program of its own it has the descriptors of its coordinator, which listens too.
-        if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
-            return False
-        targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
-        polls = [name for name, target in targets.items() if "eventpoll" in target]
-        watched = [line for name in polls for line in (process / "fdinfo" / name).read_text().splitlines()]
-        return any(targets.get(line.split()[1]) in inodes for line in watched if line.startswith("tfd:"))
-    return False
-
-
-def listening(port: int) -> set[str]:
-    """What a descriptor of a socket that listens at ``port`` links to."""
-    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    found = (line for line in sockets if line[1].endswith(f":{port:04X}") and line[3] == "0A")
-    return {f"socket:[{line[9]}]" for line in found}
-
-
 @pytest.fixture
 def workers(serve, bucket_directory):
     def start(count: int = 2, **settings: str):
         served = serve(
             origin__kind="file", origin__path=str(bucket_directory), s3__workers=str(count), **settings
         )
-        port = int(served.s3.rpartition(":")[2])
-        wait_for(lambda: sum(listens(pid, port) for pid in worker_pids(served)) == count - 1)
+        wait_for_workers(served)
         return served
 
     return start

@@ -8,6 +8,7 @@ from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import JobContext, ObjectRef, Source, Span, Upstream
 from shadeproxy.engine import worker_reads as module
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.index import columns
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.rules import Freshness, Rule, Rules
@@ -24,7 +25,7 @@ PLAIN = ReadRequest(SMALL)
 def beside(make_bench):
     """An engine that has two objects, and a reader beside it."""
 
-    async def make(*, rules=(), warm=True, **kwargs):
+    async def make(*, rules=(), warm=True, by_verdicts=False, **kwargs):
         share = Share.create()
         bench = await make_bench(share=share, rules=rules, **kwargs)
         for ref, body in BODIES.items():
@@ -44,6 +45,7 @@ def beside(make_bench):
             clock=bench.clock,
             page_size=PAGE,
             on_flush=lambda *what: bench.flushed.append(what),
+            by_verdicts=by_verdicts,
         )
         return bench, reader
 
@@ -74,6 +76,57 @@ async def test_it_has_what_the_engine_has(beside):
 async def test_what_the_origin_decides_is_not_for_it(beside, kwargs):
     _, reader = await beside()
     assert hit(reader, **kwargs) is None
+
+
+async def read_with_verdict(bench):
+    """Read as a client that shares the proxy's upstream, twice: the second time it is a known hit."""
+    await bench.get("small")
+    assert bench.engine.usable_now(PLAIN) is not None
+
+
+async def test_where_the_origin_decides_it_answers_while_a_shown_verdict_counts(beside):
+    bench, reader = await beside(verdicts=True, by_verdicts=True)
+    assert hit(reader) is None  # of what was read nothing is shown, until the engine has answered a hit
+    await read_with_verdict(bench)
+    assert hit(reader) == BODIES[SMALL]
+    assert hit(reader, upstream=Upstream("other")) is None
+    assert hit(reader, BIG, Span(0, 1)) is None
+    handle = reader.find_handle(SMALL, 0, bench.clock.now_s())
+    assert reader.take(handle, None, bench.clock.now_s()) == BODIES[SMALL]
+    bench.clock.advance(61)
+    assert hit(reader) is None
+    assert reader.take(handle, None, bench.clock.now_s()) is None
+    await read_with_verdict(bench)
+    assert hit(reader) == BODIES[SMALL]
+
+
+async def test_what_another_upstream_read_shows_no_verdict(beside):
+    bench, reader = await beside(verdicts=True, by_verdicts=True, warm=False)
+    other = Upstream("other")
+    for _ in range(2):
+        assert (await bench.get("small", upstream=other))[0] == BODIES[SMALL]
+        await bench.settle()
+    assert bench.engine.usable_now(ReadRequest(SMALL, upstream=other)) is not None
+    assert hit(reader) is None
+
+
+async def test_a_write_or_new_rights_void_what_was_shown(beside):
+    bench, reader = await beside(verdicts=True, by_verdicts=True)
+    await read_with_verdict(bench)
+    handle = reader.find_handle(SMALL, 0, bench.clock.now_s())
+    assert hit(reader) is not None
+    async with bench.engine.writing([ObjectRef("b", "")]):
+        pass
+    assert hit(reader) is None
+    assert reader.take(handle, None, bench.clock.now_s()) is None
+    # The page is fresh again by another client's check: that is no verdict for this one.
+    await bench.engine._versions.check(SMALL, Upstream("other"))
+    assert hit(reader) is None
+    await read_with_verdict(bench)
+    assert hit(reader) is not None
+    bench.engine.forget_rights(Verdicts(1000.0))
+    reader.forget(by_verdicts=True)
+    assert hit(reader) is None
 
 
 @pytest.mark.parametrize("freshness", [Freshness.TTL, Freshness.REVALIDATE])

@@ -63,7 +63,9 @@ async def test_a_server_without_buckets_is_an_s3_server(probe):
 
 
 @pytest.mark.parametrize("status", ["403 Forbidden", "401 Unauthorized", "200 OK"])
-@pytest.mark.parametrize(("anonymous", "who"), [(False, "these credentials"), (True, "who signs nothing")])
+@pytest.mark.parametrize(
+    ("anonymous", "who"), [(False, "these credentials"), (True, "a client without credentials")]
+)
 async def test_an_s3_server_that_refuses_the_list_is_one(probe, status, anonymous, who):
     endpoint, said = await probe(answer(status, DENIED), anonymous=anonymous)
     assert said == f"S3 at {endpoint} answers; {who} may not list buckets"

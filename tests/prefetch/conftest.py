@@ -35,7 +35,9 @@ async def make_fetching(make_bench) -> AsyncIterator[MakeFetching]:
         orders = FakeOrders()
         limits = Limits(ahead_bytes, fetches, flying_bytes, whole_bytes)
         clock = ManualClock()
-        prefetcher = Prefetcher(orders, orders, page_size=page_size, clock=clock, limits=limits)
+        prefetcher = Prefetcher(
+            orders, orders, page_size=page_size, clock=clock, limits=limits, woken=orders.woken
+        )
         bench = await make_bench(
             next_uses=orders, page_size=page_size, clock=clock, observer=prefetcher, **kwargs
         )

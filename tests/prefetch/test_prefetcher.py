@@ -300,7 +300,7 @@ async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching
     await until(lambda: len(bench.cache.residents) == 50)
     for number in range(50):
         await bench.get(f"k{number}")
-    table, histories = bench.cache.residents, bench.cache.placement._histories
+    table, histories = bench.cache.residents, bench.cache.placement.histories
     slots = table.ready()
     assert table.uses[slots].tolist() == [1] * 50
     assert histories._reads[slots].tolist() == [1] * 50

@@ -47,8 +47,7 @@ def direct(rgw):
 @pytest.fixture(scope="module", params=["1", "2"], ids=["alone", "workers"])
 def proxy(request, rgw, direct, serve_for_module, tmp_path_factory):
     config = tmp_path_factory.mktemp("canonical") / "config.toml"
-    # Workers do not serve clients with upstreams of their own.
-    config.write_text(CLIENTS + (OWN % rgw.main[0] if request.param == "1" else ""))
+    config.write_text(CLIENTS + OWN % rgw.main[0])
     secrets = rgw.secrets | {"LIMITED_SECRET": "secret"}
     settings = {"origin__endpoint": rgw.endpoint, "s3__workers": request.param}
     return serve_for_module(config, secrets, **settings)
@@ -154,9 +153,7 @@ def test_a_field_of_another_operation_is_answered_as_the_gateway_does(proxy, dir
 
 
 @pytest.mark.parametrize("key", ["all", "own"])
-def test_metadata_with_underscores_and_in_great_numbers_is_kept(proxy, direct, key, request, monkeypatch):
-    if key == "own" and "workers" in request.node.name:
-        pytest.skip("workers do not serve clients with upstreams of their own")
+def test_metadata_with_underscores_and_in_great_numbers_is_kept(proxy, direct, key, monkeypatch):
     monkeypatch.setattr(http.client, "_MAXHEADERS", 1000)
     s3 = _client(proxy.s3, key, "secret")
     metadata = {"my_key": "1", **{f"k{number:03}": "v" for number in range(220)}}

@@ -9,7 +9,7 @@ from shadeproxy.core.errors import ConfigError
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.simulate.hints import hints_of, parse_announce, read_facts, score_updates
 from shadeproxy.simulate.replay import Replay
-from shadeproxy.simulate.trace import NOBODY, JobHints, Trace
+from shadeproxy.simulate.trace import NO_JOB, JobHints, Trace
 from shadeproxy.simulate.workloads import importance, uniform
 
 OWN = parse_announce("trace")
@@ -31,7 +31,7 @@ def beside_a_job(order, *, reads=None, times=None, known=None, scores=None):
 def test_a_job_that_announces_what_it_reads_is_believed_read_by_read():
     trace = beside_a_job([20, 30, 20, 40], known=[[0, 1], [2, 4]])
     facts = read_facts(trace, hints_of(trace, OWN))
-    assert facts.job.tolist() == [NOBODY, 1] * 4
+    assert facts.job.tolist() == [NO_JOB, 1] * 4
     assert facts.done.tolist() == [0, 1, 0, 2, 0, 3, 0, 4]
     assert facts.horizon.tolist() == [0, 0, 0, 2, 0, 1, 0, 0]
     assert facts.announced.tolist() == [False, True, False, False, False, True, False, True]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.simulate.trace import NOBODY, JobHints, Trace
+from shadeproxy.simulate.trace import NO_JOB, JobHints, Trace
 from shadeproxy.simulate.trace_file import load_trace, save_trace
 
 
@@ -52,7 +52,7 @@ def test_a_trace_with_hints_comes_back_as_it_was_saved(tmp_path):
     )
     save_trace(trace, tmp_path / "t.npz")
     again = load_trace(tmp_path / "t.npz")
-    assert again.job_of_reads().tolist() == [NOBODY, 1, NOBODY, 1]
+    assert again.job_of_reads().tolist() == [NO_JOB, 1, NO_JOB, 1]
     assert (again.objects, again.stock, again.times.tolist()) == (4, (0,), [0, 0.5, 0.5, 9])
     assert again.prefixes.tolist() == [0, 7, 7, 7]
     assert (again.sources.tolist(), again.ranks.tolist()) == ([2, 2, 0, 1], [0, 1, 0, 65_535])
@@ -71,7 +71,7 @@ def test_an_order_without_more_is_known_from_the_beginning(write):
 
 def test_one_client_may_be_no_job(write):
     assert load_trace(write(ids=[0, 1])).job_of_reads().tolist() == [0, 0]
-    assert load_trace(write(ids=[0, 1], stock=[0])).job_of_reads().tolist() == [NOBODY] * 2
+    assert load_trace(write(ids=[0, 1], stock=[0])).job_of_reads().tolist() == [NO_JOB] * 2
 
 
 def test_ids_alone_are_numbered_anew_and_all_reads_count(write):

@@ -29,7 +29,7 @@ class FakeOrders:
     """Implements ``Upcoming`` and ``NextUses``; ``read`` moves a job on."""
 
     orders: dict[str, Order] = field(default_factory=dict)
-    listeners: list[Callable[[], None]] = field(default_factory=list)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def outlooks(self) -> list[Outlook]:
         return [
@@ -43,9 +43,6 @@ class FakeOrders:
 
     def samples(self, job: str, ids: np.ndarray) -> list[Sample]:
         return [self.orders[job].samples[number] for number in ids.tolist()] if job in self.orders else []
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        self.listeners.append(listener)
 
     def expect(
         self, object_hashes: np.ndarray, numbers: np.ndarray, tick: float
@@ -76,8 +73,7 @@ class FakeOrders:
         self.changed()
 
     def changed(self) -> None:
-        for listener in self.listeners:
-            listener()
+        self.woken.set()
 
 
 def whole(count: int) -> list[Sample]:

@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from shadeproxy.core.tracing import REQUEST_ID
-from shadeproxy.telemetry.log import configure_logging, mask_text
+from shadeproxy.telemetry.log import ACCESS_LOG, configure_logging, mask_text
 
 SECRET = "wJalrXUtnFEMI"
 
@@ -126,3 +126,16 @@ def test_a_line_says_which_request_it_is_about(stream):
     structlog.get_logger("shadeproxy").info("ready")
     ids = [json.loads(line).get("request_id") for line in stream.getvalue().splitlines()]
     assert ids == ["00AB", "00AB", "of its own", None]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_lines_of_a_worker_show_its_process_but_those_of_the_access_log(stream, as_json):
+    configure_logging(json=as_json, stream=stream, worker=4711)
+    structlog.get_logger("shadeproxy.s3").warning("one", x=1)
+    logging.getLogger("library").warning("two")
+    structlog.get_logger(ACCESS_LOG).info("three")
+    first, second, third = stream.getvalue().splitlines()
+    shown = '"worker": 4711' if as_json else "worker=4711"
+    assert shown in first
+    assert shown in second
+    assert "worker" not in third

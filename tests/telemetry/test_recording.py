@@ -5,7 +5,7 @@ import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import JobContext, Source
-from shadeproxy.simulate.trace import NOBODY
+from shadeproxy.simulate.trace import NO_JOB
 from shadeproxy.simulate.trace_file import load_trace
 from shadeproxy.telemetry import recording
 from shadeproxy.telemetry.recording import NO_RANK, SOURCES, RecordedRead, Recording, write
@@ -41,7 +41,7 @@ def test_reads_of_nobody_are_one_job_without_epochs_and_all_count(tmp_path):
     reads.note_many([read_of(2**64 - 1), read_of(0, 0)], 0.0)
     trace = read_back(reads, tmp_path / "reads.npz")
     assert (trace.ids.tolist(), trace.jobs, trace.epochs) == ([1, 0], None, None)
-    assert trace.job_of_reads().tolist() == [NOBODY, NOBODY]
+    assert trace.job_of_reads().tolist() == [NO_JOB, NO_JOB]
     assert trace.counted().all()
     assert trace.sizes.tolist() == [1, 1]  # an empty object has a place too
 
@@ -91,7 +91,7 @@ def test_time_source_rank_and_prefix_come_back(tmp_path):
     assert trace.times.tolist() == [0, 0.25, 0.25, ((1 << 32) - 1) / 1000]
     assert [SOURCES[number] for number in trace.sources] == ["origin", "ram", "disk", "bypass"]
     assert trace.ranks.tolist() == [0, NO_RANK, NO_RANK - 1, 0]
-    assert trace.job_of_reads().tolist() == [0, NOBODY, 0, 0]
+    assert trace.job_of_reads().tolist() == [0, NO_JOB, 0, 0]
     assert trace.prefixes[trace.ids].tolist() == [0, 1, 0, recording.NO_GROUP]
     with np.load(tmp_path / "reads.npz") as file:
         assert file["group_names"].tolist() == ["b/one/", "b/two/"]

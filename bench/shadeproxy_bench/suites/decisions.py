@@ -81,7 +81,8 @@ def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measur
             ]
             full, beside_s[0] = tier.used_bytes > _FULL * _CAPACITY_BYTES, 0.0
             started = time.thread_time()
-            cache.miss_many([(new.page.ref, 0, False) for new in pages])
+            for new in pages:
+                cache.miss(new.page.ref, 0, explained=False)
             cache.insert_many(pages)
             taken = time.thread_time() - started - beside_s[0]
             if full and len(pages) == together:

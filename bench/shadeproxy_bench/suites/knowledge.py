@@ -109,7 +109,7 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Return microseconds to find a newcomer's victim, all pages scored: sample, weights, ranks."""
+    """Return microseconds to find a new page's victim, all pages scored: sample, weights, ranks."""
     hints = scored_job(residents + 1)
     table = Residents(1)
     for number in range(residents + 1):
@@ -143,7 +143,7 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
         started = time.thread_time()
         location = placement.find_place(newcomer, 0, evict)
         spent.append((time.thread_time() - started) * 1e6)
-        assert location is not None, "the most important page beat nobody"
+        assert location is not None, "the most important page beat no other"
     return measured(spent)
 
 
@@ -170,7 +170,7 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
         f"victim among {samples:,} residents",
         "us",
         Target(50.0, at_least=False, of="ours"),
-        "Placement.find_place of a scored newcomer, default policy: sample, weights, ranks; CPU of the call",
+        "Placement.find_place of a scored new page, default policy: sample, weights, ranks; CPU of the call",
         partial(choose_victim, residents=samples, choices=scale.pick(2000, 500)),
     )
     for policy in ("default", "lru"):
@@ -181,8 +181,8 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
                     f"decision, batches of {together}, full tier, {policy}, {sizes} sizes",
                     "us",
                     Target(6.0, at_least=False, of="ours") if together == 32 else None,
-                    "PageCache.miss_many and insert_many a page, 256 MiB in memory, without the writes of"
-                    " records; CPU of the calls",
+                    "PageCache.miss of each page and insert_many of the batch, by page; 256 MiB in memory,"
+                    " without the writes of records; CPU of the calls",
                     partial(
                         decide,
                         policy=policy,

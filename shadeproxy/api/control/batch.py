@@ -1,8 +1,8 @@
 """``POST /v1/batch``: many pieces in one streamed answer; docs/protocol.md describes the frames.
 
 Laws: a piece of up to a page is sent once it is complete, so its status is true. A longer piece is streamed,
-and the connection is aborted if it breaks off. Residency is looked up only at a piece's turn, so nothing is
-pinned for a slow caller. A caller that goes away ends its fetches.
+and the connection is aborted if the piece ends early. Residency is looked up only at a piece's turn, so
+nothing is pinned for a slow caller. When a caller goes away, its fetches end.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Number of items after the current one that are searched for cold ones."""
+"""Number of items after the current one among which cold ones are looked for."""
 
 _LOOK_FOR_CALLER_S = 0.2
 
 
 class _BrokenOffError(Exception):
-    """A piece ended early after its frame began: the answer cannot be completed."""
+    """A piece ended early after its frame began, so the answer cannot be completed."""
 
 
 async def post_batch(context: ControlContext, request: web.Request) -> web.StreamResponse:
@@ -41,14 +41,14 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     frames = FrameWriter(request, request_id)
     await frames.start()
     whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # The fetches inherit both variables: their client, and the request id for the origin.
+    # The fetches inherit both variables: the client they count as, and the request id for the origin.
     inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
     REQUEST_ID.reset(inside)
     CLIENT.reset(client)
     try:
-        # While nothing is written, only this loop notices that the caller left: aiohttp cancels handlers for
-        # a whole listener or not at all, and other calls must finish.
+        # While nothing is written, only this loop notices that the caller left. aiohttp cancels the handlers
+        # of a whole listener or none, and other calls must finish.
         while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
             if request.transport is None:
                 break
@@ -79,7 +79,7 @@ async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) 
 
 
 class _Answer:
-    """One answer in progress, to be sent within ``lookahead``. Pieces longer than a page are streamed."""
+    """One answer in progress. ``lookahead``: its fetches ahead. Pieces longer than a page are streamed."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Answer:
         self.lookahead = BatchLookahead(reader, context.held, context.page_size, on_end=on_end)
 
     async def send_in_order(self) -> None:
-        """Send the items in the order of the request."""
+        """Send the items in the order in which they were requested."""
         for index in range(len(self._samples)):
             self._turn = index
             if index in self.lookahead or not self._send_now(index):
@@ -115,7 +115,7 @@ class _Answer:
         self._news.set()
 
     async def send_as_ready(self) -> None:
-        """Send resident items first, the others as they arrive."""
+        """Send resident items first, and others as they arrive."""
         cold: deque[int] = deque()
         self._looked = len(self._samples)
         while self._turn < len(self._samples) or cold or self.lookahead:
@@ -124,15 +124,15 @@ class _Answer:
                 await self._send_at_its_turn(self._ended.popleft())
             elif self._turn < len(self._samples):
                 self._gather_ready(cold)
-                self._start(cold)  # before the flush, which waits for the caller
+                self._start(cold)  # Start before the flush, which waits for the caller.
             elif self.lookahead:
                 await self._frames.flush()
                 self._news.clear()
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls have taken the whole budget: fetch this one item without it, so that this call
-                # goes on.
+                # Other calls have taken the whole budget. Fetch this one item without it, so that this call
+                # makes progress.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -145,7 +145,7 @@ class _Answer:
             self.lookahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
-        """Gather the items that need no waiting, up to one group; put the others into ``cold``."""
+        """Gather the items that need no waiting, up to one group. Put the other items into ``cold``."""
         frames, index = self._frames, self._turn
         while index < len(self._samples) and not frames.full:
             if not self._send_now(index):
@@ -164,7 +164,7 @@ class _Answer:
             self._looked += 1
 
     def _send_now(self, index: int) -> bool:
-        """Gather the frame of an item if that needs no waiting; return whether it was done."""
+        """Gather the frame of an item if that needs no waiting. Return whether it was gathered."""
         sample = self._samples[index]
         try:
             taken = self._reader.take(sample, self._reader.context.clock.now_s())
@@ -190,7 +190,8 @@ class _Answer:
             outcome = await self.lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # No await between the two calls, so that the current item asks the origin before later ones.
+            # There is no await between the two calls, so that the current item asks the origin before later
+            # items.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):

@@ -1,6 +1,7 @@
-"""Request and answer bodies: shapes, limits and reading. Too long or wrong bodies are refused here.
+"""Bodies of requests and answers: shapes, limits and reading. Bodies that are too long or wrong are refused
+here.
 
-The structs are the wire format: /openapi.json is made from them, and an unknown field is an error, so a
+The structs are the wire format, and /openapi.json is made from them. An unknown field is an error, so a
 misspelt field is reported and not ignored.
 """
 
@@ -47,8 +48,9 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class DatasetFromListing(msgspec.Struct, forbid_unknown_fields=True):
-    """The samples are the objects under ``prefix`` in UTF-8 key order, without empty ones named like "dir/".
-    ``namespace``: the namespace of the bucket, where bucket names belong to accounts; "" is the proxy's own.
+    """A data set made by listing: its samples are the objects under ``prefix`` in UTF-8 key order, without
+    empty objects named like "dir/". ``namespace``: the namespace of the bucket, where bucket names belong to
+    accounts; "" is the proxy's own.
     """
 
     bucket: Annotated[str, msgspec.Meta(min_length=1)]
@@ -67,7 +69,7 @@ class DatasetList(msgspec.Struct):
 
 
 class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A job. Without ``dataset`` it scores by key. ``weight``: its weight among jobs."""
+    """A job. Without ``dataset`` it reports scores by key. ``weight``: its weight among jobs."""
 
     dataset: str | None = None
     world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 1
@@ -76,13 +78,13 @@ class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):
-    """``ids``: sample ids in reading order."""
+    """A piece of an order. ``ids``: sample ids in reading order."""
 
     ids: list[int]
 
 
 class OrderAnnounced(msgspec.Struct):
-    """``announced``: number of ids in this piece."""
+    """The answer to a piece of an order. ``announced``: number of ids in this piece."""
 
     epoch: int
     rank: int
@@ -91,10 +93,11 @@ class OrderAnnounced(msgspec.Struct):
 
 
 class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Either ``ids`` and ``scores``, of equal length, or ``keys``: scores by "bucket/key".
+    """Scores by id or by key: either ``ids`` and ``scores``, of equal length, or ``keys``: scores by
+    "bucket/key".
 
-    A score by key applies to every sample in the object. ``namespace``: of the keys; by default that of the
-    job's dataset, or the proxy's own.
+    A score by key applies to every sample in the object. ``namespace``: of the keys; by default the namespace
+    of the job's dataset, or the proxy's own.
     """
 
     ids: list[SampleId] | None = None
@@ -108,7 +111,7 @@ class ScoresApplied(msgspec.Struct):
 
 
 class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
-    """``stall_s``: seconds that training waited for data since the last report."""
+    """The position of a rank. ``stall_s``: seconds that training waited for data since the last report."""
 
     epoch: Count
     rank: Count
@@ -117,7 +120,7 @@ class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """The level of the log until the configuration is read again."""
+    """The level of the log, until the configuration is reloaded."""
 
     level: Literal["debug", "info", "warning", "error"]
 
@@ -127,7 +130,7 @@ class LogLevel(msgspec.Struct):
 
 
 class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Names a prefix."""
+    """A request about a prefix."""
 
     uri: str
     dry_run: bool = False
@@ -135,8 +138,8 @@ class PlaceRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
-    """``uri``: s3://bucket/prefix, or s3://bucket for the whole bucket. ``namespace``: the namespace of the
-    bucket; "" is the proxy's own.
+    """A request about a prefix. ``uri``: s3://bucket/prefix, or s3://bucket for the whole bucket.
+    ``namespace``: the namespace of the bucket; "" is the proxy's own.
     """
 
 
@@ -147,11 +150,15 @@ class PurgeAnswer(msgspec.Struct):
 
 
 class PinRequest(PlaceRequest, forbid_unknown_fields=True):
-    """Names a prefix as a purge does. ``dry_run``: change nothing and return what is cached under it."""
+    """A request to pin or unpin a prefix. ``dry_run``: change nothing, and only count what is cached under
+    it.
+    """
 
 
 class PinAnswer(msgspec.Struct):
-    """The cached objects, pages and bytes under the prefix; ``held``: pages of it that are pinned now."""
+    """Numbers of cached objects, pages and bytes under the prefix. ``held``: number of its pages that are
+    pinned now.
+    """
 
     uri: str
     objects: int
@@ -161,9 +168,9 @@ class PinAnswer(msgspec.Struct):
 
 
 class PinSummary(msgspec.Struct, omit_defaults=True):
-    """``by``: "call", or the rule of the configuration, as "rules[0]"; a rule's bucket is a pattern and
-    applies to every namespace. ``since_s``: Unix time of the call. ``namespace``: left out for the proxy's
-    own.
+    """A pin. ``by``: "call", or the rule of the configuration, as "rules[0]"; a rule's bucket is a pattern
+    and applies to every namespace. ``since_s``: Unix time of the call. ``namespace``: left out for the
+    proxy's own.
     """
 
     uri: str
@@ -173,7 +180,7 @@ class PinSummary(msgspec.Struct, omit_defaults=True):
 
 
 class PinList(msgspec.Struct):
-    """``bytes``: of pinned pages in all tiers; ``limit_bytes``: the limit of these bytes."""
+    """All pins. ``bytes``: of pinned pages in all tiers; ``limit_bytes``: the limit of these bytes."""
 
     pins: list[PinSummary]
     bytes: int
@@ -181,14 +188,14 @@ class PinList(msgspec.Struct):
 
 
 class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
-    """Names a prefix as a purge does. ``dry_run``: read nothing and count the bytes that would be read."""
+    """A request to warm a prefix. ``dry_run``: read nothing, and only count the bytes that would be read."""
 
 
 class OperationSummary(msgspec.Struct):
-    """Numbers of objects, and bytes of bodies. ``listed``: ``total`` is final. ``done``: finished objects. Of
-    these, ``resident`` were cached before, ``not_stored`` have a part that won no place, ``failed`` have a
-    part that could not be read. ``bytes``: read from the origin and stored; in a dry run, bytes that would be
-    read. ``error``: the first failure.
+    """Progress of a warm: numbers of objects, and bytes of bodies. ``listed``: True once ``total`` is final.
+    ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a part that won
+    no place, ``failed`` have a part that could not be read. ``bytes``: read from the origin and stored; in a
+    dry run, bytes that would be read. ``error``: the first failure.
     """
 
     id: str
@@ -219,11 +226,15 @@ class PageSummary(msgspec.Struct):
 
 
 Freshness = Literal["fresh", "stale", "check"]
-"""Answered from the cache ("fresh"), answered during a check ("stale"), or checked first ("check")."""
+"""The way an object is answered now: from the cache ("fresh"), from the cache during a check ("stale"), or
+after a check ("check").
+"""
 
 
 class ObjectSummary(msgspec.Struct):
-    """``validated_s``: Unix time of the last check against the origin. ``total_pages``: cached or not."""
+    """A cached object. ``validated_s``: Unix time of the last check with the origin. ``total_pages``: cached
+    or not.
+    """
 
     uri: str
     etag: str
@@ -237,8 +248,8 @@ class ObjectSummary(msgspec.Struct):
 
 
 class CachedSummary(msgspec.Struct):
-    """A summary like ObjectSummary. ``pages``, ``bytes`` and ``pinned`` (pages) count cached pages, ``tiers``
-    counts them by tier.
+    """A cached object in a list, with fields like ObjectSummary. ``pages``, ``bytes`` and ``pinned`` (pages)
+    count its cached pages, ``tiers`` counts these pages by tier.
     """
 
     key: str
@@ -254,7 +265,9 @@ class CachedSummary(msgspec.Struct):
 
 
 class CachedList(msgspec.Struct):
-    """``more``: number of objects that follow; ``next``: the start_after that lists them, null at the end."""
+    """Cached objects, in part. ``more``: number of objects that follow; ``next``: the ``start_after`` of the
+    next call, null at the end.
+    """
 
     bucket: str
     prefix: str
@@ -268,11 +281,14 @@ class Status(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct, omit_defaults=True):
-    """``warnings``: what a ready proxy cannot do now; left out when it can do everything."""
+    """Whether the proxy is ready. ``warnings``: what a ready proxy cannot do now; left out if it can do
+    everything.
+    """
 
     status: str
     warnings: list[str] = []
-    # The name of ``warnings`` in earlier versions, with the same value: probes that read it still work.
+    # The name that earlier releases used for ``warnings``, with the same value: probes that read it still
+    # work.
     remarks: Annotated[list[str], _OLD_WARNINGS] = []
 
 
@@ -283,7 +299,7 @@ def require_type(request: web.Request, *types: str) -> str:
     """Return the content type, which must be one of ``types``. Raises UnsupportedMediaType."""
     sent = request.content_type
     if sent == _CURL_DEFAULT and JSON in types:
-        # curl sends this type with any -d. A web page of another origin cannot use it: see guard.py.
+        # curl sends this content type with any -d. A web page of another origin cannot use it: see guard.py.
         return JSON
     if sent not in types:
         raise UnsupportedMediaType(
@@ -295,8 +311,8 @@ def require_type(request: web.Request, *types: str) -> str:
 async def read_pieces(
     request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, at most ``limit`` bytes. A body with a Content-Encoding among
-    ``encodings`` is not unpacked. Raises BodyTooLarge, UnsupportedMediaType.
+    """Yield the body as it arrives, at most ``limit`` bytes. A body with a Content-Encoding in ``encodings``
+    is yielded packed. Raises BodyTooLarge, UnsupportedMediaType.
     """
     seen = 0
     coding = request.headers.get("Content-Encoding", "identity").strip().lower()

@@ -1,7 +1,7 @@
-"""Decode JSON bodies: short ones at once, long arrays of numbers in slices.
+"""Decodes JSON bodies: short ones at once, long arrays of numbers in slices.
 
-The decoder holds the interpreter lock until it is done, on any thread, and so blocks the event loop. Law:
-both ways accept the same bodies and refuse the others with the same words.
+A JSON decoder holds the interpreter lock until it is done, on any thread, and so blocks the event loop. Law:
+both ways accept the same bodies, and refuse other bodies with the same words.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,9 @@ from shadeproxy.core.workpool import raise_if_cancelled
 SLICE_BYTES = 64 * 1024
 _SKELETON_BYTES = 1024
 _BETWEEN = 16
-"""Most bytes between a field's name and its array; with more, the body is decoded at once."""
+"""Most bytes between the name of a field and its array. With more bytes there, the body is
+decoded at once.
+"""
 
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
@@ -25,14 +27,14 @@ Body = TypeVar("Body")
 
 
 class Column(NamedTuple):
-    """A field that is an array of numbers: its type in JSON, and the dtype of the column made from it."""
+    """A field that is an array of numbers: its JSON type, and the dtype of the column made from it."""
 
     kind: Any
     dtype: type[np.generic]
 
 
 def decode(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON as ``kind``. Raises MalformedBody (no JSON) and InvalidRequest (another shape)."""
+    """Decode JSON as ``kind``. Raises MalformedBody (not JSON) and InvalidRequest (another shape)."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -45,7 +47,7 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode like ``decode``, on any thread, with the fields of ``columns`` as arrays where possible. A field
+    """Decode as ``decode`` does, on any thread, with the fields in ``columns`` as arrays if possible. A field
     that was decoded in slices is empty in the body. Raises as ``decode``.
     """
     rest, arrays = data, dict[str, NDArray[Any]]()
@@ -58,18 +60,18 @@ def decode_columns(
         if arrays and _is_plain(rest, arrays):
             return decode(rest, kind), arrays
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
-        pass  # decode the whole body below: its error names the place of the fault
+        pass  # Decode the whole body below: the error then names the place of the fault.
     return decode(data, kind), {}
 
 
 def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
-    """Return whether ``rest``, a body without its arrays, names each of ``arrays`` once, without escapes."""
+    """Return whether ``rest``, a body without its arrays, names each array once, without escapes."""
     once = all(rest.count(b'"%b"' % name.encode()) == 1 for name in arrays)
     return once and len(rest) <= _SKELETON_BYTES and b"\\" not in rest
 
 
 def _find(data: bytes, name: str) -> tuple[int, int] | None:
-    """Return start and end of the content of the array of field ``name``, if it looks like one."""
+    """Return start and end of the array in field ``name``; None if there seems to be none."""
     after = data.find(b'"%b"' % name.encode()) + len(name) + 2
     start = data.find(b"[", after, after + _BETWEEN) + 1
     stop = data.find(b"]", start)
@@ -87,7 +89,8 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
         end = stop if end < 0 else end
         numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
         if not numbers:
-            raise OverflowError("a comma without a number")  # or the array is empty but for white space
+            # A comma is missing a number, or the array contains white space alone.
+            raise OverflowError("a comma without a number")
         parts.append(np.array(numbers, column.dtype))
         start = end + 1
     return np.concatenate(parts)

@@ -1,9 +1,9 @@
-"""Writes a batch answer: frames gathered into few HTTP chunks, bodies never copied.
+"""Writes a batch answer: frames gathered into few HTTP chunks, without copying bodies.
 
 Laws: the transport gets a limited amount at once, and more is gathered only after the caller took it, so a
 slow caller holds little memory. An answer that cannot be completed is aborted, never ended. The chunked
-encoding is written here: one chunk, one write and one drain for many frames, where aiohttp would need each of
-them for every piece.
+encoding is written here: many frames go out in one chunk, with one write and one drain. aiohttp would need
+all three for every piece.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ from shadeproxy.core.tracing import ORIGIN_FIELD
 from shadeproxy.core.types import Source
 
 HEADER = struct.Struct("<IHBBQ")
-"""u32 index, u16 status, u8 source, u8 zero, u64 length of the content that follows."""
+"""The header of a frame: u32 index, u16 status, u8 source, u8 zero, u64 length of the content
+that follows.
+"""
 
 END_INDEX = 0xFFFF_FFFF
 SOURCE_NUMBERS = {
@@ -33,21 +35,21 @@ SOURCE_NUMBERS = {
     Source.BYPASS: 4,
 }
 
-# Large enough to make the cost of a write small; a kernel buffer holds about 200 KiB.
+# Large enough to make the cost of a write small. A kernel buffer holds about 200 KiB.
 _GROUP_BYTES = 512 * 1024
-# A frame has two buffers, and the kernel takes 1,024 in a call.
+# A frame has two buffers, and the kernel takes at most 1,024 buffers in a call.
 _GROUP_FRAMES = 256
 
-# A transport that holds no more than this accepts more without waiting.
+# A transport that holds no more than these bytes accepts more without waiting.
 _LITTLE_BYTES = 16 * 1024
 
-# A full Unix socket accepts more only after three quarters were read. With the usual 208 KiB sender and
-# reader take turns, 55 us per 100 KB; with this size they work in parallel, 32 us.
+# A full Unix socket accepts more only after three quarters of it were read. With the usual 208 KiB, sender
+# and reader take turns: 55 us per 100 KB. With this size they work in parallel: 32 us.
 _NEAR_BUFFER_BYTES = 1 << 20
 
 
 class FrameWriter:
-    """Writes one answer. ``add`` and ``extend`` gather, ``flush`` sends."""
+    """Writes one answer. ``add`` and ``extend`` gather frames, ``flush`` sends them."""
 
     def __init__(self, request: web.Request, request_id: str) -> None:
         self.response = web.StreamResponse(headers={"Content-Type": BATCH, ORIGIN_FIELD: request_id})
@@ -60,7 +62,7 @@ class FrameWriter:
 
     @property
     def full(self) -> bool:
-        """Return whether it is time to ``flush``."""
+        """True if it is time to ``flush``."""
         return self._gathered_bytes >= _GROUP_BYTES or self._frames - self._frames_sent >= _GROUP_FRAMES
 
     async def start(self) -> None:
@@ -72,7 +74,7 @@ class FrameWriter:
         await self.response.prepare(self._request)
 
     def add(self, index: int, source: Source, length: int, pieces: Sequence[memoryview]) -> None:
-        """Add a whole frame of status 200; ``pieces`` have ``length`` bytes together."""
+        """Add a complete frame of status 200. ``pieces`` have ``length`` bytes together."""
         self._parts.append(HEADER.pack(index, 200, SOURCE_NUMBERS[source], 0, length))
         self._parts += pieces
         self._gathered_bytes += HEADER.size + length
@@ -89,20 +91,20 @@ class FrameWriter:
         self._gathered_bytes += len(piece)
 
     def refuse(self, index: int, status: int, error: ErrorBody) -> None:
-        """Add a frame that tells why there are no bytes."""
+        """Add a frame that says why an item has no bytes."""
         body = msgspec.json.encode(error)
         self._parts += (HEADER.pack(index, status, SOURCE_NUMBERS[Source.BYPASS], 0, len(body)), body)
         self._gathered_bytes += HEADER.size + len(body)
         self._frames += 1
 
     async def flush(self) -> None:
-        """Send the gathered frames and wait until the caller has taken most of them.
+        """Send the gathered frames, and wait until the caller has taken most of them.
 
         Raises ConnectionError if the caller is gone, ClientTooSlow if it stopped reading.
         """
         self._write()
         await self._taken()
-        # Yield, so that a caller as fast as this proxy does not delay the others.
+        # Yield to other tasks, so that a caller as fast as this proxy does not delay other callers.
         await asyncio.sleep(0)
 
     async def end(self) -> None:
@@ -119,8 +121,8 @@ class FrameWriter:
             self._request.transport.abort()
 
     async def _taken(self) -> None:
-        """Wait for room as long as the caller takes at least a byte in each KEEPALIVE_S. A caller that has
-        stopped is cut off: fetched bytes and connections to the origin are needed for others.
+        """Wait for room while the caller takes at least a byte in each KEEPALIVE_S. Cut off a caller that has
+        stopped: other calls need its fetched bytes and connections to the origin.
         """
         waiting_bytes = self._waiting_bytes()
         if waiting_bytes <= _LITTLE_BYTES:

@@ -1,4 +1,4 @@
-"""Calls about jobs: registration, summaries, progress, residency, reported scores (columns.py reads them)."""
+"""Calls about jobs, and the shapes of their answers: registration, summaries, progress, residency, scores."""
 
 import math
 
@@ -24,7 +24,6 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
-from shadeproxy.api.control.job_summaries import JobList, JobSummary, OrderSummary, RankProgress, ScoreSummary
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.queries import read_query
@@ -34,13 +33,77 @@ from shadeproxy.hints.jobs import Job, Progress, check_rank
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch
 
+
+class RankProgress(msgspec.Struct):
+    epoch: int
+    position: int
+
+
+class ScoreSummary(msgspec.Struct):
+    known: int
+    mean: float | None
+
+
+class OrderSummary(msgspec.Struct):
+    """The state of a job's order. ``epochs``: number of announced ids, for each epoch that is not over.
+    ``left``: number of ids not read yet. ``believed``: reads follow the order; otherwise it is not used.
+    ``found``: reads close to their announced position; ``surprises``: other reads; ``missed``: announced ids
+    that were passed unread. ``silent_s``: seconds since the job's last read. After ``lapses_after_s`` of
+    silence, or when all its ranks have ended, the order is ``lapsed``: nothing is fetched for it until the
+    job reads again.
+    """
+
+    epochs: dict[str, int]
+    epoch: int | None
+    position: int | None
+    left: int
+    believed: bool
+    rate_per_s: float | None
+    found: int
+    surprises: int
+    missed: int
+    silent_s: float
+    lapses_after_s: float
+    lapsed: bool
+
+
+class JobSummary(msgspec.Struct):
+    """A job. ``order_trust`` and ``score_trust``: how far reads bear out its order and its scores, from 0 to
+    1. ``gap_reads``: reads of all clients between two reads of the job. ``silent_reads``: reads of all
+    clients since its last read, 0 while so many are usual. ``trust_reason``: why, in words.
+    """
+
+    job: str
+    dataset: str | None
+    digest: str | None
+    count: int
+    world_size: int
+    weight: float
+    expires_s: float
+    silent_s: float
+    live: bool
+    in_use: bool
+    scores: ScoreSummary
+    progress: dict[str, RankProgress]
+    order_trust: float
+    score_trust: float
+    gap_reads: float | None
+    silent_reads: int
+    trust_reason: str
+    order: OrderSummary | None = None
+
+
+class JobList(msgspec.Struct):
+    jobs: list[JobSummary]
+
+
 _COUNT_BYTES = 4
 _PAIR_BYTES = 8
 BEGINS = {
     "begins": "The rank whose process has just started; a rank's second start begins a new run",
     "resume_scores": "true: the run draws from scores of the runs before it, too; false by default",
 }
-# JSON up to _INLINE_BYTES is decoded on the event loop: a hop to the pool costs more.
+# JSON up to _INLINE_BYTES is decoded on the event loop, because a hop to the pool costs more.
 _COLUMNS = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float], np.float64)}
 _INLINE_BYTES = 32 * 1024
 
@@ -51,7 +114,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    context.count_reads()  # hits that wait in the access log move jobs on, too
+    context.count_reads()  # Hits that wait in the access log move jobs on, too.
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
@@ -186,7 +249,7 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
-    """Return the seconds since the job's last call, or last read if it announced an order."""
+    """Return the seconds since the job's last call; if it announced an order, since its last read."""
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
     state = context.hints.orders.state(job.name)
     return silent_s if state is None else min(silent_s, state.silence.silent_s)

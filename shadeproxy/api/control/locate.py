@@ -1,8 +1,8 @@
 """``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
 
 Laws: an answer is a hint, and the record header in it is the proof (tiers/base.py ``Place``). A page that is
-not resident, not verified yet, or needs a check is reported as not here now, and nothing is fetched for it.
-Samples found before that did not move are answered in columns, at a hundredth of the cost.
+not resident, not verified yet, or needs a check is reported as not here now, and is not fetched. Samples that
+were found before and did not move are answered in columns, at a hundredth of the cost.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
-"""112 bytes, with no gap but the seven bytes before the header."""
+"""A record takes 112 bytes. Its only gap is the seven bytes before the header."""
 
 _HEAD_BYTES = 8
 _ALIGNMENT = 8
@@ -46,9 +46,9 @@ _HERE, _NOT_HERE = 200, 0
 _PAD, _NO_HEADER = bytes(7), bytes(64)
 
 MOST_RECORDS = 1 << 17
-"""Limit of one answer, 14 MiB: an item has a record for each of its pages, and pages may be small."""
+"""Most records of one answer, 14 MiB. An item has a record for each of its pages, and pages may be small."""
 
-# A record can name 65,536 files, and one item may add as many as it has pages.
+# A record can name 65,536 files, and one item may add as many files as it has pages.
 _MOST_FILES = 1 << 15
 _ITEMS_A_TURN = 64
 _IDS_A_TURN = 1024
@@ -95,7 +95,7 @@ class _Places:
     # ------------------------------------------------------------------ samples, many in one step
 
     async def tell_samples(self, dataset: Dataset, ids: Ids, start: int) -> None:
-        """Add the records of samples, the first of which is item ``start``."""
+        """Add the records of samples. ``start``: the index of the first sample's item."""
         context, job = self._reader.context, self._reader.job
         room = self._count + len(ids) <= MOST_RECORDS and len(self._files) < _MOST_FILES
         found = context.engine.find_samples(dataset, ids, job, context.clock.now_s()) if room else None
@@ -126,8 +126,8 @@ class _Places:
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None
     ) -> NDArray[np.void]:
-        """Return the records of items, in order of position; "not here now" for absent ones. ``asked``: the
-        dataset and ids of the items, whose page handles are remembered.
+        """Return the records of items, in order of position, with "not here now" for absent items. ``asked``:
+        the dataset and ids of the items, so that their page handles are remembered.
         """
         rows: list[Row] = []
         engine, clock = self._reader.context.engine, self._reader.context.clock
@@ -142,7 +142,7 @@ class _Places:
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
-        """Add the records of an item; return the page handle that located it, if one did."""
+        """Add the records of an item. Return the page handle that located it, or None."""
         before, handle = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
             handle = self._add_by_handle(rows, index, sample, now_s)
@@ -174,7 +174,7 @@ class _Places:
 
     def _add_found(self, rows: list[Row], index: int, sample: Sample) -> None:
         position = 0
-        for piece in self._locate(sample) or ():  # empty objects have nothing in the files
+        for piece in self._locate(sample) or ():  # An empty object has no bytes in the files.
             rows.append(self._row(index, piece, position))
             position += piece.length
 

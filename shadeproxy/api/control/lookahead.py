@@ -1,8 +1,8 @@
-"""Pieces that are fetched before their turn in an answer.
+"""Fetches pieces before their turn in an answer.
 
 Laws: a call runs at most FILLS fetches at a time. Fetched bytes wait within one budget of all calls
 (``held``), and no fetch waits for that budget: a piece without room is fetched at its turn, so an answer can
-always continue. Leaving the context ends every fetch and gives back every byte.
+always continue. Leaving the context ends every fetch and returns every byte.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FILLS = 32
 
 
 class FetchedPiece(NamedTuple):
-    """A whole piece."""
+    """A completely fetched piece."""
 
     source: Source
     length: int
@@ -28,11 +28,13 @@ class FetchedPiece(NamedTuple):
 
 
 Outcome = FetchedPiece | ShadeProxyError | None
-"""None: the piece was too long to fetch ahead, or there was no room, so it is still to be read."""
+"""The result of a fetch. None: the piece was too long to fetch ahead, or there was no room, so it must be
+read at its turn.
+"""
 
 
 class BatchLookahead:
-    """Fetches of one answer. ``most_bytes``: longer pieces are streamed at their turn. ``on_end``: called
+    """The fetches of one answer. ``most_bytes``: longer pieces are streamed at their turn. ``on_end``: called
     with the index of each fetch that ended, until the context is left.
     """
 
@@ -48,7 +50,7 @@ class BatchLookahead:
         self._left = False
 
     def __len__(self) -> int:
-        """Return the number of fetches that run or whose outcome was not taken yet."""
+        """Return the number of fetches that run, or whose result was not taken yet."""
         return len(self._tasks)
 
     def __contains__(self, index: int) -> bool:
@@ -56,7 +58,7 @@ class BatchLookahead:
 
     @property
     def has_room(self) -> bool:
-        """Return whether ``start`` may be called: running fetches must find half of the budget free."""
+        """True if ``start`` may be called: half of the budget must be free for running fetches."""
         return self._running < FILLS and 2 * self._held.taken_bytes <= self._held.capacity_bytes
 
     def start(self, index: int, sample: Sample) -> None:
@@ -77,7 +79,7 @@ class BatchLookahead:
         return outcome
 
     def give_back(self, outcome: FetchedPiece) -> None:
-        """Give back the bytes of an outcome that was sent."""
+        """Return the memory of a result that was sent to the budget."""
         self._held.give(outcome.length)
 
     async def __aenter__(self) -> Self:
@@ -103,7 +105,7 @@ class BatchLookahead:
             return error
 
     async def _fetch_whole(self, sample: Sample) -> FetchedPiece | None:
-        """Fetch a whole piece; None if it is too long or finds no room. Raises ShadeProxyError."""
+        """Fetch a complete piece. Return None if it is too long or finds no room. Raises ShadeProxyError."""
         async with self._reader.open(sample) as opened:
             if opened.length > self._most_bytes or not self._held.try_take(opened.length):
                 return None

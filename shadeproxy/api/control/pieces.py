@@ -1,7 +1,7 @@
-"""One piece of an object: from the cache, through it from the origin, or past it where rules say so.
+"""One piece of an object: from the cache, from the origin through it, or past it if the rules say so.
 
-Law: a piece is opened with its right length, or an error tells how a GET of it would be answered. It is never
-short.
+Law: a piece is opened with its right length, or the call raises the error that a GET of it would get. A piece
+is never short.
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ from shadeproxy.core.errors import (
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ENDLESS, SHARED, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import Hit, PageHandle, ReadRequest
-from shadeproxy.engine.freshness.namespaces import NOBODY
+from shadeproxy.engine.freshness.namespaces import NO_CLIENT
 from shadeproxy.engine.freshness.unidentified import PassedBody
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.hints.datasets import Sample
@@ -50,8 +50,8 @@ class PieceReader:
     job: JobContext | None
 
     def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
-        """Return the arguments for ``engine.hit``, ``ready`` and ``locate``, or None if the object must be
-        opened with ``open`` first.
+        """Return the arguments for ``engine.hit``, ``ready`` and ``locate``; None if ``open`` must be called
+        first.
         """
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
@@ -61,8 +61,8 @@ class PieceReader:
         return None if meta is None else (request, meta)
 
     def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
-        """Return a sample's bytes if a page read before holds them; None leaves it to ``hit``. ``now_s``:
-        Unix time. Raises RangeNotSatisfiable.
+        """Return a sample's bytes if the handle of a page read before holds them; None: call ``hit``.
+        ``now_s``: Unix time. Raises RangeNotSatisfiable.
         """
         ref, offset, length = sample
         engine = self.context.engine
@@ -70,7 +70,7 @@ class PieceReader:
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
-            # A shortcut for whole objects, which most samples are: no span is made, compared and recorded.
+            # A shortcut for whole objects, as most samples are: no span is made, compared and recorded.
             body = engine.take(handle, self.job, now_s)
         else:
             span = span_in(sample, handle.meta.size)
@@ -78,7 +78,7 @@ class PieceReader:
         return None if body is None else (handle.source, _kept(body, handle))
 
     def hit(self, sample: Sample) -> Hit | None:
-        """Return the bytes if that needs no waiting, or None. Raises RangeNotSatisfiable."""
+        """Return the bytes if that needs no waiting, else None. Raises RangeNotSatisfiable."""
         usable = self.usable_now(sample)
         if usable is None:
             return None
@@ -86,8 +86,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether calling ``open`` now saves waiting later: not if ``hit`` or a refusal will answer,
-        nor if the piece is known to be longer than ``most_bytes``.
+        """Return whether calling ``open`` now saves waiting later. It does not if ``hit`` or a refusal will
+        answer, or if the piece is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:
@@ -105,7 +105,8 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             opened: OpenPiece | None = None
             if self.context.engine.cacheable(sample.ref):
-                # Suppressed: the origin has just shown that the object cannot be cached.
+                # Suppressed: the origin has just shown that the object cannot be cached, so the read goes
+                # past the cache.
                 with suppress(Unidentified):
                     opened = await stack.enter_async_context(self._open_through_the_cache(sample))
             if opened is None:
@@ -116,7 +117,7 @@ class PieceReader:
     async def _open_through_the_cache(self, sample: Sample) -> AsyncIterator[OpenPiece]:
         ref, offset, length = sample
         if length == 0:
-            # HTTP has no empty range, but the proxy must still check that the offset lies within the object.
+            # HTTP has no empty range, but the offset must still lie within the object.
             meta, source = await self.context.engine.stat(self._request(ref))
             yield OpenPiece(source, span_in(sample, meta.size).length, _nothing())
             return
@@ -131,7 +132,7 @@ class PieceReader:
                 yield OpenPiece(reading.source, span.length, pieces)
 
     def _request(self, ref: ObjectRef, wanted: RangeSpec | None = None) -> ReadRequest:
-        upstream = self.context.upstreams.get(ref.namespace, NOBODY) if ref.namespace else SHARED
+        upstream = self.context.upstreams.get(ref.namespace, NO_CLIENT) if ref.namespace else SHARED
         return ReadRequest(ref, range=wanted, upstream=upstream, job=self.job)
 
     @asynccontextmanager
@@ -149,7 +150,7 @@ class PieceReader:
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
         """Gather a piece of an object of unknown length, up to a page.
 
-        Raises NotSupported for a longer one: a GET can stream it, but a batch cannot.
+        Raises NotSupported for a longer piece: a GET can stream it, but a batch cannot.
         """
         body, most_bytes = bytearray(), self.context.page_size
         async for piece in pieces:
@@ -173,7 +174,7 @@ class PieceReader:
             yield read
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``wanted``. They are counted when they are asked for, as in the engine."""
+        """Yield the bytes of ``wanted``. They are counted when they are requested, as in the engine."""
         self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
         if not wanted.length:
             return
@@ -186,15 +187,15 @@ class PieceReader:
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:
-    """Return a body that may be kept. A short page's view is valid for this step only, so it is copied."""
+    """Return a body that may be kept. The view of a short page is valid only now, so it is copied."""
     return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 
 
 def span_in(sample: Sample, size_bytes: int) -> Span:
-    """Return the span of a piece within an object of ``size_bytes``.
+    """Return the span of a piece in an object of ``size_bytes``.
 
-    Raises RangeNotSatisfiable if it reaches beyond the end: a manifest that promises missing bytes causes an
-    error, never a short answer.
+    Raises RangeNotSatisfiable if the piece reaches beyond the end: a manifest that promises missing bytes
+    causes an error, never a short answer.
     """
     _, offset, length = sample
     stop = size_bytes if length is None else offset + length
@@ -204,7 +205,7 @@ def span_in(sample: Sample, size_bytes: int) -> Span:
 
 
 def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
-    """Return status and body of the frame for ``error``: the status that a GET would have had."""
+    """Return status and body of the frame for ``error``. The status is the one that a GET would get."""
     status, code = STATUS[type(error)]
     hint = error.hint if isinstance(error, RequestError) else ""
     if isinstance(error, OriginAnswer):

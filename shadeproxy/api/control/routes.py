@@ -14,7 +14,6 @@ from shadeproxy.api.control import (
     batch,
     columns,
     datasets,
-    job_summaries,
     jobs,
     locate,
     operations,
@@ -27,15 +26,16 @@ from shadeproxy.api.control.context import ControlContext
 
 Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
-"""Content type -> shape; None: not JSON, described by the type alone."""
+"""Shapes of a body, by content type. None: not JSON; the type alone describes it."""
 
 MANIFEST_FIELD = "x-shade-manifest"
-"""In a call about a registered job: the digest of the manifest that its ids belong to."""
+"""Header field of a call about a registered job: the digest of the manifest to which its ids belong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """``answers``: status -> (description, content). Errors are the same everywhere and left out.
+    """One call. ``answers``: status -> (description, content), without errors, which all calls have in
+    common.
 
     ``probe``: answered without a token and for any Host, for load balancers.
     """
@@ -51,7 +51,7 @@ class Route:
 
     @property
     def speaks_of_ids(self) -> bool:
-        """Return whether it may carry ``MANIFEST_FIELD``: calls about a job do, except its registration."""
+        """True if the call may carry ``MANIFEST_FIELD``: calls about a job may, except its registration."""
         return "{job}" in self.path and (self.method, self.path) != ("PUT", "/v1/jobs/{job}")
 
 
@@ -136,7 +136,7 @@ ROUTES = (
         query=_FORM,
     ),
     Route("DELETE", "/v1/datasets/{dataset}", "Forget a dataset", datasets.delete_dataset, answers=_GONE),
-    Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(job_summaries.JobList)),
+    Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(jobs.JobList)),
     Route(
         "PUT",
         "/v1/jobs/{job}",
@@ -144,9 +144,9 @@ ROUTES = (
         jobs.put_job,
         query=jobs.BEGINS,
         body={wire.JSON: wire.JobSpec},
-        answers=_ok(job_summaries.JobSummary),
+        answers=_ok(jobs.JobSummary),
     ),
-    Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(job_summaries.JobSummary)),
+    Route("GET", "/v1/jobs/{job}", "One job", jobs.get_job, answers=_ok(jobs.JobSummary)),
     Route("DELETE", "/v1/jobs/{job}", "Forget a job and its scores", jobs.delete_job, answers=_GONE),
     Route(
         "DELETE",

@@ -1,45 +1,34 @@
 """Parses, authenticates and authorises a request, alike in every lane and every process.
 
-Rule: the order of checks is fixed. The operation is looked at only after the signature was accepted, and the
+Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
 engine is called only after the client's rights were checked.
 """
 
 from dataclasses import replace
-from typing import Protocol
 
 from shadeproxy.api.browsers import KnownHosts, shown_host
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
-from shadeproxy.api.s3.canonical import canonical, settle_presigned
-from shadeproxy.api.s3.copysource import parse_copy_source
-from shadeproxy.api.s3.exchange import Call, Exchange, RequestObserver
+from shadeproxy.api.s3.canonical import canonical, parse_copy_source, settle_presigned
+from shadeproxy.api.s3.exchange import Call, EventLog, Exchange, ReadReports, RequestObserver
 from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.core.errors import AccessDenied, OriginIsProxy
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.tracing import INSTANCE_FIELD
-from shadeproxy.core.types import Headers, Source
+from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadsNow
-from shadeproxy.telemetry.log import mask_text
 
 _LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
-# Allowed to a client that may see some keys of a bucket: that the bucket exists, and where. Its other
-# settings (policy, ACL and so on) concern all keys.
+# A client that may see some keys of a bucket may also see that the bucket exists, and where. Other settings
+# (policy, ACL and so on) concern all keys.
 _OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
-class EventLog(Protocol):
-    """The part of a structlog logger that the handler uses."""
-
-    def debug(self, event: str, **fields: object) -> object: ...
-
-    def warning(self, event: str, **fields: object) -> object: ...
-
-    def exception(self, event: str, **fields: object) -> object: ...
-
-
-class RequestAuthorizer:
-    """Authorisation. ``base_domains``: lower-case names under which virtual-host addressing is served."""
+class RequestAuthorizer(ReadReports):
+    """Authorises requests. ``base_domains``: lower-case names under which virtual-host
+    addressing is served.
+    """
 
     def __init__(
         self,
@@ -52,18 +41,13 @@ class RequestAuthorizer:
         verbose: bool = False,
         instance: str = "",
     ) -> None:
-        """Set it up. ``instance``: the proxy's own name in its requests to the origin, "" for none.
-
-        ``verbose``: log each hit for debugging; may change at any time.
-        """
-        self.verbose = verbose
+        """``instance``: the proxy's own name in its requests to the origin, "" for none."""
+        super().__init__(observer, log, verbose=verbose)
         self._instance = instance
         self._reads = reads
         self._authenticator = authenticator
-        self._observer = observer
-        self._log = log
         self._base_domains = base_domains
-        # A listener that accepts anonymous requests is on a loopback address, which is among these.
+        # A listener that accepts anonymous requests has a loopback address, and KnownHosts knows those.
         self._hosts = KnownHosts(base_domains)
 
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
@@ -79,41 +63,9 @@ class RequestAuthorizer:
         request = call.request
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
-    def report_hit(
-        self, call: Call, status: int, source: Source, bytes_sent: int, *, request_id: str
-    ) -> None:
-        """Report a read that was answered without ``serve_read``."""
-        request = call.request
-        self._observer.on_request(
-            operation=call.operation.name,
-            bucket=request.bucket,
-            status=status,
-            source=source,
-            bytes_sent=bytes_sent,
-            duration_s=0.0,
-            job=request.job,
-            request_id=request_id,
-        )
-        if self.verbose:
-            self._log.debug(
-                "s3_request",
-                request_id=request_id,
-                operation=call.operation.name,
-                method=request.method,
-                path=request.raw_path,
-                query=mask_text(request.query_string),
-                status=status,
-                source=str(source),
-                bytes_sent=bytes_sent,
-            )
-
-    def report_cut(self, why: str) -> None:
-        """Log a hit that was not finished although its client is still there."""
-        self._log.warning("answer cut", error=why)
-
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the proxy signs with its own key for the origin, and no client
-        # needs to have that key.
+        # Check this before the signature: the proxy signs requests to its origin with its own key, which no
+        # client need have.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -129,8 +81,9 @@ class RequestAuthorizer:
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers send a preflight before they sign. For a presigned URL it carries a signature of
-            # another method. The URL's client still tells the bucket, where bucket names belong to accounts.
+            # Browsers send a preflight before they sign. For a presigned URL the preflight carries the
+            # signature of another method. Where bucket names belong to accounts, the URL's client still tells
+            # which bucket is meant.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)
@@ -153,7 +106,7 @@ class RequestAuthorizer:
 def authorise(call: Call) -> None:
     """Raise AccessDenied unless the client may make this call.
 
-    The keys of a DeleteObjects are checked one by one after its body has been read.
+    The keys of a DeleteObjects are checked later, one by one, when its body has been read.
     """
     request, operation, identity = call
     permission, bucket = operation.permission, request.bucket

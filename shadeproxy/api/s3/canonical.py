@@ -1,18 +1,21 @@
 """The canonical form of a request: used for rights, for the cache, and for the request to the origin.
 
-Law: the request to the origin is serialised from the decoded values that were checked, never from the
-received bytes. A presigned URL becomes the request that it stands for; a copy source has one form.
+Law: the request to the origin is made from the decoded values that were checked, never from the received
+bytes. A presigned URL becomes the request that it stands for; a copy source has one form. Source: CopyObject
+and UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import quote
 
-from shadeproxy.api.s3.copysource import parse_copy_source
 from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
 from shadeproxy.api.s3.operations import COPIES, PREFLIGHT, Operation
 from shadeproxy.api.s3.parameters import known_parameters
-from shadeproxy.api.s3.request import S3Request
+from shadeproxy.api.s3.request import BAD_ESCAPE, BUCKET_NAME, UNRESERVED, S3Request, decode_key
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.sigv4 import path_of_key
 
 _SIGNATURE_PARAMETERS = frozenset(
     {
@@ -36,8 +39,8 @@ def settle_presigned(request: S3Request) -> S3Request:
     """Return ``request`` without its presigned URL; unchanged if it has none.
 
     Signature parameters leave the query. Fields that the signer moved into the query (``x-amz-*``; in version
-    2 also Content-Type and Content-MD5) become fields again: the origin gets a signature in a header, and
-    then S3 does not read these fields from the query. Raises InvalidRequest.
+    2 also Content-Type and Content-MD5) become header fields again: the origin gets a signature in a header,
+    and S3 does not read these fields from the query then. Raises InvalidRequest.
     """
     if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
         return request
@@ -56,7 +59,9 @@ def settle_presigned(request: S3Request) -> S3Request:
 
 
 def canonical(request: S3Request, operation: Operation) -> S3Request:
-    """Return the parts of ``request`` that belong to ``operation``, in one form. Raises RequestError."""
+    """Return the parts of ``request`` that belong to ``operation``, in the canonical form. Raises
+    RequestError.
+    """
     if operation is PREFLIGHT:
         return _preflight(request)
     if not operation.cached:
@@ -71,7 +76,9 @@ def canonical(request: S3Request, operation: Operation) -> S3Request:
 
 
 def _preflight(request: S3Request) -> S3Request:
-    """Return the preflight's own fields only: it is unsigned, so nothing else may use a client's rights."""
+    """Return only the fields that a preflight needs: it is unsigned, so no other field may use a client's
+    rights.
+    """
     if request.fields.get("content-length", "0") != "0" or "transfer-encoding" in request.fields:
         raise InvalidRequest("A preflight (OPTIONS) has no body")
     asked = {
@@ -83,7 +90,7 @@ def _preflight(request: S3Request) -> S3Request:
 
 
 def _move(fields: dict[str, str], name: str, raw_value: str) -> None:
-    """Turn a parameter into a field. An existing field must have the same value."""
+    """Turn a query parameter into a header field. Raises if the field is there already with another value."""
     lowered, value = field_name(name), raw_value.strip(" \t")
     check_value(name, value)
     if fields.setdefault(lowered, value) != value:
@@ -94,3 +101,38 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     if operation.name not in COPIES:
         raise InvalidRequest(f"{operation.name} has no x-amz-copy-source")
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
+
+
+# At these characters some parser may end a version or begin another parameter.
+_ENDS = frozenset("&=;+#?")
+
+
+class CopySource(NamedTuple):
+    """The object to copy. ``version`` None: its current version."""
+
+    bucket: str
+    key: str
+    version: str | None = None
+
+    def __str__(self) -> str:
+        asked = "" if self.version is None else f"?versionId={quote(self.version, safe=UNRESERVED)}"
+        return f"{self.bucket}/{path_of_key(self.key)}{asked}"
+
+
+def parse_copy_source(field: str) -> CopySource:
+    """Return the object that ``field`` names. Raises InvalidRequest for an ambiguous field."""
+    if BAD_ESCAPE.search(field):
+        raise InvalidRequest(
+            "x-amz-copy-source holds a % that two hexadecimal digits do not follow",
+            hint="write a literal % as %25",
+        )
+    path, question, query = field.partition("?")
+    bucket, _, key = decode_key(path).removeprefix("/").partition("/")
+    if BUCKET_NAME.fullmatch(bucket) is None or not key:
+        raise InvalidRequest("x-amz-copy-source must be of the form bucket/key")
+    if not question:
+        return CopySource(bucket, key)
+    name, _, raw_version = query.partition("=")
+    if name != "versionId" or not raw_version or set(raw_version) & _ENDS:
+        raise InvalidRequest("x-amz-copy-source may end in ?versionId=ID, and in nothing else after a ?")
+    return CopySource(bucket, key, decode_key(raw_version))

@@ -30,14 +30,15 @@ _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
-# aiohttp needs two steps of the loop from the end of an answer to the next request.
+# After an answer, aiohttp needs two steps of the loop until it accepts the next request.
 _STEPS_TO_IDLE = 8
 
-# The owner of the connection. Numbers, because looking up an Enum member costs more than all the tests of it.
+# The owner of the connection. Numbers, because comparing Enum members would cost more than all these
+# comparisons.
 _OURS = 0
-"""Between two requests, or answering one in the fast lane."""
+"""Between two requests, or while the fast lane answers one."""
 _ONE_REQUEST = 1
-"""aiohttp has one request; the bytes after it are held."""
+"""aiohttp has one request; the bytes after it are held here."""
 _GIVEN = 2
 """aiohttp has the connection until its end."""
 
@@ -65,7 +66,7 @@ class S3Protocol(RefusingHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=keepalive_s,
             access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # A gzip upload is stored as sent.
+            # A gzip upload is stored as it was sent.
             auto_decompress=False,
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
@@ -78,35 +79,35 @@ class S3Protocol(RefusingHandler):
         self._look = fast.look
         self._limiter = limiter
         self.peer = ""
-        """See ``Port.peer``."""
+        """See ``HasPeer.peer``."""
         self._admitted = True
         self._lane = _OURS
         self._held = b""
         self._sender: Sender | None = None
         self._left_bytes = 0
-        """Body bytes still to come of aiohttp's request."""
+        """Body bytes of aiohttp's request that are still to come."""
         self._reading: PendingRead | None = None
-        self._waits = False  # True if the first request of ``_held`` waits for its turn
+        self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
         self._active = False
         """True if a request was answered since the keep-alive timer last ran."""
         self._resumed = self._begun = 0
-        """Counters for ``_progress``: how often the client caught up, and requests begun."""
+        """Counters for ``_progress``: how often the client caught up, and how many requests were begun."""
         self._taken: tuple[int, int, int, int] | None = None
-        """Result of ``_progress`` when the keep-alive timer last ran."""
+        """The result of ``_progress`` when the keep-alive timer last ran."""
         self._ending = False
         self._half_closed = False
         self._turned_from: asyncio.Transport | None = None
         self._refused = False
-        """True if further bytes are dropped, until the connection is closed."""
+        """True if further bytes are dropped until the connection is closed."""
         self._head_bytes = 0
-        """Bytes of an incomplete head that aiohttp holds."""
-        self._stopped = False  # True if the transport was told not to read, because too much is held
+        """Bytes of an incomplete head that aiohttp has received."""
+        self._stopped = False  # True if the transport stopped reading, because too many bytes are held.
 
     # ------------------------------------------------------------------ what the transport calls
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the client, or b"" from aiohttp, whose own parser then continues."""
+        """Process bytes of the client. b"" comes from aiohttp, when its own parser must continue."""
         if not self._admitted or self._refused:
             self._drop(data)
             return
@@ -126,10 +127,10 @@ class S3Protocol(RefusingHandler):
     data_received = receive
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the connection up, or turn it away if there are too many."""
+        """Set up the connection, or refuse it if there are too many."""
         self._admitted = self._limiter.enter()
         if not self._admitted:
-            # uvloop's own transport class, which is no subclass of asyncio's.
+            # This is uvloop's own transport class, which is no subclass of asyncio's.
             self._turned_from = cast("asyncio.Transport", transport)
             self._limiter.turn_away(transport)
             return
@@ -143,7 +144,7 @@ class S3Protocol(RefusingHandler):
         super().resume_writing()
         self._resumed += 1
         if self._drained is not None:
-            # As many may have taken enough in one turn of the loop as there are clients.
+            # In one turn of the loop, every client may have taken enough of its answer.
             self._s3.pace.call(partial(set_done, self._drained))
             self._drained = None
         if self._reading is not None:
@@ -153,7 +154,7 @@ class S3Protocol(RefusingHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # aiohttp's answers None, which is False
         """Keep the connection open until earlier requests are answered. The transport alone would close once
-        its own buffer is sent: it does not know of a file that is still being sent.
+        its own buffer is sent, because it does not know of a file that is still being sent.
         """
         self._half_closed = self._waits or (self._sender is not None and self._sender.busy)
         return self._half_closed
@@ -169,7 +170,8 @@ class S3Protocol(RefusingHandler):
             self._reading = None
         if self._sender is not None:
             self._sender.close()
-            self._sender = None  # it refers back to this object: both would wait for the collector
+            # The sender refers back to this object: both would wait for the garbage collector.
+            self._sender = None
         super().connection_lost(exc)
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
@@ -204,13 +206,13 @@ class S3Protocol(RefusingHandler):
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
         if self._sender is not None:
-            # Not left to ``connection_lost``: if the loop stops before, the descriptor would stay open.
+            # Close it here: if the loop stops before ``connection_lost``, the descriptor would stay open.
             self._sender.close()
 
     def _process_keepalive(self) -> None:
         before, self._taken = self._taken, self._progress()
         if self._taken is not None and self._taken == before:
-            # A client that takes nothing holds a page, or memory that other reads wait for.
+            # A client that takes nothing keeps a page pinned, or memory that other reads wait for.
             self._s3.report_cut(f"the client took nothing for {self.keepalive_timeout:g} s")
             if self.transport is not None:
                 reset_on_close(self.transport)
@@ -223,12 +225,12 @@ class S3Protocol(RefusingHandler):
             super()._process_keepalive()
 
     def _progress(self) -> tuple[int, int, int, int] | None:
-        """Return counters that change as the client takes bytes; None when no bytes wait."""
+        """Return counters that change as the client takes bytes; None if no bytes wait for the client."""
         waiting_bytes = 0 if self.transport is None else self.transport.get_write_buffer_size()
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # The bytes waiting may be equal in another answer, so count begun requests too.
+        # Another answer may have as many bytes waiting, so count begun requests too.
         return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane
@@ -236,11 +238,12 @@ class S3Protocol(RefusingHandler):
     def _serve(self, data: bytes, *, in_turn: bool = False) -> None:
         """Answer the requests in ``data``, as far as they are complete and the client keeps up.
 
-        ``in_turn``: the first one has waited for its turn.
+        ``in_turn``: the first request has waited for its turn.
         """
         while data:
             sender = self._sender
-            # After a dropped head its body is no head: drop all further bytes too.
+            # ``_over`` and ``_busy`` are written out, because each hit comes here and calls cost more. After
+            # a refused head the following bytes are its body, and not a head: drop all further bytes too.
             if (
                 sender is None
                 or self._force_close
@@ -290,7 +293,7 @@ class S3Protocol(RefusingHandler):
 
     @property
     def _over(self) -> bool:
-        """True if no further request may be answered."""
+        """True if no further request may be answered on this connection."""
         gone = self.transport is None or self.transport.is_closing() or self._force_close
         return gone or self._ending or self._close
 
@@ -317,14 +320,16 @@ class S3Protocol(RefusingHandler):
             self.transport.pause_reading()
 
     def _watch_head(self, data: bytes) -> None:
-        """Refuse a head that is too long. aiohttp limits lines and fields, but not bytes after a refusal."""
+        """Refuse a head that is too long. aiohttp limits lines and fields, but not the bytes
+        after a refusal.
+        """
         idle = self._waiter is not None and not self._waiter.done()
         self._head_bytes = self._head_bytes + len(data) if idle and b"\r\n\r\n" not in data else 0
         if self._head_bytes > MOST_HEAD_BYTES:
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client: read a little so that the answer arrives, but no flood."""
+        """Drop bytes of a refused client. Read a little, so that the answer arrives, but no flood."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -346,13 +351,15 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # aiohttp's ``close`` lets it answer what it was given.
+            # ``close`` of aiohttp lets it answer the request that it has.
             self.force_close() if self._lane == _OURS else self.close()
 
     # ------------------------------------------------------------------ aiohttp's turn
 
     def _hand_over(self, raw: bytes, rest: bytes) -> None:
-        """Pass on to aiohttp the request with the head ``raw``, or give it the connection."""
+        """Pass the request with the head ``raw`` on to aiohttp. ``rest``: the bytes after it. If the head
+        does not tell where the request ends, aiohttp keeps the connection.
+        """
         length = body_bytes(raw)
         if length is None:
             self._held = raw + rest
@@ -373,9 +380,11 @@ class S3Protocol(RefusingHandler):
             self._take_back(_STEPS_TO_IDLE)
 
     def _take_back(self, steps: int) -> None:
-        """Take the lane back once aiohttp is done with its request: the next one has begun."""
+        """Take the connection back from aiohttp once it is done with its request, after ``steps`` steps of
+        the loop.
+        """
         if self._lane != _ONE_REQUEST or self._left_bytes or not self._held:
-            return  # an earlier call already did it
+            return  # An earlier call has already done it.
         if self._waiter is not None and not self._waiter.done() and not self._messages:
             self._lane = _OURS
             self._go_on()

@@ -1,6 +1,6 @@
-"""One request and its answer: the facts known so far, and how an answer begins.
+"""One request and its answer: what is known of it so far, how an answer begins, and how its end is reported.
 
-Rules: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
+Laws: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
 aborted, never replaced by an error.
 """
 
@@ -13,19 +13,21 @@ from aiohttp import web
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
 from shadeproxy.api.s3.operations import Operation
-from shadeproxy.api.s3.port import Port, Response
+from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.api.s3.response import http_date
+from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
+from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
 """Status in logs and counters for a request whose client went away (nginx's number)."""
 
 OWN_FIELDS = frozenset({"x-amz-id-2", "x-amz-request-id", "date"})
-"""Fields of every answer. The origin's own values replace the proxy's."""
+"""Fields that every answer has. In a forwarded answer the origin's own values replace the proxy's."""
 
 _T = TypeVar("_T")
 
@@ -33,7 +35,7 @@ _T = TypeVar("_T")
 def with_own(
     headers: Iterable[tuple[str, str]], *, request_id: str, now_s: float, source: Source
 ) -> list[tuple[str, str]]:
-    """Return ``headers`` with the fields of every answer, except those that the origin already set."""
+    """Return ``headers`` with the fields that every answer has, unless the origin already set them."""
     fields = list(headers)
     own = [("x-amz-id-2", HOST_ID), ("x-amz-request-id", request_id), ("Date", http_date(int(now_s)))]
     if not OWN_FIELDS.isdisjoint(map(str.lower, names_of(fields))):
@@ -44,12 +46,25 @@ def with_own(
     return fields
 
 
+def fast_head(
+    answer: Answer, *, method: str, request_id: str, now_s: float, source: Source, keep: bool
+) -> bytes:
+    """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
+    fields, _, _ = connection_fields(
+        with_own(answer.headers, request_id=request_id, now_s=now_s, source=source),
+        has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
+        keep=keep,
+        http_11=True,
+    )
+    return render_head(answer.status, fields)
+
+
 class RequestObserver(Protocol):
-    """Is called once for each request, when it has ended in any way. Must not block or raise.
+    """Called once for each request, when it has ended in any way. Must not block or raise.
 
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: as sent, or
     CLIENT_CLOSED. ``bytes_sent``: of the body. ``origin_request_id``: the origin's id in a forwarded answer,
-    which replaces ours.
+    which replaces the proxy's.
     """
 
     def on_request(
@@ -67,8 +82,18 @@ class RequestObserver(Protocol):
     ) -> None: ...
 
 
+class EventLog(Protocol):
+    """The part of a structlog logger that the handler uses."""
+
+    def debug(self, event: str, **fields: object) -> object: ...
+
+    def warning(self, event: str, **fields: object) -> object: ...
+
+    def exception(self, event: str, **fields: object) -> object: ...
+
+
 class Call(NamedTuple):
-    """A request with its operation and client, once authenticated and authorised."""
+    """A request with its operation and client, after it was authenticated and authorised."""
 
     request: S3Request
     operation: Operation
@@ -76,13 +101,13 @@ class Call(NamedTuple):
 
     @property
     def ref(self) -> ObjectRef:
-        """The object in the client's namespace; the bucket if there is no key."""
+        """The object in the client's namespace; the bucket if the request names no key."""
         return ObjectRef(self.request.bucket, self.request.key, self.identity.namespace)
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: the read is
-    defined by object, range and job alone. ``meta``: result of ``usable_now``.
+    """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: object,
+    range and job alone determine the answer. ``meta``: result of ``usable_now``.
     """
 
     call: Call
@@ -92,20 +117,80 @@ class Asked(NamedTuple):
     meta: ObjectMeta | None = None
 
 
+def client_of(connection: HasPeer, identity: Identity) -> str:
+    """Return the name by which a request's client is counted: its access key if a signature proves it, else
+    its address.
+    """
+    return connection.peer if identity.name == ANONYMOUS.name else identity.name
+
+
 Outcome = Asked | bool | Literal["later"] | None
-"""True: written, and the connection continues. False: written, and it ends. Asked: bytes are missing, so
-read it by ``PendingRead``. None: for aiohttp. LATER: for ``look``, in a turn of the pace. In the last three
-cases nothing happened.
+"""The result of answering a request in the fast lane. True: written, and the connection continues. False:
+written, and it ends. Asked: bytes are missing, so read them by ``PendingRead``. None: aiohttp must answer.
+LATER: call ``look`` in a later turn. In the last three cases nothing was written.
 """
 
 LATER: Literal["later"] = "later"
 
 
+class ReadReports:
+    """Reports the reads that are answered without an ``Exchange``.
+
+    ``verbose``: log each read for debugging; may change at any time.
+    """
+
+    def __init__(self, observer: RequestObserver, log: EventLog, *, verbose: bool) -> None:
+        self.verbose = verbose
+        self._observer = observer
+        self._log = log
+
+    def report_hit(
+        self,
+        call: Call,
+        status: int,
+        source: Source,
+        bytes_sent: int,
+        *,
+        request_id: str,
+        duration_s: float = 0.0,
+    ) -> None:
+        """Report the end of a read."""
+        request = call.request
+        self._observer.on_request(
+            operation=call.operation.name,
+            bucket=request.bucket,
+            status=status,
+            source=source,
+            bytes_sent=bytes_sent,
+            duration_s=duration_s,
+            job=request.job,
+            request_id=request_id,
+        )
+        if self.verbose:
+            self._log.debug(
+                "s3_request",
+                request_id=request_id,
+                operation=call.operation.name,
+                method=request.method,
+                path=request.raw_path,
+                query=mask_text(request.query_string),
+                status=status,
+                source=str(source),
+                bytes_sent=bytes_sent,
+            )
+
+    def report_cut(self, why: str, **facts: object) -> None:
+        """Log an answer that was not finished although its client is still connected. ``facts``: fields of
+        the log line.
+        """
+        self._log.warning("answer cut", error=why, **facts)
+
+
 class Exchange:
-    """The state of one request, dropped with it."""
+    """The state of one request."""
 
     def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
-        """Begin an exchange. ``http``: aiohttp's request, for code that must read its body."""
+        """``http``: aiohttp's request, for code that must read its body."""
         self.port = port
         self._http = http
         self.request_id = next_request_id()
@@ -118,7 +203,7 @@ class Exchange:
         self.failure: str = ""
         """S3 error code of the answer, for the log."""
         self.cut: str = ""
-        """Why an answer that had begun was not finished, or ""."""
+        """Reason why an answer that had begun was not finished, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -126,29 +211,31 @@ class Exchange:
         return self._http
 
     def count_as(self, identity: Identity) -> None:
-        """Charge this request to its client: by name if a signature proves it, else by address."""
-        CLIENT.set(self.port.peer if identity.name == ANONYMOUS.name else identity.name)
+        """Count this request as ``identity``'s."""
+        CLIENT.set(client_of(self.port, identity))
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:
-        """Commit to the head. The origin's own request ids and date in ``headers`` are kept."""
+        """Commit to status and header. The origin's own request ids and date in ``headers`` are kept."""
         self.response = response = self.port.respond(status, self._with_own(headers))
         response.begin()
         return response
 
     def pass_on(self, status: int, headers: list[tuple[str, str]]) -> Response:
-        """Commit like ``start``, with fields of the origin's answer to this very request."""
+        """Commit to status and header as ``start`` does, with the fields of the origin's answer to this
+        request.
+        """
         self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
-        """Return an error answer, not sent yet."""
+        """Return an error answer that is not sent yet."""
         self.failure = answer.code
         fields = list(answer.headers)
         if answer.status not in {204, 304}:
             fields.append(("Content-Type", "application/xml"))
             if self.port.method != "HEAD":
                 fields.append(("Content-Length", str(len(answer.body))))
-        # An unread body ends the connection: otherwise the client would send bytes for nothing.
+        # An unread body ends the connection: otherwise the client would send its bytes in vain.
         close = close or self.port.unread
         return self.port.respond(answer.status, self._with_own(fields), body=answer.body, close=close)
 
@@ -170,7 +257,7 @@ class Exchange:
         await self._answer(internal_error(resource=self._resource(), request_id=self.request_id))
 
     def abandon(self) -> None:
-        """Mark the client as gone; a begun answer stays incomplete."""
+        """Mark the client as gone. An answer that has begun stays incomplete."""
         if self.response is None:
             self.response = self.port.respond(CLIENT_CLOSED, ())
         self.response.abort()

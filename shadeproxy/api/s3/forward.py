@@ -1,37 +1,49 @@
 """Forwards every request that is not a cached read to the origin, streaming both ways.
 
-Rules: a write drops its objects from the cache before the origin gets it, and again before the client can see
+Laws: a write drops its objects from the cache before the origin gets it, and again before the client can see
 success. A body that breaks a promise never reaches the origin whole. Memory is one piece in each direction,
 plus small bodies whose trailing checksum becomes a header; a ledger counts those.
+
+The answer to a forwarded GetObject or HeadObject must fit the request, because the client would trust it:
+its status, and for a 206 its range and length. Errors are passed on unchanged.
 """
 
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
 from shadeproxy.api.s3.operations import Permission, Touches, touched
 from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import WRITE_BYTES
-from shadeproxy.api.s3.sensible import sensible
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import MAX_DELETE_BYTES, parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.checksums import FIELD_PREFIX, make_checksum, value_of
-from shadeproxy.core.errors import BodyMismatch, MissingLength, NotSupported, OriginError
+from shadeproxy.core.errors import (
+    BodyCutShort,
+    BodyMismatch,
+    MissingLength,
+    NotSupported,
+    OriginError,
+    OriginUnavailable,
+    RangeNotSatisfiable,
+)
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.core.types import Headers, ObjectRef, Span
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
-"""Largest upload that is held whole, so that its trailing checksum reaches every origin as a header; clients
-send parts of 8 MiB. A longer upload needs an origin that accepts the checksum behind the body.
+"""Largest upload that is held in memory, so that its trailing checksum reaches every origin as a header.
+Clients send parts of 8 MiB. For a longer upload, the origin must accept the checksum after the body.
 """
 
 
@@ -39,12 +51,14 @@ _NO_VALUES = frozenset({"x-amz-checksum-algorithm", "x-amz-checksum-mode", "x-am
 
 
 def is_digest(name: str) -> bool:
-    """Return whether the lower-case field ``name`` describes a digest of one specific body."""
+    """Return whether the lower-case field ``name`` is a digest of one specific body."""
     return name in {"content-md5", "x-amz-sdk-checksum-algorithm"} or name.startswith(FIELD_PREFIX)
 
 
 def check_digests(fields: Mapping[str, str], body: bytes) -> None:
-    """Check ``body`` by its ``fields``. Raises BodyMismatch, and NotSupported for an unknown checksum."""
+    """Check ``body`` against the digests in ``fields``. Raises BodyMismatch, and NotSupported for an unknown
+    checksum.
+    """
     if (given := fields.get("content-md5")) is not None:
         digest = hashlib.md5(body, usedforsecurity=False).digest()
         _compare("content-md5", base64.b64encode(digest).decode(), given)
@@ -65,7 +79,7 @@ def _compare(name: str, computed: str, given: str) -> None:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request to the origin. ``held_bytes``: taken from the ledger."""
+    """A request to the origin. ``held_bytes``: memory that it takes from the ledger."""
 
     headers: Headers
     pieces: AsyncIterator[bytes] | None
@@ -77,7 +91,9 @@ class _Outgoing:
 
 
 class Forwarder:
-    """Carries requests to the origin through ``engine``. ``trailed``: budget of bodies held whole."""
+    """Sends requests to the origin through ``engine``. ``trailed``: memory budget of uploads that are held
+    whole.
+    """
 
     def __init__(self, engine: ReadPath, *, trailed: Ledger) -> None:
         self._engine = engine
@@ -208,7 +224,7 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
 
 
 async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExitStack) -> None:
-    """Pass the body on, and its last piece only after ``writing`` has ended.
+    """Pass the body on; pass its last piece on only after ``writing`` has ended.
 
     White space that the origin sends to keep the connection alive is passed on at once.
     """
@@ -236,6 +252,58 @@ async def _once(piece: bytes) -> AsyncIterator[bytes]:
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:
-    """Yield pieces, because a transport keeps a copy of bytes that it cannot send now."""
+    """Yield the body in pieces: a transport copies all bytes that it cannot send at once."""
     for start in range(0, len(whole), WRITE_BYTES):
         yield bytes(whole[start : start + WRITE_BYTES])
+
+
+_CONDITIONAL = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"})
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+
+
+def sensible(call: Call, answer: ForwardResponse) -> ForwardResponse:
+    """Return ``answer`` if it fits the request; else raise OriginUnavailable. If only its range tells its
+    length, the length of the body is checked while it is read.
+    """
+    if call.operation.name not in {"GetObject", "HeadObject"} or answer.status >= 400:
+        return answer
+    fields, of_part = call.request.fields, "partNumber" in call.request.query
+    wanted = parse_range(fields.get("range"))
+    if answer.status == 206 and wanted is not None:
+        span = _span_of(answer, wanted)
+        lengths = {value for name, value in answer.headers if name.lower() == "content-length"}
+        if span is None or lengths - {str(span.length)}:
+            raise OriginUnavailable(f"the origin answered another range than {fields['range']}")
+        return answer if lengths else replace(answer, chunks=_watched(answer, span.length))
+    expected = {200, 206} if "range" in fields or of_part else {200}
+    if not _CONDITIONAL.isdisjoint(fields):
+        expected.add(304)
+    if (answer.status < 300 or answer.status == 304) and answer.status not in expected:
+        raise OriginUnavailable(f"the origin answered {answer.status}, which is no answer to what was asked")
+    return answer
+
+
+def _span_of(answer: ForwardResponse, wanted: RangeSpec) -> Span | None:
+    """Return the span of a 206; None if it is not the ``wanted`` span."""
+    values = [value for name, value in answer.headers if name.lower() == "content-range"]
+    told = _CONTENT_RANGE.fullmatch(values[0]) if len(values) == 1 else None
+    if told is None:
+        return None
+    span = Span(int(told[1]), int(told[2]) + 1)
+    try:
+        return span if wanted.resolve(int(told[3])) == span else None
+    except RangeNotSatisfiable:
+        return None
+
+
+async def _watched(answer: ForwardResponse, length: int) -> AsyncIterator[bytes]:
+    """Yield the body of an answer of ``length`` bytes. Raises BodyCutShort if its length differs."""
+    left = length
+    async with closing(answer.chunks) as chunks:
+        async for chunk in chunks:
+            left -= len(chunk)
+            if left < 0:
+                break
+            yield chunk
+    if left:
+        raise BodyCutShort(f"the origin sent another number of bytes than the {length} of its range")

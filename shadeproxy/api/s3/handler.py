@@ -1,6 +1,6 @@
-"""The S3 request handler: parse, authenticate, authorise, then read or forward. Knows no configuration.
+"""The S3 request handler: parses, authenticates, authorises, then reads or forwards. Reads no configuration.
 
-Rule: the order of checks is fixed. The operation is looked at only after the signature was accepted, and the
+Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
 engine is called only after the client's rights were checked.
 """
 
@@ -9,19 +9,20 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.auth.clients import ANONYMOUS
-from shadeproxy.api.s3.authorizer import EventLog, RequestAuthorizer
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.cross_site import refuse_cross_site_write
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import (
     CLIENT_CLOSED,
     Asked,
     Call,
+    EventLog,
     Exchange,
     RequestObserver,
+    client_of,
 )
 from shadeproxy.api.s3.forward import Forwarder
-from shadeproxy.api.s3.lane_read import BeginsReads, LaneOutlet, LaneRead
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import AiohttpPort, Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import read_request, serve_get, serve_head
@@ -42,7 +43,7 @@ TRAILED_BUDGET_BYTES = 128 * 1024 * 1024
 
 
 class S3Handler(RequestAuthorizer):
-    """Callable for ``aiohttp.web.Server``; one for all connections."""
+    """Callable for ``aiohttp.web.Server``. One object serves all connections."""
 
     def __init__(
         self,
@@ -59,10 +60,11 @@ class S3Handler(RequestAuthorizer):
         instance: str = "",
         begins: BeginsReads | None = None,
     ) -> None:
-        """Make the handler. ``base_domains``: lower-case names that serve virtual-host addressing.
+        """``base_domains``: lower-case names that serve virtual-host addressing. ``begins``: the engine, if
+        it can read by callbacks.
 
-        ``begins``: the engine, where it can read by callbacks. ``trailed_budget_bytes``: memory for uploads
-        that are held whole (see forward.py). ``verbose``: log each request for debugging.
+        ``trailed_budget_bytes``: memory for uploads that are held whole (see forward.py). ``verbose``: log
+        each request for debugging.
         """
         super().__init__(
             engine,
@@ -76,7 +78,7 @@ class S3Handler(RequestAuthorizer):
         self._engine = engine
         self._clock = clock
         self.pace = TurnLimiter()
-        """Shared by all connections: in one turn of the loop each client may send a request."""
+        """Shared by all connections, because in one turn of the loop each client may send a request."""
         self._bounds = bounds
         self._begins = begins
         self._posts = PostUploads(engine, authenticator)
@@ -84,7 +86,7 @@ class S3Handler(RequestAuthorizer):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of uploads that are held whole now."""
+        """Bytes of uploads that are now held whole."""
         return self._forwarder.held_bytes
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -94,14 +96,13 @@ class S3Handler(RequestAuthorizer):
         assert isinstance(exchange.response, WireResponse), "an exchange that did not raise has an answer"
         return exchange.response
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> LaneRead | None:
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
         """Begin a call that ``reads_cache`` without a task; None, with nothing done: call ``serve_read``."""
         call, engine = asked.call, self._begins
         if engine is None or self.verbose or call.request.method != "GET":
             return None
-        request_id, name = next_request_id(), call.identity.name
-        inside = REQUEST_ID.set(request_id)
-        whose = CLIENT.set(outlet.peer if name == ANONYMOUS.name else name)  # as ``Exchange.count_as``
+        request_id = next_request_id()
+        inside, whose = REQUEST_ID.set(request_id), CLIENT.set(client_of(outlet, call.identity))
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
         try:
             begun = engine.begin(asked.wanted, asked.meta)
@@ -113,19 +114,18 @@ class S3Handler(RequestAuthorizer):
             DEADLINE.reset(bounded)
         if begun is None:
             return None
-        return LaneRead(
+        return EngineLaneRead(
             outlet,
-            self._report_lane_read,
+            self,
             engine,
             asked,
+            clock=self._clock,
             reading=begun[0],
             flight=begun[1],
             request_id=request_id,
-            now_s=self._clock.now_s(),
-            started_s=self._clock.monotonic_s(),
         )
 
-    async def serve_read(self, port: Port, asked: Asked, begun: LaneRead | None = None) -> bool:
+    async def serve_read(self, port: Port, asked: Asked, begun: EngineLaneRead | None = None) -> bool:
         """Serve a call that ``reads_cache``, in its turn of the loop, like ``__call__``; return whether the
         connection continues. ``begun``: go on with that read.
         """
@@ -138,7 +138,7 @@ class S3Handler(RequestAuthorizer):
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     def refuse_malformed(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Answer bytes that are no HTTP request, and end the connection."""
+        """Answer bytes that are not an HTTP request, and end the connection."""
         exchange = Exchange(AiohttpPort(http), now_s=self._clock.now_s(), http=http)
         error = InvalidRequest("The request is not valid HTTP/1.1, or its header is too long")
         answer = answer_error(error, resource="/", request_id=exchange.request_id)
@@ -148,12 +148,12 @@ class S3Handler(RequestAuthorizer):
         return response
 
     async def _complete(
-        self, exchange: Exchange, serving: Awaitable[None], begun: LaneRead | None = None
+        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
     ) -> None:
         started_s = self._clock.monotonic_s() if begun is None else begun.started_s
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
         bounded = DEADLINE.set((begun and begun.deadline) or Deadline(self._clock, self._bounds))
-        # The status if the task is cancelled, which happens when the client goes away.
+        # This is the status if the task is cancelled, which happens when the client goes away.
         status = CLIENT_CLOSED
         try:
             await self._answer(exchange, serving)
@@ -185,7 +185,7 @@ class S3Handler(RequestAuthorizer):
         http = exchange.http
         if (turn := self.pace.turn()) is not None:
             await turn
-        # Parsed here, so that a refused request is reported with its parsed parts.
+        # Parse it here, so that a refused request is reported with the parts that were parsed.
         exchange.request = request = parse_request(
             http.method, http.raw_path, _decoded(http.raw_headers), base_domains=self._base_domains
         )
@@ -202,7 +202,7 @@ class S3Handler(RequestAuthorizer):
         await self._forwarder.serve(exchange, call, plan)
 
     async def _read(
-        self, exchange: Exchange, call: Call, wanted: ReadRequest, begun: LaneRead | None = None
+        self, exchange: Exchange, call: Call, wanted: ReadRequest, begun: EngineLaneRead | None = None
     ) -> None:
         exchange.count_as(call.identity)
         try:
@@ -215,28 +215,6 @@ class S3Handler(RequestAuthorizer):
             if exchange.response is not None:
                 raise
             await self._forwarder.serve_read(exchange, call)
-
-    def _report_lane_read(self, read: LaneRead, status: int, failure: ShadeProxyError | None) -> None:
-        call, duration_s = read.asked.call, self._clock.monotonic_s() - read.started_s
-        self._observer.on_request(
-            operation=call.operation.name,
-            bucket=call.request.bucket,
-            status=status,
-            source=read.reading.source,
-            bytes_sent=read.bytes_sent,
-            duration_s=duration_s,
-            job=call.request.job,
-            request_id=read.request_id,
-        )
-        if failure is not None:
-            self._log.warning(
-                "answer cut",
-                request_id=read.request_id,
-                operation=call.operation.name,
-                path=call.request.raw_path,
-                bytes_sent=read.bytes_sent,
-                error=f"{type(failure).__name__}: {failure}",
-            )
 
     def _report(self, exchange: Exchange, status: int, duration_s: float) -> None:
         response, request = exchange.response, exchange.request
@@ -253,13 +231,12 @@ class S3Handler(RequestAuthorizer):
             origin_request_id=exchange.origin_request_id,
         )
         if exchange.cut:
-            self._log.warning(
-                "answer cut",
+            self.report_cut(
+                f"{exchange.failure}: {exchange.cut}",
                 request_id=exchange.request_id,
                 operation=exchange.operation,
                 path=request.raw_path if request else "",
                 bytes_sent=bytes_sent,
-                error=f"{exchange.failure}: {exchange.cut}",
             )
         if not self.verbose:
             return

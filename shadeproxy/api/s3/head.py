@@ -1,7 +1,7 @@
 """The strict head parser of the fast lane.
 
 Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112): visible ASCII, one well-formed
-field a line, no folding, no body, no upgrade. For all others the result is None, and aiohttp decides.
+field a line, no folding, no body, no upgrade. For any other head the result is None, and aiohttp parses it.
 """
 
 import re
@@ -11,10 +11,14 @@ from typing import NamedTuple
 from shadeproxy.core.types import Headers
 
 MAX_LINE_BYTES = 32 * 1024
-"""Request line: a key of 1,024 bytes in UTF-8 is 3,072 escaped; a presigned URL adds a session token."""
+"""Longest request line. A key of 1,024 bytes in UTF-8 takes 3,072 when escaped; a presigned URL adds a
+session token.
+"""
 
 MAX_FIELD_BYTES = 16 * 1024
-"""One header field: S3 accepts 8 KiB of headers, 2 KiB of them user metadata; session tokens grow."""
+"""Longest header field. S3 accepts 8 KiB of header fields, 2 KiB of them user metadata; session tokens keep
+growing.
+"""
 
 MOST_FIELDS = 2048
 """S3 accepts 2 KiB of user metadata, which may have some 700 names."""
@@ -33,7 +37,9 @@ class _NotPlain(Exception):
 
 
 class Head(NamedTuple):
-    """``target`` as sent. ``fields``: names as sent, values without surrounding white space."""
+    """The parts of a head. ``target``: as sent. ``fields``: names as sent, values without surrounding white
+    space.
+    """
 
     method: str
     target: str
@@ -42,16 +48,18 @@ class Head(NamedTuple):
 
 
 class HeadReader:
-    """Parses heads. Remembers field names that it has validated, as clients send the same few again."""
+    """Parses heads. Remembers the field names that it has validated, because clients send the
+    same few again.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def read(self, raw: bytes) -> Head | None:
-        """Parse ``raw``, a head with its empty line; return None if it is not plain."""
+        """Parse ``raw``, a head with its empty line. Return None if it is not plain."""
         try:
             line, *rest = raw[:-4].decode("ascii").split("\r\n")
-            # A remaining bare CR or LF, a tab or a NUL is not printable.
+            # A bare CR or LF that remains, a tab or a NUL is not printable.
             if not line.isprintable() or not "".join(rest).isprintable():
                 return None
             method, target = _request_line(line)
@@ -105,7 +113,7 @@ def _keep_alive(fields: Headers) -> bool:
 
 
 def body_bytes(raw: bytes) -> int | None:
-    """Length of the body that follows the head ``raw``; None when only aiohttp can tell."""
+    """Return the length of the body that follows the head ``raw``; None if only aiohttp can tell."""
     framing = len(_FRAMING.findall(raw))
     if not framing:
         return 0

@@ -2,27 +2,25 @@
 
 Laws: the lane decides nothing itself. It calls the functions of the general lane for parsing, rights and
 answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and remembers known requests
-(request_cache.py). A request that it cannot answer is left untouched: nothing is written or counted.
+(request_cache.py). For a request that it cannot answer, it writes and counts nothing.
 """
 
 from typing import NamedTuple
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, with_own
+from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head
 from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
 from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
-from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, render_head
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.read.hits import Hits
 
@@ -36,10 +34,10 @@ class FoundAnswer(NamedTuple):
 
 
 class FastLane:
-    """The fast lane of a listener's connections. ``remembers`` False: every request is parsed again, which is
-    needed where each one must be reported. ``own``: hits of an engine in this process, which the compiled
-    form can answer. ``pace``: how many requests that are no known hits are parsed in one turn of the loop;
-    None: as many as come.
+    """The fast lane of a listener's connections. ``remembers`` False: parse every request again, because each
+    must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
+    ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
+    loop; None: no limit.
     """
 
     def __init__(
@@ -61,18 +59,18 @@ class FastLane:
         self._pace = pace
         self._memory = RequestCache(engine, clock=clock, jobs=jobs)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
-        """The compiled form, called before ``answer``; None if there is none."""
+        """The compiled request cache, called before ``answer``; None if there is none."""
 
     def forget(self, *, remembers: bool) -> None:
         """Drop the request cache, because rights or the freshness of cached objects changed.
 
-        ``remembers``: as at the start.
+        ``remembers``: as in the class.
         """
         self._remembers = remembers
         self._memory.forget()
 
     def answer(self, raw: bytes, out: Writer) -> Outcome:
-        """Answer the request with the whole head ``raw``."""
+        """Answer the request with the complete head ``raw``."""
         if self._memory.answer(raw, out):
             return True
         if self._pace is not None and not self._pace.take():
@@ -80,7 +78,9 @@ class FastLane:
         return self.look(raw, out)
 
     def look(self, raw: bytes, out: Writer) -> Outcome:
-        """As ``answer``, for a request that is no known hit: it is parsed, and its signature verified."""
+        """Answer a request that the request cache does not know: parse it, and verify its signature. Return
+        as ``answer``.
+        """
         try:
             found = self._find(raw)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
@@ -89,8 +89,13 @@ class FastLane:
             return found
         (call, _, keep, plain, _), answer, hit = found
         request_id = next_request_id()
-        head = self._rendered(
-            answer, hit.source, request_id=request_id, method=call.request.method, keep=keep
+        head = fast_head(
+            answer,
+            method=call.request.method,
+            request_id=request_id,
+            now_s=self._now_s(),
+            source=hit.source,
+            keep=keep,
         )
         out.writelines((head, *hit.pieces))
         self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
@@ -99,7 +104,7 @@ class FastLane:
         return keep
 
     def _find(self, raw: bytes) -> FoundAnswer | Asked | None:
-        """Return the answer, or the read if bytes are missing. Raises as ``identify``, ``answer_for``."""
+        """Return the answer, or the read if bytes are missing. Raises as ``identify`` and ``answer_for``."""
         asked = self._identify_cached(raw) or self._identify(raw)
         if asked is None:
             return None
@@ -118,7 +123,7 @@ class FastLane:
         return FoundAnswer(asked, answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
-        """Parse and authorise a read; None if it is not for the cache. Raises as ``identify``."""
+        """Parse and authorise a read; return None if the cache may not answer it. Raises as ``identify``."""
         head = self._heads.read(raw)
         if head is None:
             return None
@@ -129,7 +134,9 @@ class FastLane:
         return Asked(call, read_request(call), head.keep_alive, plain=plain)
 
     def _identify_cached(self, raw: bytes) -> Asked | None:
-        """Identify a plain GET of a known client by the request cache; None: call ``_identify``."""
+        """Identify a plain GET of a known client from the request cache. Return None if ``_identify`` must be
+        called.
+        """
         line = PLAIN_LINE.match(raw)
         if line is None:
             return None
@@ -151,14 +158,3 @@ class FastLane:
         call = Call(plain_get(path, fields, plan.job), GET_OBJECT, plan.identity)
         wanted = read_request(call)
         return Asked(call, wanted, True, True) if self._engine.cacheable(wanted.ref) else None
-
-    def _rendered(
-        self, answer: Answer, source: Source, *, request_id: str, method: str = "GET", keep: bool = True
-    ) -> bytes:
-        fields, _, _ = connection_fields(
-            with_own(answer.headers, request_id=request_id, now_s=self._now_s(), source=source),
-            has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
-            keep=keep,
-            http_11=True,
-        )
-        return render_head(answer.status, fields)

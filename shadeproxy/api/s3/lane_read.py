@@ -1,30 +1,74 @@
 """A GET of the fast lane whose page is on its way: answered by callbacks, without a task.
 
-Laws: the head is sent with the first bytes, so that an origin that fails at once still gives a proper error.
-Whatever is not plain (an error before that, an object of several pages, a condition) goes on in a task, in
-handler.py, over the same flight. The bytes of the answer are those that the task would send.
+Laws: the head is sent with the first bytes, so that a read that gets none is answered with a proper error.
+Whatever is not plain (an error or a deadline before that, an object of several pages, a condition) goes on in
+a task, in handler.py, over the same flight. The bytes of the answer are those that the task would send.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, with_own
-from shadeproxy.api.s3.port import TURN_BYTES
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, fast_head
+from shadeproxy.api.s3.port import TURN_BYTES, HasPeer
 from shadeproxy.api.s3.read import answer_for
-from shadeproxy.api.s3.response import WRITE_BYTES, connection_fields, render_head
+from shadeproxy.api.s3.response import WRITE_BYTES
+from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.core.types import ObjectMeta
+from shadeproxy.core.types import ObjectMeta, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.reading import EngineReading
 
 
-class BeginsReads(Protocol):
-    """The engine, as this lane reads by it."""
+class LaneReading(Protocol):
+    """A reading, as a read of the fast lane uses it: of the engine, or of a worker (worker_misses.py)."""
+
+    @property
+    def source(self) -> Source:
+        """See ``Reading.source``."""
+        ...
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """Deadline of the first byte."""
+        ...
+
+    @property
+    def under_pressure(self) -> bool:
+        """True if pieces must be copied, see ``PageFiller.under_pressure``."""
+        ...
+
+    def opens(self, meta: ObjectMeta) -> bool:
+        """Take the metadata that came with the flight; return False for another version."""
+        ...
+
+    def count(self, span: Span) -> None:
+        """Count the demand read of ``span``."""
+        ...
+
+    def done(self, number: int, *, served: bool) -> None:
+        """Leave the flight of a page."""
+        ...
+
+
+_Reading = TypeVar("_Reading", bound=LaneReading)
+_Left_contra = TypeVar("_Left_contra", contravariant=True)
+
+
+class KeepsReadings(Protocol[_Left_contra]):
+    """Begins reads of pages of ``page_size``."""
 
     page_size: int
+
+    def leave(self, reading: _Left_contra) -> None:
+        """Release a reading that was not resumed."""
+        ...
+
+
+class BeginsReads(KeepsReadings[EngineReading], Protocol):
+    """The engine, as this lane reads by it."""
 
     def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
         """Begin a read of one page that is not resident, without waiting: return it, and the flight of the
@@ -38,22 +82,13 @@ class BeginsReads(Protocol):
         """Open for reading as ``open``, what was begun. Raises the same."""
         ...
 
-    def leave(self, reading: EngineReading) -> None:
-        """Release a reading that was not resumed."""
-        ...
 
-
-class LaneOutlet(Protocol):
+class LaneOutlet(HasPeer, Protocol):
     """The connection of a read (connection.py)."""
 
     @property
     def paused(self) -> bool:
         """True while the client takes less than it was sent."""
-        ...
-
-    @property
-    def peer(self) -> str:
-        """See ``Port.peer``."""
         ...
 
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
@@ -68,8 +103,8 @@ class LaneOutlet(Protocol):
         """Serve the next request; not ``keep``: end the connection."""
         ...
 
-    def go_on_by_task(self, read: "LaneRead") -> None:
-        """Go on with a read of which nothing was sent, in a task."""
+    def go_on_by_task(self) -> None:
+        """Go on in another way with the read, of which nothing was sent."""
         ...
 
     def cut(self) -> None:
@@ -77,44 +112,41 @@ class LaneOutlet(Protocol):
         ...
 
 
-Report = Callable[["LaneRead", int, ShadeProxyError | None], None]
-"""Reports the end of a read: its status, and why an answer that had begun was not finished."""
-
-
-class LaneRead:
+class LaneRead(Generic[_Reading]):
     """One read. Implements flight.py ``Follower``."""
 
     __slots__ = (
-        "_flight", "_head", "_left", "_outlet", "_position", "_report", "_resumed", "_stop", "_turn_ends",
-        "asked", "bytes_sent", "deadline", "engine", "now_s", "reading", "request_id", "started_s", "status",
+        "_flight", "_head", "_left", "_monotonic_s", "_outlet", "_position", "_reports", "_resumed", "_stop",
+        "_turn_ends", "asked", "bytes_sent", "deadline", "engine", "now_s", "reading", "request_id",
+        "started_s", "status",
     )  # fmt: skip
 
     def __init__(
         self,
         outlet: LaneOutlet,
-        report: Report,
-        engine: BeginsReads,
+        reports: ReadReports,
+        engine: KeepsReadings[_Reading],
         asked: Asked,
         *,
-        reading: EngineReading,
+        clock: Clock,
+        reading: _Reading,
         flight: Flight,
         request_id: str,
-        now_s: float,
-        started_s: float,
     ) -> None:
-        """Set it up; ``follow`` begins. ``now_s``: Unix time; ``started_s``: monotonic."""
+        """Set it up; ``follow`` begins."""
         self.asked = asked
         self.engine = engine
         self.reading = reading
         self.request_id = request_id
-        self.now_s = now_s
-        self.started_s = started_s
+        self.now_s = clock.now_s()
+        self.started_s = clock.monotonic_s()
         self.deadline: Deadline | None = reading.deadline
         """See ``Follower.deadline``."""
         self.status = 0
         self.bytes_sent = 0
         self._outlet = outlet
-        self._report = report
+        self._reports = reports
+        self._monotonic_s = clock.monotonic_s
         self._resumed = False
         self._flight = flight
         self._head = b""
@@ -151,9 +183,9 @@ class LaneRead:
         if self._position == self._stop:
             # Bytes that the client has not taken yet keep the page's memory: until then it counts.
             if not self._outlet.paused:
-                self._end(served=True)
+                self._end()
         elif flight.ended and flight.filled <= self._position:
-            self._fail(flight)
+            self._fail(flight) if self.bytes_sent else self._by_task()
 
     def too_late(self) -> None:
         """See ``Follower.too_late``."""
@@ -163,19 +195,7 @@ class LaneRead:
     def cancel(self) -> None:
         """Leave, because the client is gone; idempotent."""
         if not self._left:
-            self._leave()
-            self._report(self, CLIENT_CLOSED, None)
-
-    def resume(self) -> AbstractAsyncContextManager[EngineReading]:
-        """Open for the task that goes on, see ``BeginsReads.resume``."""
-        self._resumed = True
-        return self.engine.resume(self.reading)
-
-    def release(self, _task: object) -> None:
-        """Release the reading if the task that was to go on never began."""
-        if not self._resumed:
-            self.engine.leave(self.reading)
-            self._report(self, CLIENT_CLOSED, None)
+            self._leave(CLIENT_CLOSED)
 
     # ------------------------------------------------------------------ inside
 
@@ -202,21 +222,22 @@ class LaneRead:
         """Set the answer; return False where it needs a task."""
         call, wanted, keep, *_ = self.asked
         try:
-            status, headers, span = answer_for(call, wanted, meta)
+            answer = answer_for(call, wanted, meta)
         except ShadeProxyError:
             return False
-        start = flight.number * self.engine.page_size + flight.start
+        span, start = answer.body, flight.number * self.engine.page_size + flight.start
         if not start <= span.start < span.stop <= start + flight.length or not self.reading.opens(meta):
             return False
-        fields, _, _ = connection_fields(
-            with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.reading.source),
-            has_body=True,
+        self._head = fast_head(
+            answer,
+            method=call.request.method,
+            request_id=self.request_id,
+            now_s=self.now_s,
+            source=self.reading.source,
             keep=keep,
-            http_11=True,
         )
-        self._head = render_head(status, fields)
         self._position, self._stop = span.start - start, span.stop - start
-        self.status, self.deadline = status, None
+        self.status = answer.status
         self.reading.count(span)
         return True
 
@@ -229,7 +250,7 @@ class LaneRead:
         self._position = stop
         self.bytes_sent += stop - start
         if self._head:
-            head, self._head = self._head, b""
+            head, self._head, self.deadline = self._head, b"", None
             self._outlet.write_pieces((head, piece))
         else:
             self._outlet.write_pieces((piece,))
@@ -238,27 +259,57 @@ class LaneRead:
         """Go on in a task; return False."""
         self._left = True
         self._flight.unfollow(self)
-        self._outlet.go_on_by_task(self)
+        self._outlet.go_on_by_task()
         return False
 
-    def _end(self, *, served: bool) -> None:
-        keep = self.asked.keep_alive
-        self._leave(served=served)
-        self._report(self, self.status, None)
-        self._outlet.read_ended(keep=keep)
+    def _end(self) -> None:
+        self._leave(self.status, served=True)
+        self._outlet.read_ended(keep=self.asked.keep_alive)
 
     def _fail(self, flight: Flight) -> None:
         """Reset the connection: the rest of an answer that has begun will not come."""
         error = flight.error
         assert isinstance(error, ShadeProxyError), "a flight ends complete or with an error of our tree"
-        self._leave()
+        self._leave(self.status)
+        self._reports.report_cut(
+            f"{type(error).__name__}: {error}",
+            request_id=self.request_id,
+            operation=self.asked.call.operation.name,
+            path=self.asked.call.request.raw_path,
+            bytes_sent=self.bytes_sent,
+        )
         self._outlet.cut()
-        self._report(self, self.status, error)
         self._outlet.read_ended(keep=False)
 
-    def _leave(self, *, served: bool = False) -> None:
+    def _leave(self, status: int, *, served: bool = False) -> None:
+        """Release the reading, and report its end."""
         self._left = True
         self._flight.unfollow(self)
         if served:
             self.reading.done(self._flight.number, served=True)
         self.engine.leave(self.reading)
+        self._reports.report_hit(
+            self.asked.call,
+            status,
+            self.reading.source,
+            self.bytes_sent,
+            request_id=self.request_id,
+            duration_s=self._monotonic_s() - self.started_s,
+        )
+
+
+class EngineLaneRead(LaneRead[EngineReading]):
+    """One read of the engine, with which a task may go on."""
+
+    __slots__ = ()
+    engine: BeginsReads
+
+    def resume(self) -> AbstractAsyncContextManager[EngineReading]:
+        """Open for the task that goes on, see ``BeginsReads.resume``."""
+        self._resumed = True
+        return self.engine.resume(self.reading)
+
+    def release(self, _task: object) -> None:
+        """Release the reading if the task that was to go on never began."""
+        if not self._resumed:
+            self._leave(CLIENT_CLOSED)

@@ -1,9 +1,9 @@
 """The S3 operation of a request, the right that it needs, and the cached objects that it may change.
 
-One table: (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query parameter
-of a closed list. Other parameters do not select an operation, so an unknown one cannot change what is cached.
-Requests outside the table are NotSupported (501), after authentication. Source: the operation pages of the S3
-API reference.
+One table maps (method, service | bucket | object, sub-resource) to Operation. A sub-resource is a query
+parameter from a closed list. Other parameters do not select an operation, so an unknown parameter cannot
+change what is cached. Requests outside the table are NotSupported (501), after authentication. Source: the
+operation pages of the S3 API reference.
 """
 
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ class Touches(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """``late_success``: the origin sends its 200 before the work is done, and keeps the connection alive with
-    white space; only the body tells success. ``reaches_others``: its body may name other buckets, which the
-    origin then writes or reads with the proxy's rights. ``asked_by_get``: a HEAD that Ceph RGW answers with a
-    GET's body; the origin gets a GET, and the client no body.
+    """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and keeps the
+    connection alive with white space; only the body tells success. ``reaches_others``: the body may name
+    other buckets, which the origin then writes or reads with the proxy's rights. ``asked_by_get``: Ceph RGW
+    answers this HEAD with the body of a GET. So the origin gets a GET, and the client no body.
     """
 
     name: str
@@ -83,7 +83,8 @@ def _object_table() -> Iterator[tuple[_Key, Operation]]:
         "retention": "ObjectRetention",
     }.items():
         yield ("GET", "object", marker), Operation(f"Get{noun}", _READ)
-        # Each of these changes the headers of a GET (tagging count, lock state) or the right to read.
+        # Each of these operations changes the header of a GET (tagging count, lock state) or the right to
+        # read.
         yield ("PUT", "object", marker), Operation(f"Put{noun}", _WRITE, Touches.OBJECT)
     yield ("HEAD", "object", "acl"), Operation("GetObjectAcl", _READ, asked_by_get=True)
     yield ("DELETE", "object", "tagging"), Operation("DeleteObjectTagging", _WRITE, Touches.OBJECT)
@@ -105,9 +106,9 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     }
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
-    # Some of these change the right to read, others the expiry of objects (x-amz-expiration). A server
-    # without one of them may treat the request as one for the bucket itself. So each of them marks what is
-    # cached for a check.
+    # Some of these settings change the right to read, others the expiry of objects (x-amz-expiration). A
+    # server that lacks a setting may treat the request as one for the bucket itself. So each of them marks
+    # the cached pages for a check.
     settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",
@@ -155,18 +156,21 @@ RESPONSE_OVERRIDES = frozenset(
         "response-expires",
     }
 )
-"""Parameters of GetObject and HeadObject that set a field of the answer."""
+"""Parameters of GetObject and HeadObject, each of which sets a header field of the answer."""
 _LIST_V2 = Operation("ListObjectsV2", _LIST)
 _COPY = Operation("CopyObject", _WRITE, Touches.OBJECT, late_success=True)
 _COPY_PART = Operation("UploadPartCopy", _WRITE)
 COPIES = frozenset({_COPY.name, _COPY_PART.name})
 PREFLIGHT = Operation("Preflight", _READ)
-"""A browser's request before one to another site: unsigned, and answered with CORS rules alone."""
+"""The request that a browser sends before a request to another site: unsigned, and answered from CORS rules
+alone.
+"""
 
-# A GET or HEAD with one of these is not a read of the plain current object: forwarded, never cached.
+# A GET or HEAD with one of these parameters does not read the plain current object. It is forwarded and never
+# cached.
 _BYPASS_PARAMETERS = frozenset({"versionId", "partNumber"})
-# Servers differ in how they treat a field of another operation on a read: some refuse it, some ignore it.
-# A browser's access to an answer depends on its Origin and on the bucket's CORS rules.
+# If a read has a field of another operation, some servers refuse it and some ignore the field. Whether a
+# browser may see an answer depends on its Origin and on the bucket's CORS rules.
 _BYPASS_FIELDS = AMZ_FIELDS - {"x-amz-checksum-mode", "x-amz-user-agent"} | {"origin"}
 
 
@@ -181,7 +185,7 @@ def resolve(request: S3Request) -> Operation:
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
     if operation is None and request.method == "HEAD" and marker:
-        # Servers answer this differently: forward it if the client has the right to the same GET.
+        # Servers answer this differently. Forward it if the client has the right to the GET of the same name.
         operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")
@@ -199,13 +203,13 @@ def bypasses(request: S3Request) -> bool:
 
 
 def _bypasses(name: str) -> bool:
-    """Return whether a query parameter of this name makes it more than the plain current object."""
+    """Return whether a query parameter of this name asks for more than the plain current object."""
     lowered = name.lower()
     return name in _BYPASS_PARAMETERS or lowered.startswith("response-") or lowered in _BYPASS_FIELDS
 
 
 def touched(operation: Operation, ref: ObjectRef) -> tuple[ObjectRef, ...]:
-    """Return the references that an operation on ``ref`` invalidates, without those listed in a body."""
+    """Return the objects that an operation on ``ref`` invalidates, without objects that its body lists."""
     if operation.touches is Touches.OBJECT:
         return (ref,)
     if operation.touches is Touches.BUCKET:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
-from shadeproxy.api.s3.lane_read import LaneRead
+from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import DirectPort, Outlet
 from shadeproxy.api.s3.response import reset_on_close
 
@@ -30,13 +30,15 @@ class ReadingConnection(Outlet, Protocol):
 class PendingRead:
     """The pending read of ``connection``, if there is one. Implements lane_read.py ``LaneOutlet``."""
 
-    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task")
+    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "peer")
 
     def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
+        self.peer = connection.peer
+        """See ``HasPeer.peer``."""
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
-        self._read: LaneRead | None = None
+        self._read: EngineLaneRead | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -73,10 +75,6 @@ class PendingRead:
     # ------------------------------------------------------------------ what a read by callbacks calls
 
     @property
-    def peer(self) -> str:
-        return self._connection.peer
-
-    @property
     def paused(self) -> bool:
         """See ``LaneOutlet.paused``."""
         return self._connection.paused
@@ -102,8 +100,10 @@ class PendingRead:
         self._end()
         self._connection.read_over(keep=keep)
 
-    def go_on_by_task(self, read: LaneRead) -> None:
+    def go_on_by_task(self) -> None:
         """See ``LaneOutlet.go_on_by_task``."""
+        read = self._read
+        assert read is not None, "it calls"
         self._end()
         self._task = self._loop.create_task(self._run(read.asked, read))
         # A task that is cancelled before its first step never runs a line.
@@ -111,7 +111,7 @@ class PendingRead:
 
     # ------------------------------------------------------------------ inside
 
-    async def _run(self, asked: Asked, begun: LaneRead | None = None) -> None:
+    async def _run(self, asked: Asked, begun: EngineLaneRead | None = None) -> None:
         keep = False
         try:
             port = DirectPort(self._connection, asked.call.request.method, keep_alive=asked.keep_alive)

@@ -1,7 +1,7 @@
 """Two ways to send an answer, one for each lane, with one interface.
 
 ``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
-Both send equal bytes: they render the head with ``render_head`` and frame the body alike.
+Both send equal bytes: both use ``render_head`` for the head, and frame the body alike.
 """
 
 import asyncio
@@ -21,10 +21,11 @@ from shadeproxy.api.s3.response import (
 )
 
 TURN_BYTES = 2 * WRITE_BYTES
-"""Sent in one step to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
+"""Bytes sent in one turn to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
 
-# An abstract socket name, in no file system.
+# Begins the name of an abstract socket, which is in no file system.
 _RELAYED = b"\0shadeproxy-for/"
+_SECURE, _PLAIN = b"s", b"p"
 
 
 class Response(Protocol):
@@ -42,7 +43,7 @@ class Response(Protocol):
     """Bytes of the body."""
 
     def begin(self) -> object:
-        """Commit to the head; once. Raises ConnectionError when the client is gone."""
+        """Commit to the head. Call it once. Raises ConnectionError when the client is gone."""
         ...
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -50,7 +51,7 @@ class Response(Protocol):
         ...
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Finish."""
+        """Send the last bytes of the body, and end the answer."""
         ...
 
     def abort(self) -> None:
@@ -58,15 +59,19 @@ class Response(Protocol):
         ...
 
 
-class Port(Protocol):
-    """The source of a request and the destination of its answer."""
-
-    method: str
+class HasPeer(Protocol):
+    """A connection, or a request that came on one."""
 
     @property
     def peer(self) -> str:
-        """Address that the request came from, without its port; "" if unknown."""
+        """Address of the client, without its port; "" if unknown."""
         ...
+
+
+class Port(HasPeer, Protocol):
+    """The source of a request and the destination of its answer."""
+
+    method: str
 
     @property
     def unread(self) -> bool:
@@ -76,7 +81,9 @@ class Port(Protocol):
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> Response:
-        """Make an answer, not begun. ``headers`` as ``WireResponse``; ``close``: then end the connection."""
+        """Return an answer that has not begun. ``headers``: as for ``WireResponse``. ``close``: end the
+        connection afterwards.
+        """
         ...
 
 
@@ -101,22 +108,22 @@ class AiohttpPort:
         return WireResponse(status, headers, http=self.http, body=body, close=close)
 
 
-class Outlet(Protocol):
+class Outlet(HasPeer, Protocol):
     """The writing side of a connection."""
 
     transport: asyncio.Transport | None
-    peer: str
-    """See ``Port.peer``."""
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
-        """Return an awaitable while the client is slow, or (``gives_way``) while others have their turn; else
-        None. Raises ConnectionError when the client is gone.
+        """Return an awaitable if the client is slow, or (``gives_way``) if it is the turn of other clients;
+        else None. Raises ConnectionError when the client is gone.
         """
         ...
 
 
 class DirectPort:
-    """A request without a body that the fast lane parsed. ``keep_alive``: the client may send another."""
+    """A request without a body that the fast lane parsed. ``keep_alive``: the client may send another
+    request.
+    """
 
     unread = False
 
@@ -186,7 +193,7 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            # A client that takes at once what it is sent would be sent megabytes in one turn of the loop.
+            # A client that takes bytes as fast as they are sent would get megabytes in one turn of the loop.
             gives_way = self.bytes_sent >= self._turn_ends
             if gives_way:
                 self._turn_ends = self.bytes_sent + TURN_BYTES
@@ -217,14 +224,28 @@ class DirectResponse:
         return transport
 
 
-def relayed_name(peer: str) -> bytes:
-    """Make a name for the Unix socket that relays a request of ``peer``. It is never used twice."""
-    return b"%s%s/%s" % (_RELAYED, peer.encode(), secrets.token_hex(8).encode())
+def relayed_name(peer: str, *, secure: bool) -> bytes:
+    """Make a name for the Unix socket that relays a request of ``peer``. It is never used twice.
+
+    ``secure``: the client's connection has TLS.
+    """
+    kind = _SECURE if secure else _PLAIN
+    return b"%s%s/%s/%s" % (_RELAYED, peer.encode(), kind, secrets.token_hex(8).encode())
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """Return ``Port.peer``. A relayed Unix socket has the address in its name (``relayed_name``)."""
+    """Return the address of the client, see ``HasPeer.peer``. The name of a relayed Unix socket contains it
+    (``relayed_name``).
+    """
     name = None if transport is None else transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return name.removeprefix(_RELAYED).partition(b"/")[0].decode()
     return str(name[0]) if isinstance(name, tuple) and name else ""
+
+
+def scheme_of(http: web.BaseRequest) -> str:
+    """Return "https" or "http", by which the client sent a request, also one that a worker relays."""
+    name = None if http.transport is None else http.transport.get_extra_info("peername")
+    if isinstance(name, bytes) and name.startswith(_RELAYED):
+        return "https" if name.split(b"/")[2] == _SECURE else "http"
+    return http.scheme

@@ -1,8 +1,8 @@
 """PostObject: turns a browser's form into a PutObject signed by the proxy.
 
-Rules: the policy is verified before the first byte of the file is read. The file is streamed, and its end is
-held back until the form has ended correctly. A closed list of form fields may set properties of the object.
-Source: "POST Object" in the S3 API reference.
+Laws: the policy is verified before the first byte of the file is read. The file is streamed, and its end is
+held back until the form has ended correctly. Only form fields of a closed list may set properties of the
+object. Source: "POST Object" in the S3 API reference.
 """
 
 import re
@@ -17,6 +17,7 @@ from shadeproxy.api.s3.exchange import Exchange, closing
 from shadeproxy.api.s3.fields import check_distinct, check_known, check_value, field_name
 from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Permission
+from shadeproxy.api.s3.port import scheme_of
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.upload.body import UploadBody, receive
 from shadeproxy.api.s3.upload.documents import parse_tags
@@ -130,9 +131,9 @@ async def _relay(exchange: Exchange, answer: ForwardResponse) -> None:
 
 
 def _location(exchange: Exchange, request: S3Request, ref: ObjectRef) -> str:
-    """Return the URL of the object, in the form's style of addressing."""
+    """Return the URL of the object, in the addressing style of the request."""
     bucket = f"/{quote(ref.bucket)}" if request.wire_path == request.raw_path else ""
-    return f"{exchange.http.scheme}://{request.host}{bucket}/{quote(ref.key, safe='')}"
+    return f"{scheme_of(exchange.http)}://{request.host}{bucket}/{quote(ref.key, safe='')}"
 
 
 def _key(fields: Mapping[str, str], filename: str) -> str:
@@ -145,7 +146,9 @@ def _key(fields: Mapping[str, str], filename: str) -> str:
 
 
 def _headers(fields: Mapping[str, str], site: str | None) -> Headers:
-    """Turn the form's fields about the object into PutObject fields. Raises InvalidRequest, MalformedBody."""
+    """Turn the form's fields that describe the object into PutObject fields. Raises InvalidRequest,
+    MalformedBody.
+    """
     headers = [
         (name, value)
         for name, value in fields.items()

@@ -6,27 +6,25 @@ to the coordinator for good. If an answer breaks off, so does the client's conne
 """
 
 import asyncio
-import re
-import socket
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES
+from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.head import body_bytes
 from shadeproxy.api.s3.lane import FastLane
-from shadeproxy.api.s3.port import peer_of, relayed_name
+from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Copying
+from shadeproxy.api.s3.worker_fill import WorkerFill
+from shadeproxy.api.s3.worker_misses import WorkerMisses
 
 _HEAD_END = b"\r\n\r\n"
-_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
-_NO_BODY = frozenset({204, 304})
 # An origin may work for minutes on a big upload, with no byte in either direction.
 _GIVEN_KEEPALIVES = 12
 
-_CONNECT_TRIES = 20
-_CONNECT_AGAIN_S = 0.01
+_GOODBYE_S = 2.0
 
 _OURS = 0
 """Between two requests."""
@@ -34,25 +32,8 @@ _ONE_REQUEST = 1
 """The coordinator answers one request; the bytes after it are held."""
 _GIVEN = 2
 """Bytes go through until the connection ends."""
-
-
-async def dial(relay: str, coordinator: asyncio.Protocol, peer: str) -> None:
-    """Connect the protocol ``coordinator`` at ``relay``, for a client at ``peer``. Raises OSError."""
-    for left in reversed(range(_CONNECT_TRIES)):
-        link = socket.socket(socket.AF_UNIX)
-        link.setblocking(False)
-        try:
-            link.bind(relayed_name(peer))
-            link.connect(relay)
-        except OSError:
-            link.close()
-            if not left:
-                raise
-            # The coordinator has not accepted earlier connections yet: try again later.
-            await asyncio.sleep(_CONNECT_AGAIN_S)
-        else:
-            await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
-            return
+_READING = 3
+"""This process fetches the page that a request wants (worker_misses.py); the bytes after it are held."""
 
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
@@ -65,9 +46,19 @@ class WorkerProtocol(asyncio.Protocol):
     """
 
     def __init__(
-        self, fast: FastLane, connect: Connect, others: "set[WorkerProtocol]", *, keepalive_s: float
+        self,
+        fast: FastLane,
+        connect: Connect,
+        others: "set[WorkerProtocol]",
+        *,
+        keepalive_s: float,
+        misses: WorkerMisses | None = None,
     ) -> None:
+        """Set it up. ``misses``: fetches pages; None: the coordinator fetches all."""
         self._fast = fast
+        self._misses = misses
+        self._fill: WorkerFill | None = None
+        self._raw = b""  # the request of ``_fill``
         self._connect = connect
         self._others = others
         self._keepalive_s = keepalive_s
@@ -89,7 +80,7 @@ class WorkerProtocol(asyncio.Protocol):
         self._coordinator: _Coordinator | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._answer = Answering(b"")
+        self._answer = AnswerEnd(b"")
 
     # ------------------------------------------------------------------ what the transport calls
 
@@ -109,6 +100,9 @@ class WorkerProtocol(asyncio.Protocol):
             self._timer.cancel()
         if self._opening is not None:
             self._opening.cancel()
+        if self._fill is not None:
+            self._fill.cancel()
+            self._fill = None
         if self._coordinator is not None:
             self._coordinator.abort()
 
@@ -132,7 +126,9 @@ class WorkerProtocol(asyncio.Protocol):
         self._resumed += 1
         if self._coordinator is not None:
             self._coordinator.resume()
-        if (self._held or self._stopped or self._ending) and self._lane == _OURS:
+        if self._lane == _READING and self._fill is not None:
+            self._fill.look()
+        elif (self._held or self._stopped or self._ending) and self._lane == _OURS:
             self._loop.call_soon(self._resume)
 
     # ------------------------------------------------------------------ life
@@ -151,6 +147,9 @@ class WorkerProtocol(asyncio.Protocol):
     def _close(self) -> None:
         if self._client is not None:
             self._client.close()
+            if self._client.get_extra_info("sslcontext") is not None:
+                # Idle clients do not answer the end of TLS: a process that ends waits for them no longer.
+                self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
     def _look(self) -> None:
         waiting_bytes = 0 if self._client is None else self._client.get_write_buffer_size()
@@ -159,7 +158,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._taken is not None and self._taken == before:
             self.cut()  # like connection.py for a client that takes nothing
             return
-        busy = self._active or self._paused or self._lane == _ONE_REQUEST
+        busy = self._active or self._paused or self._lane in {_ONE_REQUEST, _READING}
         self._active, self._silent = False, 0 if busy else self._silent + 1
         if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):
             self._close()
@@ -201,14 +200,73 @@ class WorkerProtocol(asyncio.Protocol):
             if outcome is True:
                 continue
             if outcome is False:
-                self._close()
+                # Not at once: with TLS, a close allows a slow client half a minute for all that still waits.
+                self.end()
+                return
+            if isinstance(outcome, Asked) and self._read(outcome, raw):
                 return
             one_request = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
             self._pass_on(raw, one_request=one_request and raw.startswith((b"GET ", b"HEAD ")))
 
+    # ------------------------------------------------------------------ pages that this process fetches
+
+    def _read(self, asked: Asked, raw: bytes) -> bool:
+        """Begin to fetch the page that a request wants; return False to relay it."""
+        self._fill = None if self._misses is None else self._misses.begin(self, asked)
+        if self._fill is None:
+            return False
+        self._lane, self._raw = _READING, raw
+        return True
+
+    @property
+    def peer(self) -> str:
+        """See ``HasPeer.peer``."""
+        return peer_of(self._client)
+
+    @property
+    def paused(self) -> bool:
+        """See ``LaneOutlet.paused``."""
+        return self._paused
+
+    def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
+        """See ``LaneOutlet.write_pieces``."""
+        if self._client is not None and not self._client.is_closing():
+            self._client.writelines(pieces)
+            self._active = True
+
+    def call_in_turn(self, function: Callable[[], None]) -> None:
+        """See ``LaneOutlet.call_in_turn``."""
+        self._loop.call_soon(function)
+
+    def read_ended(self, *, keep: bool) -> None:
+        """See ``LaneOutlet.read_ended``."""
+        self._fill, self._raw, self._lane = None, b"", _OURS
+        if keep:
+            self._loop.call_soon(self._resume)
+        else:
+            self._close()
+
+    def go_on_by_task(self) -> None:
+        """See ``LaneOutlet.go_on_by_task``."""
+        if self._fill is not None:
+            self._fill.relay()
+
+    def relay(self) -> None:
+        """See ``WorkerOutlet.relay``."""
+        raw, self._raw = self._raw, b""
+        self._pass_on(raw, one_request=True)
+
+    def _end_fill(self) -> None:
+        """Let the coordinator's own read follow the page."""
+        if self._fill is not None and self._lane != _READING:
+            fill, self._fill = self._fill, None
+            fill.relayed()
+
+    # ------------------------------------------------------------------ relayed requests
+
     def _pass_on(self, raw: bytes, *, one_request: bool) -> None:
         self._lane = _ONE_REQUEST if one_request else _GIVEN
-        self._answer = Answering(raw)
+        self._answer = AnswerEnd(raw)
         if not one_request:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._coordinator is not None:
@@ -244,7 +302,8 @@ class WorkerProtocol(asyncio.Protocol):
         """Relay bytes of an answer, or of several."""
         if self._client is None:
             return
-        if self._lane == _OURS:
+        self._end_fill()
+        if self._lane in {_OURS, _READING}:
             self.cut()  # an answer without a request
             return
         self._client.write(data)
@@ -265,6 +324,9 @@ class WorkerProtocol(asyncio.Protocol):
     def coordinator_lost(self) -> None:
         """Handle the end of the coordinator's connection."""
         self._coordinator = None
+        self._end_fill()
+        if self._lane == _READING:
+            return
         if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
             self.cut()
         else:
@@ -274,61 +336,6 @@ class WorkerProtocol(asyncio.Protocol):
         """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
         self._coordinator_full = full
         self._regulate()
-
-
-class Answering:
-    """Finds the end of the answer to the request with the head ``raw``. Holds only the answer's head, until
-    that is complete.
-    """
-
-    def __init__(self, raw: bytes) -> None:
-        self._has_body = not raw.startswith(b"HEAD ")
-        self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-        self._head: bytearray | None = bytearray()
-        """None: its end was seen, or is not searched any more."""
-        self._left_bytes: int | None = None
-
-    @property
-    def complete(self) -> bool:
-        """True if the whole answer was taken."""
-        return self._left_bytes == 0
-
-    @property
-    def may_seem_complete(self) -> bool:
-        """True if an HTTP/1.0 client could take the connection's end for the body's end. Such an answer must
-        not end normally, since it looks like one that was cut short.
-        """
-        return self._ends_by_closing and self._left_bytes != 0
-
-    def take(self, data: bytes) -> int | None:
-        """Return the number of bytes still to come: 0 also while unknown, negative if there were too many.
-        None: only the reader of the answer can tell.
-        """
-        if self._head is not None:
-            return self._take_head(self._head, data)
-        if self._left_bytes is not None:
-            self._left_bytes -= len(data)
-        return self._left_bytes
-
-    def _take_head(self, head: bytearray, data: bytes) -> int | None:
-        seen = max(0, len(head) - len(_HEAD_END) + 1)
-        head += data
-        end = head.find(_HEAD_END, seen) + len(_HEAD_END)
-        if end < len(_HEAD_END) and len(head) <= MOST_HEAD_BYTES:
-            return 0
-        self._head = None
-        body = self._body_bytes(bytes(head[:end])) if end >= len(_HEAD_END) else None
-        if body is not None:
-            self._left_bytes = body - (len(head) - end)
-        return self._left_bytes
-
-    def _body_bytes(self, head: bytes) -> int | None:
-        status, length = _STATUS.match(head), _LENGTH.search(head)
-        if status is None or status[1].startswith(b"1"):
-            return None
-        if not self._has_body or int(status[1]) in _NO_BODY:
-            return 0
-        return None if length is None else int(length[1])
 
 
 class _Coordinator(asyncio.Protocol):

@@ -1,6 +1,6 @@
 """An S3 request as a value, decoded once.
 
-Rules: path and query as sent are kept for the signature alone. Decisions and the origin's request use the
+Laws: path and query as sent are used for the signature alone. Decisions and the origin's request use the
 decoded values (`bucket`, `key`, `query`, `fields`), which are never normalised (`a//b`, dot segments). A
 request that cannot be decoded, or that two parsers could read differently, is refused here (InvalidRequest).
 """
@@ -18,7 +18,7 @@ from shadeproxy.core.types import NAME_PATTERN, JobContext
 
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 BUCKET_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
-"""No ":", because Ceph RGW takes it for the end of a tenant's name."""
+"""No ":", because Ceph RGW reads a ":" as the end of a tenant's name."""
 
 UNRESERVED = "-_.~"
 _PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
@@ -35,9 +35,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query``: as sent, and so as signed. ``raw_path``: the path as sent in path style
-    ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``: decoded
-    names and values. ``fields``: lower-case name to value, repeated fields joined with ",", in wire order.
+    ``wire_path`` and ``raw_query``: as sent, and so as signed. ``raw_path``: the path as sent, but in path
+    style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``:
+    decoded names and values. ``fields``: lower-case name to value, in wire order; the values of a repeated
+    field are joined with ",".
     """
 
     method: str
@@ -53,12 +54,12 @@ class S3Request(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path in path style, encoded in the one form that is sent."""
+        """The path in path style, encoded as it is sent to the origin."""
         return f"/{self.bucket}/{path_of_key(self.key)}" if self.key else f"/{self.bucket}"
 
     @property
     def query_string(self) -> str:
-        """The query in the one form that is sent. A parameter without a value has no "="."""
+        """The query, encoded as it is sent to the origin. A parameter without a value has no "="."""
         return "&".join(
             f"{_encoded(name)}={_encoded(value)}" if value else _encoded(name)
             for name, value in self.query.items()
@@ -68,10 +69,10 @@ class S3Request(NamedTuple):
 def parse_request(
     method: str, target: str, headers: Iterable[tuple[str, str]], *, base_domains: tuple[str, ...] = ()
 ) -> S3Request:
-    """Parse the request line's ``target`` and the header fields (both as UTF-8 with surrogateescape).
+    """Parse ``target`` of the request line, and the header fields (both as UTF-8 with surrogateescape).
 
-    ``base_domains``: lower-case names under which virtual-host addressing is served: with "s3.local",
-    ``Host: bucket.s3.local`` names the bucket. Raises InvalidRequest.
+    ``base_domains``: lower-case names under which virtual-host addressing is served: with "s3.local", ``Host:
+    bucket.s3.local`` names the bucket. Raises InvalidRequest.
     """
     fields = collect_fields(headers)
     host = fields.get("host", "")
@@ -94,8 +95,8 @@ def parse_request(
 
 
 def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
-    """Return ``parse_request`` of a GET whose line matches PLAIN_LINE, in path style. ``fields``: those that
-    change the answer.
+    """Return the same request as ``parse_request`` for a GET whose line matches PLAIN_LINE, in path style.
+    ``fields``: the fields that change the answer.
     """
     bucket, _, key = path[1:].partition("/")
     return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, fields, job)
@@ -123,7 +124,7 @@ def parse_job(field: str | None) -> JobContext | None:
 
 
 def parameter_name(part: str) -> str:
-    """Decode the name in one ``name=value`` part of a raw query. Raises InvalidRequest."""
+    """Return the decoded name in one ``name=value`` part of a raw query. Raises InvalidRequest."""
     return _decode_parameter(part.partition("=")[0])
 
 
@@ -155,7 +156,7 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
 
 
 def _without_authority(target: str, host: str) -> str:
-    """Return path and query of a target in absolute form, which must name the server of Host."""
+    """Return path and query of a target in absolute form. Its server must be the one in Host."""
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() not in {"http", "https"}:
         return target
@@ -194,7 +195,7 @@ def _escaped(text: str) -> str:
 
 
 def decode_key(raw: str) -> str:
-    """Decode a bucket or key. Raises InvalidRequest for a name that no server can store."""
+    """Decode the name of a bucket or key. Raises InvalidRequest for a name that no server can store."""
     if "%" not in raw:
         return raw
     try:

@@ -1,8 +1,8 @@
-"""The fast lane's writer to a connection: through its transport, or straight from a file.
+"""The fast lane's writer to a connection: through its transport, or by sendfile from a file.
 
-Laws: bytes leave in the order given. The file is used only while nothing waits in the transport, and the
-transport only while nothing of a file waits (``busy``). Only the bytes of a file that a
-``SendfileSlice`` allows leave by sendfile (tiers/sendfile.py); the rest is copied.
+Laws: bytes leave in the order given. A file is used only while nothing waits in the transport, and the
+transport only while nothing of a file waits (``busy``). Only the bytes that a ``SendfileSlice`` allows leave
+by sendfile (tiers/sendfile.py); all other bytes are copied.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.engine.base import SendfileSlice
 
 LEAST_BYTES = 16 * 1024
-"""Fewer bytes are copied: that takes one system call instead of two or three."""
+"""Fewer bytes than these are copied, which takes one system call instead of two or three."""
 
 UNASKED, ENCRYPTED = -1, -2
-"""``Sender.descriptor`` if there is none."""
+"""Values of ``Sender.descriptor`` when there is no descriptor."""
 
-# Without MSG_MORE: if the head waits to leave in one packet with the first pages, 100 KB cost the server a
-# fifth more and 1 MB a seventh more, as nginx costs more with tcp_nopush (docs/measurements.md).
+# Without MSG_MORE. With it the head waits to leave in one packet with the first pages: 100 KB cost the server
+# a fifth more and 1 MB a seventh more, as nginx costs more with tcp_nopush (docs/measurements.md).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
 class Copying:
-    """Writes through a transport, which keeps bytes that the client does not take now."""
+    """Writes through a transport, which copies bytes that the client does not take at once."""
 
     __slots__ = ("_transport",)
 
@@ -38,7 +38,7 @@ class Copying:
         self._transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write like ``write``."""
+        """Write ``pieces``, as ``write`` does."""
         self._transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
@@ -48,7 +48,8 @@ class Copying:
 
 class Sender:
     """The writer of one transport. ``on_idle`` is called when a file that had to wait for the client is sent.
-    ``on_cut`` is called with the reason when an answer could not be finished although its client is there.
+    ``on_cut`` is called with the reason when an answer could not be finished although its client is still
+    connected.
     """
 
     __slots__ = (
@@ -82,7 +83,7 @@ class Sender:
 
     @property
     def busy(self) -> bool:
-        """True if a file is being sent faster than the client takes it."""
+        """True if bytes of a file wait until the client takes more."""
         return self._slice is not None
 
     @property
@@ -91,15 +92,15 @@ class Sender:
         return self._sent
 
     def write(self, data: bytes) -> None:
-        """Write through the transport, which keeps bytes that the client does not take now."""
+        """Write through the transport, which copies bytes that the client does not take at once."""
         self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write like ``write``."""
+        """Write ``pieces``, as ``write`` does."""
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
-        """Send ``head``, then the bytes of ``slices``, at least one. Not while ``busy``."""
+        """Send ``head``, then the bytes of ``slices``, at least one. Do not call it while ``busy``."""
         file_slice, rest = slices[0], slices[1:]
         self.open()
         direct, first = self._direct, file_slice.first
@@ -121,11 +122,13 @@ class Sender:
         self.go_on(lead[sent:], first, file_slice, *rest)
 
     def go_on(self, lead: bytes, position: int, file_slice: SendfileSlice, *rest: SendfileSlice) -> None:
-        """Send the rest of an answer that was begun; needs a ``descriptor``. The rest is ``lead`` (of the
-        head and copied bytes), then ``file_slice`` from ``position`` of its file on, then ``rest``.
+        """Send the rest of an answer that was begun; needs a ``descriptor``.
+
+        The rest is ``lead`` (bytes of the head and copied bytes), then ``file_slice`` from ``position`` of
+        its file on, then ``rest``.
         """
         direct = self._direct
-        assert direct is not None, "who has a descriptor has a socket"
+        assert direct is not None, "a sender with a descriptor has a socket"
         if lead:
             tail = file_slice.pin()[position - file_slice.start :]
             self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
@@ -136,12 +139,12 @@ class Sender:
         if rest:
             self._send_rest(direct)
         if self._slice is not None:
-            # The pages must stay unchanged until the kernel has taken the rest of them.
+            # The pages must not change before the kernel has taken the rest of them.
             self._keep = [one.pin() for one in (self._slice, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
-        """Return ``descriptor``, of a socket object of our own: the transport's has no send."""
+        """Return ``descriptor``, of a socket object made for it: the transport's socket has no send."""
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
             if own is None or self.transport.get_extra_info("sslcontext") is not None:
@@ -150,7 +153,7 @@ class Sender:
             try:
                 self._direct = socket.socket(fileno=os.dup(own.fileno()))
             except OSError:
-                return UNASKED  # out of descriptors: the transport needs none
+                return UNASKED  # The process has no descriptor left. The transport needs none.
             self._direct.setblocking(False)
             self.descriptor = self._direct.fileno()
         return self.descriptor
@@ -216,7 +219,7 @@ class Sender:
             self._on_idle()
 
     def _cut(self, error: OSError) -> None:
-        """Reset after a client's reset or an unreadable file: neither may look like an end."""
+        """Reset the connection after a client's reset or an unreadable file: neither may look like an end."""
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
         reset_on_close(self.transport)

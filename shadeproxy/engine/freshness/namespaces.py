@@ -1,9 +1,9 @@
-"""Namespaces of buckets, and the credentials with which the proxy itself reads there.
+"""Namespaces of buckets, and the credentials with which the proxy itself reads in each.
 
 At an origin whose bucket names belong to accounts, each client with an upstream of its own has a namespace of
-its own, unless the configuration gives several one name. Work of the proxy in a namespace without a client's
-request (prefetching, warming, checking by listings, reads of the control listener) needs an upstream that
-reads in that namespace.
+its own, unless the configuration gives several clients one name. The proxy also reads without a client's
+request: it prefetches, warms, checks by listings, and reads for the control listener. For that it needs an
+upstream that reads in the namespace.
 """
 
 from collections.abc import Mapping
@@ -12,17 +12,21 @@ from shadeproxy.core.errors import OriginAnswer
 from shadeproxy.core.types import OWN, SHARED, Upstream
 
 Upstreams = Mapping[str, Upstream]
-"""The upstream of each namespace. It changes when the configuration is read again."""
+"""The upstream of each namespace. It changes when the configuration is reloaded."""
 
-NOBODY = Upstream("nobody")
-"""Upstream of a namespace that no configured client reads in any more: no origin has such credentials."""
+NO_CLIENT = Upstream("no client")
+"""The upstream of a namespace in which no configured client reads any more. No origin accepts its
+credentials.
+"""
 
 ONLY_OWN: Upstreams = {OWN: SHARED}
 
 
 def upstream_in(upstreams: Upstreams, namespace: str) -> Upstream:
-    """Return the upstream that reads in ``namespace``. Raises OriginAnswer 403 where no client does any
-    more: the proxy's own credentials would read another bucket of that name.
+    """Return the upstream that reads in ``namespace``.
+
+    Raises OriginAnswer 403 if no client reads there any more: the proxy's own credentials would read another
+    bucket of the same name.
     """
     try:
         return upstreams[namespace]

@@ -1,10 +1,10 @@
 """Checks of cached versions against the origin: one check per object at a time, many by one listing.
 
 A reader that needs the current version waits for ``check``. A reader that may be answered from the cache
-calls ``check_soon``; a background task then checks the gathered objects, by one HEAD each when few, or by
-listing (1,000 ETags a request) when keys of one prefix are many, at once or one after another. A listing
-confirms every cached object in it, so the next reads find them checked. ``check_listed`` lists a whole
-prefix, as at the beginning of a job's epoch.
+calls ``check_soon``, and a background task checks the gathered objects. A few objects are checked by one HEAD
+each. Many stale keys of one prefix are checked by listing it (1,000 ETags a request). A listing confirms
+every cached object in it, so the next reads find them checked. ``check_listed`` lists a whole prefix, as at
+the beginning of a job's epoch.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream
 from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
-_LIST_FROM = 8  # stale keys of one prefix from which a listing is cheaper than HEADs
-_AFTER_REFUSAL = 1000  # keys checked by HEAD before a listing is tried again
-_GIVES_UP_AFTER = 3  # HEADs that failed one after another: the origin is in trouble
+_LIST_FROM = 8  # From this number of stale keys of one prefix on, a listing is cheaper than HEADs.
+_AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a listing is tried again.
+_GIVES_UP_AFTER = 3  # After so many HEADs failed in a row, the origin is in trouble.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_BEAR_OUT = 3  # HEADs that must agree with a listing before it drops other objects
-_AT_ONCE = 64  # entries compared before other tasks get their turn: half a millisecond
-_PACE_S = 0.1  # between the listings of a whole prefix: no reader waits for them
+_BEAR_OUT = 3  # HEADs that must agree with a listing before its other objects are dropped.
+_AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
+_PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
 _GATHER_S = 0.05
 _MAX_PENDING = 100_000
 
 
 class Listed(Enum):
-    """The state of a cached object, by a listing."""
+    """The state of a cached object according to a listing."""
 
     CURRENT = auto()
-    FRESH = auto()  # the cached version is current, and no check was due yet
-    OTHER = auto()  # another version is cached
-    UNKNOWN = auto()  # nothing of it is cached, or it is being written
+    FRESH = auto()  # The cached version is current, and no check was due yet.
+    OTHER = auto()  # Another version is cached.
+    UNKNOWN = auto()  # Nothing of the object is cached, or it is being written.
 
 
 _Check = tuple[ObjectRef, Upstream, Grant]
@@ -51,10 +51,11 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions. ``settle(ref, meta)`` is called with metadata of the origin, None for "gone".
+    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, None for "gone".
 
-    ``unidentified(ref)`` is called for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
-    object of a listing asked for at that time, ``outdated(ref)`` for a cached object of another version.
+    Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
+    object of a listing that was asked for at ``asked_s``, and ``outdated(ref)`` for a cached object of
+    another version.
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Pace of all waiting readers: an object that is checked on each read may have thousands."""
-        self._pending: dict[ObjectRef, Upstream] = {}  # value: the credentials of a reader of the object
+        """Pace of all waiting readers, because an object that is checked on each read may have thousands."""
+        self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
         # A prefix is the reference of its bucket, with the prefix for a key.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
-        self._long: set[ObjectRef] = set()  # prefixes of more keys than one listing has
+        self._long: set[ObjectRef] = set()  # Prefixes with more keys than one listing has.
         self._failed_in_a_row = 0
         self._worker: asyncio.Task[None] | None = None
         self._sweeps: dict[ObjectRef, asyncio.Task[None]] = {}
@@ -105,7 +106,8 @@ class Revalidator:
             joined = task is not None
             if task is None:
                 task = self._start(check)
-            # Do not await the task itself: a caller that hangs up, or is late, must not fail the others.
+            # Do not await the task itself: a caller that hangs up, or is late, must not fail the other
+            # callers.
             done = self._pace.finished(task)
             try:
                 await (done if deadline is None else deadline.bound(done))
@@ -113,7 +115,7 @@ class Revalidator:
             except DeadlineExceeded:
                 if (turn := self._pace.turn()) is not None:
                     await turn
-                # A reader that joined late has time for a request of its own.
+                # A reader that joined a check late still has time for a request of its own.
                 if not joined or deadline is None or deadline.left_s <= 0:
                     raise
 
@@ -125,7 +127,7 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """Drop running checks of ``ref`` (no key: its bucket), because a write touched it."""
+        """Drop running checks of ``ref`` (an empty key: of its bucket), because a write touched it."""
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
@@ -156,7 +158,7 @@ class Revalidator:
     async def _ask(self, check: _Check) -> ObjectMeta:
         ref, upstream, grant = check
         task = asyncio.current_task()
-        DEADLINE.set(None)  # other callers may join the check, so it has a time limit of its own
+        DEADLINE.set(None)  # Other callers may join the check, so it has a time limit of its own.
         try:
             if grant is Grant.GET:
                 meta = await probe_get(self._origin, ref, upstream)
@@ -178,7 +180,7 @@ class Revalidator:
         if self._checks.get(key) is task:
             del self._checks[key]
         if not task.cancelled():
-            task.exception()  # retrieve the error, because all callers may have gone: asyncio would log it
+            task.exception()  # Retrieve the error: if all callers are gone, asyncio would log it.
 
     async def _work(self) -> None:
         DEADLINE.set(None)
@@ -191,7 +193,7 @@ class Revalidator:
                 for prefix, together in groupby(keys, key=prefix_of):
                     await self._check_together(bucket.beside(prefix), list(together))
             except OriginError as error:
-                # Cached versions stay as readable as their rule allows; the next read asks again.
+                # Cached versions stay as readable as their rule allows, and the next read asks again.
                 _log.warning(
                     "revalidation failed", bucket=bucket.bucket, namespace=bucket.namespace, error=str(error)
                 )
@@ -199,7 +201,7 @@ class Revalidator:
                     self._pending.pop(bucket.beside(key), None)
 
     async def _check_together(self, prefix: ObjectRef, keys: list[str]) -> None:
-        """Check stale keys of one prefix. Raises OriginError when the origin fails again and again."""
+        """Check stale keys of one prefix. Raises OriginError when the origin fails repeatedly."""
         while keys:
             upstream = self._pending.get(prefix.beside(keys[0]))
             upstream = upstream or upstream_in(self._upstreams, prefix.namespace)
@@ -210,7 +212,9 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Return whether to try a listing, for ``count`` stale keys and those checked alone lately."""
+        """Return whether to try a listing for ``count`` stale keys, and for the keys lately
+        checked by HEAD.
+        """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):
                 counts.clear()
@@ -223,20 +227,19 @@ class Revalidator:
         return False
 
     async def _ask_each(self, bucket: ObjectRef, keys: Sequence[str]) -> None:
-        """Send one HEAD each. Raises OriginError when several fail one after another."""
+        """Send one HEAD for each key. Raises OriginError when several fail in a row."""
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # None if a reader has checked the object meanwhile: then its credentials are gone from the
-                # list.
+                # None if a reader has checked the object meanwhile: then the list has no credentials for it.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # the object has lost its identity: its cached pages were dropped
+                pass  # The origin no longer sends a version: its cached pages were dropped.
             except OriginError:
-                # An object that fails alone must not keep the others from being checked.
+                # An object that fails alone must not keep other objects from being checked.
                 self._failed_in_a_row += 1
                 if self._failed_in_a_row >= _GIVES_UP_AFTER:
                     raise
@@ -244,8 +247,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check by one listing, of the whole prefix or from the first key on, and by HEAD for keys that it
-        does not confirm. Return the sorted keys beyond its reach.
+        """Check by one listing, of the whole prefix or from the first key on. Check keys that it does not
+        confirm by HEAD. Return the sorted keys beyond its end.
         """
         first = keys[0]
         start_after = _just_before(first) if prefix in self._long else ""
@@ -255,7 +258,7 @@ class Revalidator:
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
             )
         except OriginError as error:
-            # No fault: the credentials may lack the right to list, or the prefix may be too large for the
+            # Not a fault: the credentials may lack the right to list, or the prefix may be too large for the
             # origin. The objects are then checked by HEAD.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
@@ -265,7 +268,7 @@ class Revalidator:
         if reach is not None and not start_after:
             self._long.add(prefix)
             if reach < first.encode():
-                return keys  # next time the listing starts from the first key
+                return keys  # The next listing starts from the first key.
         unconfirmed, beyond = [], []
         for key in keys:
             if reach is not None and key.encode() > reach and key != first:
@@ -276,7 +279,7 @@ class Revalidator:
                 self._pending.pop(ref, None)
             else:
                 unconfirmed.append(key)
-        # Compare before the HEADs, which may take long: the listing describes this moment.
+        # Compare first, because HEADs may take long and the listing describes this moment.
         others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
         await self._ask_each(prefix, unconfirmed)
         # Where listings confirm few other objects, single keys are checked by HEAD again.
@@ -286,8 +289,8 @@ class Revalidator:
     async def _compare(
         self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked_s: float
     ) -> int:
-        """Compare cached objects that no reader waits for with a listing, and drop those of another
-        version. Return the number that needed the check.
+        """Compare cached objects that no reader waits for with a listing, and drop those of another version.
+        Return the number of objects whose check was due.
         """
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
@@ -299,7 +302,7 @@ class Revalidator:
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         if changed:
-            # Some servers list other ETags than they send with objects: check a few by HEAD.
+            # Some servers list other ETags than they send with objects, so check a few objects by HEAD.
             some = changed[:: max(1, len(changed) // _BEAR_OUT)][:_BEAR_OUT]
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
@@ -332,11 +335,11 @@ class Revalidator:
 
 
 async def probe_get(origin: Origin, ref: ObjectRef, upstream: Upstream) -> ObjectMeta:
-    """Return metadata of an object after the origin sent ``upstream`` a byte. Raises OriginError,
-    Unidentified for an answer that names no version.
+    """Return metadata of an object, after the origin sent a byte of it to ``upstream``. Raises OriginError,
+    and Unidentified for an answer without a version.
 
-    An empty object has no byte. The origin answers 416 only after it has checked the rights, so a 416 counts
-    if a HEAD confirms that the object is empty.
+    An empty object has no byte to send. The origin answers 416 only after it has checked the rights, so a 416
+    counts if a HEAD confirms that the object is empty.
     """
     first = bytearray(1)
     try:
@@ -363,12 +366,12 @@ def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
 
 
 def prefix_of(key: str) -> str:
-    """Return the directory of a key, its slash included."""
+    """Return the directory of a key, with its slash."""
     return key[: key.rfind("/") + 1]
 
 
 def _just_before(key: str) -> str:
-    """Return a string just before ``key``, with hardly a key between: ``start_after`` is exclusive."""
+    """Return a string that sorts just before ``key``, because ``start_after`` is exclusive."""
     last = ord(key[-1]) - 1
     if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
         return key[:-1]

@@ -1,9 +1,9 @@
-"""Objects without a version: the origin sends no strong ETag, or no length.
+"""Objects whose version is unknown: the origin sends no strong ETag, or no length.
 
 Laws: no page of such an object is cached, and no answer mixes two answers of the origin. The first read finds
-out, from an answer whose bytes it may still pass on (``PassOn``); for a while reads of the object are then
-forwarded as they are, as with the rule ``cache = false``. Later the object is tried again, because origins
-get repaired.
+out, from an answer whose bytes it may still pass on (``PassOn``). For a while all reads of the object are
+then forwarded, as with the rule ``cache = false``. Later the object is tried again, because origins get
+repaired.
 """
 
 from collections import OrderedDict
@@ -25,13 +25,15 @@ _MOST_BUCKETS = 64
 
 
 class UnidentifiedObjects:
-    """Objects whose reads are forwarded now. Bounded; the one noted longest ago leaves."""
+    """Objects whose reads are forwarded now. Bounded: the object noted longest ago leaves."""
 
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """The end of each one's time (monotonic); mostly empty, which a hit sees without a call."""
+        """The end of forwarding, for each object (monotonic time). Mostly empty, which a hit sees without a
+        call.
+        """
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))
 
@@ -39,7 +41,7 @@ class UnidentifiedObjects:
         return self.until_s.get(ref, 0.0) > self._clock.monotonic_s()
 
     def note(self, ref: ObjectRef) -> None:
-        """Note that the origin just sent an answer without a version of ``ref``."""
+        """Note that the origin sent an answer without a version of ``ref``."""
         self._stats.record_unidentified()
         self.until_s[ref] = self._clock.monotonic_s() + _FORWARDED_S
         self.until_s.move_to_end(ref)
@@ -56,7 +58,9 @@ class UnidentifiedObjects:
             )
 
     def forget(self, ref: ObjectRef) -> None:
-        """Try the object again: it was written, or its version was identified."""
+        """Stop forwarding reads of the object, because it was written, or because an answer named its
+        version.
+        """
         self.until_s.pop(ref, None)
 
     def count(self) -> int:
@@ -71,8 +75,8 @@ class UnidentifiedObjects:
 
 
 def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
-    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: that range in
-    bytes, if the object's length is known.
+    """Return whether ``read`` holds the whole answer to the range ``wanted``. ``needed``: the span of that
+    range, if the object's length is known.
     """
     if read.meta.size < 0:
         return wanted is None and read.span == Span(0, ENDLESS)
@@ -80,7 +84,7 @@ def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
 
 
 class PassedBody:
-    """The bytes of ``span``, which ``read`` has; where its length is not known, up to its end.
+    """The bytes of ``span`` from ``read``, up to the end of the answer if its length is unknown.
 
     ``ended`` is called once with the number of bytes, when all were asked for.
     """

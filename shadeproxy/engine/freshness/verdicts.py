@@ -1,12 +1,12 @@
 """Verdicts of the origin for each client: a hit is authorised like a miss.
 
-A verdict is the right granted: GET (the origin sent bytes, which includes HEAD) or HEAD alone, which an
-origin may grant to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket policy on
-s3:GetObject).
+A verdict is the right that the origin granted: GET (the origin sent bytes, which includes HEAD) or HEAD
+alone. An origin may grant HEAD to clients that cannot read the bytes (SSE-KMS without kms:Decrypt, a bucket
+policy on s3:GetObject).
 
-Needed only when clients have origin credentials of their own: the origin must have let a reader of a cached
-object through, by the reader's own credentials, at most ``ttl_s`` ago. Writes drop verdicts, also those that
-the origin is being asked for. Every call is O(1) amortised, and memory is bounded.
+Verdicts are needed only when clients have origin credentials of their own. Law: the origin must have let a
+reader of a cached object through, by the reader's own credentials, at most ``ttl_s`` ago. A write drops
+verdicts, also those for which the origin is being asked. Every call is O(1) amortised, and memory is bounded.
 """
 
 from collections import OrderedDict
@@ -18,23 +18,26 @@ _BUCKET_SLOTS = 1 << 10
 _OBJECT_SLOTS = 1 << 16
 
 _Verdict = tuple[float, float, int]
-"""Unix times until which HEAD and GET are granted, and the generation of the bucket."""
+"""The Unix times until which HEAD and GET are granted, and the generation of the bucket."""
 
 AuthEpoch = tuple[object, int, int]
-"""Auth epoch: the ``Verdicts``, and the generations of bucket and object when the origin was asked."""
+"""Auth epoch: the ``Verdicts``, and the generations of bucket and object before the origin was asked."""
 
 
 class Verdicts:
-    """Bounded memory of rights of ``upstream`` to ``ref``; the object allowed longest ago leaves."""
+    """Rights of ``upstream`` to ``ref``, in bounded memory: the object that was granted longest
+    ago leaves.
+    """
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
-        # An epoch of other ``Verdicts`` before these counts for nothing here.
+        # An auth epoch of other ``Verdicts`` is not valid here.
         self._self = object()
         self._capacity = capacity
         self._count = 0
         self._allowed: OrderedDict[ObjectRef, dict[Upstream, _Verdict]] = OrderedDict()
-        # Fixed tables by hash: names that share a slot only forget each other, which costs one more question.
+        # Tables of fixed size by hash. Names that share a slot only forget each other, which costs one more
+        # request.
         self._buckets = [0] * _BUCKET_SLOTS
         self._objects = [0] * _OBJECT_SLOTS
 
@@ -65,7 +68,7 @@ class Verdicts:
         if grant is Grant.GET:
             verdicts[upstream] = (until_s, until_s, current[1])
         else:
-            # A HEAD keeps the right to GET that was granted earlier, in the same generation of the bucket.
+            # A HEAD keeps the right to GET that was granted earlier in the same generation of the bucket.
             kept = before[1] if before is not None and before[2] == current[1] else 0.0
             verdicts[upstream] = (until_s, kept, current[1])
         self._allowed.move_to_end(ref)
@@ -75,18 +78,23 @@ class Verdicts:
 
     def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float, grant: Grant = Grant.GET) -> bool:
         """Return whether ``upstream`` was granted that much of ``ref``, not too long ago."""
+        return self.until_s(upstream, ref, grant) > now_s
+
+    def until_s(self, upstream: Upstream, ref: ObjectRef, grant: Grant = Grant.GET) -> float:
+        """Return the Unix time until which ``upstream`` is granted that much of ``ref``; 0.0 if it is not."""
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
-            return False
+            return 0.0
         head_until_s, get_until_s, generation = verdict
-        until_s = get_until_s if grant is Grant.GET else head_until_s
-        return until_s > now_s and generation == self._buckets[_bucket_slot(ref)]
+        if generation != self._buckets[_bucket_slot(ref)]:
+            return 0.0
+        return get_until_s if grant is Grant.GET else head_until_s
 
     def forget(self, bucket: str, key: str | None = None, namespace: str = OWN) -> None:
-        """Drop verdicts on one object, or on a whole bucket."""
+        """Drop the verdicts on one object, or on a whole bucket."""
         ref = ObjectRef(bucket, key or "", namespace)
         if key is None:
-            # The bucket's verdicts stay until they are pushed out, but count for nothing.
+            # The bucket's verdicts stay in memory until newer ones replace them, but are not valid any more.
             self._buckets[_bucket_slot(ref)] += 1
             return
         self._objects[_object_slot(ref)] += 1

@@ -1,7 +1,7 @@
 """Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
 
-Laws: nothing here reads bodies; a check counts only if no write touched the object since the origin was
-asked; metadata that its freshness rule makes unusable is checked before it is used.
+Laws: nothing here reads bodies. A check is valid only if no write touched the object since the origin was
+asked. Metadata too old for its freshness rule is checked before it is used.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from datetime import datetime
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.identity import object_hash
-from shadeproxy.core.types import OWN, ListEntry, ObjectMeta, ObjectRef, Upstream
+from shadeproxy.core.types import OWN, SHARED, ListEntry, ObjectMeta, ObjectRef, Page, Upstream
 from shadeproxy.engine.base import Grant, ReadRequest
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
@@ -27,7 +27,9 @@ _MOST_TOUCHED = 4096
 
 
 class Versions:
-    """Versions of objects. ``outdated(ref)`` is called when the origin has another than the cached one."""
+    """Versions of objects. ``outdated(ref)`` is called when the origin has another version than the cached
+    one.
+    """
 
     def __init__(
         self,
@@ -67,12 +69,12 @@ class Versions:
         """Return an object's metadata, from memory or from the record of its first page."""
         known = self._metadata.get(ref)
         if known is None and (recalled := await self._cache.recall(ref)) is not None:
-            # While the record was read, the origin may have given a newer answer.
+            # The origin may have given a newer answer while the record was read.
             known = self._metadata.get(ref) or self._metadata.learn(ref, *recalled)
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """Return metadata as ``known``, however old; None when that would have to wait."""
+        """Return metadata as ``known`` does, however old; None if that would have to wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -80,18 +82,18 @@ class Versions:
         return None if recalled is None else self._metadata.learn(ref, *recalled).meta
 
     def fresh_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return metadata that may answer every client, and until when (Unix time); None where the origin
-        must be asked for each client's rights.
+        """Return metadata that may answer every client, and until when (Unix time). None if the origin must
+        be asked for each client's rights.
         """
         if self._verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
         known = self._metadata.get(ref)
-        assert known is not None, "what is usable is known"
+        assert known is not None, "usable metadata is known"
         until_s = self._rules.of(ref).fresh_until_s(known.validated_s)
         return None if until_s <= self._clock.now_s() else (known.meta, until_s)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer this client without a question to the origin, else None."""
+        """Return metadata that may answer this client without asking the origin, or None."""
         ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
         if request.force_check or (
             verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant)
@@ -108,10 +110,18 @@ class Versions:
             return None
         if age is Age.STALE:
             self._revalidator.check_soon(ref, request.upstream)
+        if verdicts is not None and request.upstream == SHARED:
+            self._show_verdict(ref, known.meta, verdicts)
         return known.meta
 
+    def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, verdicts: Verdicts) -> None:
+        """Let workers know until when the proxy's own credentials may read a cached object."""
+        table = self._cache.residents
+        if table.share is not None and (slot := self._cache.find(Page(ref, meta.etag, 0))) is not None:
+            table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
+
     def is_unknown(self, request: ReadRequest) -> bool:
-        """Return whether nothing is known of the object, and this client may learn it by a GET."""
+        """Return whether the object is unknown, and this client may learn its metadata by a GET."""
         ref, verdicts = request.ref, self._verdicts
         return (
             self._metadata.get(ref) is None
@@ -123,7 +133,7 @@ class Versions:
         )
 
     def may_keep(self, ref: ObjectRef) -> bool:
-        """Return whether the origin's recent answers on ``ref`` named the version they sent."""
+        """Return whether pages of ``ref`` may be stored: the origin's recent answers named their version."""
         return not self._passed.until_s or ref not in self._passed
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
@@ -139,21 +149,23 @@ class Versions:
         return known.meta
 
     async def check(self, ref: ObjectRef, upstream: Upstream, grant: Grant = Grant.HEAD) -> ObjectMeta:
-        """Ask the origin, with the rights of ``upstream``, for what ``grant`` names. Raises OriginError."""
+        """Ask the origin for metadata, with the rights of ``upstream``, in a way that proves ``grant``.
+        Raises OriginError.
+        """
         epoch = self.auth_epoch(ref)
         meta = await self._revalidator.check(ref, upstream, grant)
         self.allow(upstream, ref, epoch, grant)
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """Check cached objects below ``prefix`` by listings, unless the rule is to check never or always."""
+        """Check cached objects below ``prefix`` by listings, unless the rule checks them never or always."""
         place = ObjectRef(bucket, prefix, namespace)
         if self._rules.of(place).freshness is Freshness.TTL:
             self._revalidator.check_listed(place, most_pages)
 
     async def authorise(self, request: ReadRequest) -> None:
-        """Authorise a hit like a miss: by the origin, with this client's own credentials, for the right
-        that it needs: bytes by a GET, metadata by a HEAD.
+        """Authorise a hit like a miss: by asking the origin, with this client's own credentials. Bytes need a
+        GET, metadata a HEAD.
         """
         verdicts = self._verdicts
         if verdicts is None:
@@ -162,35 +174,38 @@ class Versions:
             await self.check(request.ref, request.upstream, request.grant)
 
     def auth_epoch(self, ref: ObjectRef) -> AuthEpoch | None:
-        """Return the auth epoch; take it before asking the origin: a later write then voids the verdict."""
+        """Return the auth epoch. Take it before asking the origin: a later write then voids the verdict."""
         return None if self._verdicts is None else self._verdicts.begin(ref)
 
     def allow(
         self, upstream: Upstream, ref: ObjectRef, epoch: AuthEpoch | None, grant: Grant = Grant.GET
     ) -> None:
-        """Record that the origin let ``upstream`` read ``ref``. Without an auth epoch it is ignored."""
+        """Record that the origin let ``upstream`` read ``ref``. Ignored without an auth epoch."""
         if self._verdicts is not None and epoch is not None:
             self._verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
 
-        Without verdicts the origin no longer decides for each client. Cached objects were granted to other
-        clients than the present ones, so each is checked with the proxy's own credentials before it answers.
+        With ``verdicts`` None the origin no longer decides for each client. Cached objects were granted to
+        earlier clients, so each is checked with the proxy's own credentials before it answers.
         """
-        if self._verdicts is not None and verdicts is None:
-            self._metadata.clear()
-            self._cache.mark_all_stale()
+        if self._verdicts is not None:
+            if (share := self._cache.residents.share) is not None:
+                share.hide_verdicts()
+            if verdicts is None:
+                self._metadata.clear()
+                self._cache.mark_all_stale()
         self._verdicts = verdicts
 
     # ------------------------------------------------------------------ what the origin says of versions
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
-        """Record the origin's answer. Return the richer metadata of that version."""
+        """Record metadata from the origin. Return the metadata with more fields, of this version."""
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
 
     def unidentified(self, ref: ObjectRef) -> None:
-        """Drop all that is cached of an object, because the origin's answer names no version."""
+        """Drop all cached pages and metadata of an object, because the origin's answer names no version."""
         self._passed.note(ref)
         if not self.being_written(ref):
             self._outdated(ref)
@@ -209,7 +224,9 @@ class Versions:
         await self._metadata.forget_prefix(bucket, prefix, namespace)
 
     def touch(self, ref: ObjectRef) -> None:
-        """Forget an object, or a bucket's rights and existence (no key), because a write touches it."""
+        """Forget an object, because a write touches it. An empty key: forget the bucket's rights and
+        existence.
+        """
         self._revalidator.void(ref)
         self._note_touched(ref)
         self._passed.forget(ref)
@@ -221,10 +238,11 @@ class Versions:
             self._metadata.forget_bucket(ref.bucket, ref.namespace)
 
     def _note_touched(self, ref: ObjectRef) -> None:
-        """Note the time of a write: earlier listings say nothing about the object."""
+        """Note the time of a write: an earlier listing says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # The whole bucket stands for dropped objects: more of it is then checked by HEAD.
+            # For objects dropped from this map its bucket stands in: more of the bucket is then checked by
+            # HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
@@ -236,7 +254,7 @@ class Versions:
 
     def end_write(self, refs: Iterable[ObjectRef]) -> None:
         self._writing.subtract(refs)
-        self._writing += Counter()  # adding an empty Counter drops the counts that are 0
+        self._writing += Counter()  # Adding an empty Counter drops the counts that are 0.
 
     def being_written(self, ref: ObjectRef) -> bool:
         writing = self._writing
@@ -254,7 +272,7 @@ class Versions:
     # ------------------------------------------------------------------ results of checks
 
     def _settle(self, ref: ObjectRef, meta: ObjectMeta | None) -> None:
-        """Take in a check's metadata, or "gone": keep, replace or forget the cached version."""
+        """Record the result of a check, None for "gone": keep, replace or forget the cached version."""
         if self.being_written(ref):
             return
         if meta is None or self.holds_other(ref, meta):
@@ -264,9 +282,11 @@ class Versions:
             self._cache.confirm(ref, self._clock.now_s())
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
-        """Compare the cached version with a listing that was asked for at ``asked_s``."""
+        """Mark the cached version as checked at ``asked_s`` if ``entry`` of a listing shows the same version.
+        Return whether it does.
+        """
         known = self._metadata.get(ref)
-        # Do not learn recalled metadata: a long listing would push everything else out.
+        # Do not remember this metadata: a long listing would push everything else out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
         if found is None:
             return Listed.UNKNOWN
@@ -289,9 +309,9 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether header and listing name one time of modification; True if either names none.
+    """Return whether header and listing name the same time of modification; True if one names none.
 
-    Replacing headers in place keeps the ETag and changes this. A listing may have milliseconds.
+    Replacing header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """
     header = meta.header("Last-Modified")
     if not header or not entry.last_modified:

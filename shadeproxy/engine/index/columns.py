@@ -1,15 +1,16 @@
-"""Memory of the table of resident pages: private, or shared with worker processes that read hits themselves.
+"""Memory of the table of resident pages: private, or shared with workers that read hits themselves.
 
-Laws: one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before* its
-bytes are touched, and a stamp is one aligned store of 8 bytes. A process that reads a stamp, then a location,
-then copies the bytes, and then finds the stamp unchanged has copied the page. So a table that is torn, stale
-or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees and others do not.
+Laws: only one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before*
+its bytes are touched; a stamp is one aligned store of 8 bytes. A reader reads the stamp, then the location,
+then copies the bytes, then reads the stamp again. If the stamp is unchanged, the copy is the page. So a table
+that is torn, stale or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees
+and other processors do not.
 """
 
 import mmap
 import os
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from shadeproxy.engine.index.hash_table import page_hash
 
 NO_TIER = -1
-# The fields for finding and ranking a page, in one cache line: reading 1,024 random pages of a million
+# The fields for finding and ranking a page fill one cache line: reading 1,024 random pages of a million
 # fetches one line for each instead of seven.
 PAGE = np.dtype(
     [
@@ -34,29 +35,33 @@ PAGE = np.dtype(
     align=True,
 )
 PAGE_ROW = struct.Struct("@QQIiqqddf4x")
-"""A row of PAGE, written by one call."""
+"""The layout of a row of PAGE, to write it with one call."""
 REST = np.dtype(
     [
         ("body_bytes", np.int64),
         ("validated_s", np.float64),
-        ("generation", np.int64),  # plus one for every page that the slot holds
+        ("generation", np.int64),  # Raised by one for every page that the slot gets.
         # A slot's stamp changes whenever its page comes, moves, leaves or is marked stale.
         ("stamp", np.int64),
-        ("position", np.int32),  # position among the members of its tier
-        ("unverified", np.bool_),  # body hash not checked since recovery
-        ("pinned", np.bool_),  # never evicted for other pages
+        ("position", np.int32),  # Position among the members of its tier.
+        ("unverified", np.bool_),  # True if the body hash was not checked since recovery.
+        ("pinned", np.bool_),  # True if the page is never evicted for other pages.
     ],
     align=True,
 )
 REST_HEAD = struct.Struct("@qdq")
 """The first three fields of a row of REST."""
+VERDICT = np.dtype([("stamp", np.int64), ("until_s", np.float64)])
+"""A verdict of the origin: the page that the slot holds at ``stamp`` may be sent, until then (Unix time), to
+clients that share the proxy's upstream.
+"""
 # Memory that was never written is not resident: room for two million pages costs nothing until they come.
 # Moving a million rows to a longer column would block the event loop for 30 ms.
 COLUMN_CAPACITY = 1 << 21
-# Shared columns cannot move: a table that outgrows them is no longer shared.
+# Shared columns cannot move: a table that outgrows them stops being shared.
 SHARED_CAPACITY = 1 << 23
 _WAYS = 8
-# 16 MiB, all of it resident sooner or later: pages are spread over it by their hash.
+# 16 MiB. All of it becomes resident sooner or later, because pages are spread over it by their hash.
 _BUCKETS = 1 << 19
 _RETIRED = -1
 _WHERE = np.dtype(np.int32)
@@ -79,12 +84,13 @@ def private_columns() -> Columns:
 class Share:
     """Columns in an unnamed file, and a hash table of the slots that workers may read.
 
-    A bucket holds eight slots. A page without room in its bucket is not shown, so the coordinator reads it.
+    A bucket holds eight slots. If its bucket is full, a page is not shown, and the coordinator answers its
+    reads.
     """
 
     def __init__(self, descriptor: int, *, writable: bool = False) -> None:
         """Map, read-only, the table behind another process's descriptor. The writer's own is ``writable``."""
-        sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, np.dtype(np.int8))]
+        sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, VERDICT, np.dtype(np.int8))]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
         if writable:
@@ -95,18 +101,23 @@ class Share:
         self.columns = Columns(
             np.frombuffer(memory, PAGE, SHARED_CAPACITY, starts[0]),
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
-            np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[2]),
+            np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[3]),
         )
+        # Not resident either, unless clients have upstreams of their own.
+        verdicts = np.frombuffer(memory, VERDICT, SHARED_CAPACITY, starts[2])
+        self._verdicts, self._verdict_slots = verdicts, 0
+        self._verdict_stamps = verdicts["stamp"].data
+        self._verdicts_until_s = cast("memoryview[float]", verdicts["until_s"].data)
         # Store slot + 1, so that memory never written means "none".
-        self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[3]).data
+        self._shown = np.frombuffer(memory, _WHERE, _BUCKETS * _WAYS, starts[4]).data
 
     @classmethod
     def create(cls) -> "Share":
-        """Return a new table for the process that writes. Raises OSError."""
+        """Return a new table for the process that writes it. Raises OSError."""
         return cls(os.memfd_create("shadeproxy-residents", os.MFD_CLOEXEC), writable=True)
 
     def show(self, slot: int, object_hash: int, number: int) -> None:
-        """Let workers find the page of a slot."""
+        """Let workers find the page in a slot."""
         shown, free = self._shown, -1
         first = _bucket(object_hash, number)
         for place in range(first, first + _WAYS):
@@ -118,7 +129,7 @@ class Share:
             shown[free] = slot + 1
 
     def hide(self, slot: int, object_hash: int, number: int) -> None:
-        """Undo ``show``; do nothing when the slot is not shown."""
+        """Undo ``show``; do nothing if the slot is not shown."""
         first = _bucket(object_hash, number)
         for place in range(first, first + _WAYS):
             if self._shown[place] == slot + 1:
@@ -129,8 +140,27 @@ class Share:
         first = _bucket(object_hash, number)
         return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
 
+    def show_verdict(self, slot: int, stamp: int, until_s: float) -> None:
+        """Let workers know a verdict (see ``VERDICT``). Any change of the page's stamp voids it."""
+        if self._verdict_stamps[slot] != stamp:
+            # A reader that finds the new stamp must not find the old time beside it.
+            self._verdicts_until_s[slot] = 0.0
+            self._verdict_stamps[slot] = stamp
+            # Memory of slots beyond the last one was never written.
+            self._verdict_slots = max(self._verdict_slots, slot + 1)
+        self._verdicts_until_s[slot] = until_s
+
+    def verdict_until_s(self, slot: int, stamp: int) -> float:
+        """Return the time of the verdict for the page at ``stamp``; 0.0 if there is none."""
+        return self._verdicts_until_s[slot] if self._verdict_stamps[slot] == stamp else 0.0
+
+    def hide_verdicts(self) -> None:
+        """Void every verdict."""
+        self._verdicts["until_s"][: self._verdict_slots] = 0.0
+        self._verdict_slots = 0
+
     def retire(self) -> None:
-        """Mark the shared columns as invalid for good: the table has moved to longer ones."""
+        """Mark the shared columns as invalid for ever, because the table has moved to longer ones."""
         self.columns.rest["stamp"][:] = _RETIRED
         self.columns.tier[:] = NO_TIER
         np.frombuffer(self._shown, _WHERE)[:] = 0

@@ -30,12 +30,12 @@ from shadeproxy.tiers.rows import Rows
 
 __all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
 
-_PINNED = -1  # stands for a position: a pinned page is no member
-_NOWHERE = 0  # stands for a location until the page has one
+_PINNED = -1  # Position of a pinned page, which is not a member.
+_NOWHERE = 0  # Location of a page that has none yet.
 
 
 class NewRows(NamedTuple):
-    """Pages that are to get slots; columns of shape (n,). ``tick``: that of all."""
+    """Pages that need slots; columns of shape (n,). ``tick``: the same for all pages."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]
@@ -48,17 +48,19 @@ class NewRows(NamedTuple):
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: lets workers find them."""
+    """Every page that is in a tier or being written to one. ``share``: lets workers find them; None: they do
+    not, or no longer.
+    """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = PageTable()
         self._free: list[int] = []
-        self._other_pages: dict[int, set[int]] = {}  # object hash -> page numbers beyond 0
+        self._other_pages: dict[int, set[int]] = {}  # By object hash: its page numbers beyond 0.
         self.unread: set[int] = set()
-        """Slots of the pages that were prefetched on a guess and not read yet."""
+        """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
         self._next_slot = 0
-        self._share = share
+        self.share = share
         columns = private_columns() if share is None else share.columns
         self._pages, self._rest = columns.pages, columns.rest
         self.tier: NDArray[np.int8] = columns.tier
@@ -96,32 +98,36 @@ class Residents:
         self._page_rows, self._rest_rows = pages.view(np.uint8).data, rest.view(np.uint8).data
         self._index.bind(self.object_hash.data, self.number.data)
 
+    def rows(self, slots: Slots) -> NDArray[np.void]:
+        """Return a copy of some rows of ``columns.PAGE``, which costs half as much as their fields do."""
+        return self._pages.take(slots)
+
     def __len__(self) -> int:
         return len(self._index)
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of the records in ``unread``."""
+        """Bytes of the records of the pages in ``unread``."""
         return int(self.record_bytes[np.fromiter(self.unread, np.int64, len(self.unread))].sum())
 
     def find(self, object_hash: int, number: int, etag: int) -> int | None:
-        """Return the slot of a page of that version that is ready to be read."""
+        """Return the slot of a page of the version ``etag``, if it is ready to be read."""
         slot = self._index.find(object_hash, number)
         if slot is None or self.tiers[slot] < 0 or self._etags[slot] != etag:
             return None
         return slot
 
     def find_page(self, page: Page) -> int | None:
-        """Return the slot of a page that is ready to be read."""
+        """Return the slot of ``page``, if it is ready to be read."""
         return self.find(object_hash(page.ref), page.number, etag_hash(page.etag))
 
     def first_page(self, object_hash: int) -> int | None:
-        """Return the slot of page 0 of the resident version, whichever it is."""
+        """Return the slot of page 0 of an object's resident version."""
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
     def occupant(self, object_hash: int, number: int) -> int | None:
-        """Return the slot of that page, ready or being written, of any version."""
+        """Return the slot that holds the page, of any version, ready or being written."""
         return self._index.find(object_hash, number)
 
     def pages_of(self, object_hash: int) -> list[int]:
@@ -131,7 +137,7 @@ class Residents:
         return [slot for slot in slots if slot is not None]
 
     def holds_other(self, object_hash: int, etag: int) -> bool:
-        """Return whether a page of another version of an object is there, ready or being written."""
+        """Return whether a page of another version of an object is ready or being written."""
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
@@ -149,17 +155,17 @@ class Residents:
         return self._next_slot
 
     def ready_in(self, groups: list[int], start: int, stop: int) -> Slots:
-        """Return slots of ``[start, stop)`` that hold a readable page of one of the prefix groups."""
+        """Return slots from ``start`` to ``stop`` that hold a readable page of one of the prefix groups."""
         stop = min(stop, self._next_slot)
         found = np.isin(self.group[start:stop], groups) & (self.tier[start:stop] != NO_TIER)
         return np.flatnonzero(found) + start
 
     def in_groups(self, groups: list[int]) -> Slots:
-        """Return every slot, in use or free, whose latest page is of one of the prefix groups."""
+        """Return every slot, in use or free, whose last page was of one of the prefix groups."""
         return np.flatnonzero(np.isin(self.group[: self._next_slot], groups))
 
     def pinned_in(self, tier: int) -> Slots:
-        """Return every slot that holds a pinned page of ``tier``."""
+        """Return every slot with a pinned page of ``tier``."""
         stop = self._next_slot
         return np.flatnonzero((self._position[:stop] == _PINNED) & (self.tier[:stop] == tier))
 
@@ -176,7 +182,7 @@ class Residents:
         validated_s: float = 0.0,
         pinned: bool = False,
     ) -> int:
-        """Return a slot for a page that is in no tier yet, and has no other slot."""
+        """Return a slot for a page that is in no tier and has no slot yet."""
         slot = self._free.pop() if self._free else self._grow(1)
         PAGE_ROW.pack_into(
             self._page_rows, slot * PAGE.itemsize,
@@ -193,9 +199,9 @@ class Residents:
         return slot
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give the slots of pages of a tier, none of them pinned, to pages that have no other slot.
+        """Give the slots of unpinned pages of a tier to pages that have no slot yet.
 
-        The old pages are gone and the new ones not ready to be read. Their slots stay among the members:
+        The old pages are gone, and the new ones not ready to be read. Their slots stay among the members:
         call ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
         order = slots.tolist()
@@ -222,17 +228,17 @@ class Residents:
                 self._other_pages.setdefault(int(self.object_hash[slot]), set()).add(number)
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
-        """Make pages that ``take_over`` gave their slots readable in the tier."""
-        # Set the location before the tier that makes it count (columns.py).
+        """Make new pages that ``take_over`` gave slots to readable in the tier."""
+        # Set the location before the tier, which makes the page readable (columns.py).
         self.location[slots] = locations
         self.stamp[slots] += 1
         self.tier[slots] = tier
-        if self._share is not None:
+        if self.share is not None:
             for slot in slots.tolist():
                 self._show(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
-        """Take a slot that ``take_over`` gave to a page from the members of its tier; ``remove`` it next."""
+        """Take a slot of ``take_over`` out of the members of its tier. Call ``remove`` for it next."""
         moved = self.members[tier].swap_remove(position := self._positions[slot])
         if moved >= 0:
             self._positions[moved] = position
@@ -240,8 +246,8 @@ class Residents:
     def take_in(
         self, rows: Rows, groups: NDArray[np.int32], tier: int, tick: float, pinned: NDArray[np.bool_]
     ) -> tuple[Slots, Slots]:
-        """Add unverified pages that are in ``tier`` already. Return their slots, and the indices of rows left
-        out, because their page has a slot. ``groups``: i32[n], their prefix groups here. ``pinned``: bool[n].
+        """Add recovered pages of ``tier``, not yet verified. Return their slots, and the indices of rows left
+        out because their page has a slot. ``groups``: i32[n], their prefix groups. ``pinned``: bool[n].
         """
         first = self._grow(len(rows))
         slots = np.arange(first, first + len(rows))
@@ -272,7 +278,7 @@ class Residents:
     def place(self, slot: int, tier: int, location: Location, record_bytes: int) -> None:
         """Make the page readable from ``location`` of ``tier``."""
         assert self.tiers[slot] == NO_TIER, "placed twice"
-        # Set the location before the tier that makes it count (columns.py).
+        # Set the location before the tier, which makes the page readable (columns.py).
         self.locations[slot] = location
         self.sizes[slot] = record_bytes
         self.stamps[slot] += 1
@@ -281,7 +287,7 @@ class Residents:
         self._enter(slot)
 
     def _enter(self, slot: int) -> None:
-        """Add a slot to the pages of its tier."""
+        """Add a slot to the members of its tier, or to its pinned pages."""
         members = self.members[self.tiers[slot]]
         if self.holds[slot]:
             self._positions[slot] = _PINNED
@@ -301,14 +307,14 @@ class Residents:
                 self._positions[moved] = position
 
     def pin(self, slot: int, *, pinned: bool) -> None:
-        """Pin or unpin a page of a tier."""
+        """Pin or unpin a page that is in a tier."""
         self._depart(slot)
         self.pinned[slot] = pinned
         self._enter(slot)
 
     def prove(self, slot: int, header: RecordHeader) -> None:
-        """Raise TierError unless the record found at a slot's location is the slot's page: a catalogue may
-        be wrong.
+        """Raise TierError if the record at a slot's location is not of the slot's page: a catalogue may be
+        wrong.
         """
         page = header.page
         if (
@@ -320,22 +326,22 @@ class Residents:
             raise TierError("another record lies where the page was said to be")
 
     def displace(self, slot: int) -> tuple[int, Location]:
-        """Take a page out of its tier, keeping its slot. Return the place where it was."""
+        """Take a page out of its tier, keeping its slot. Return the tier and the location where it was."""
         tier, location = self.tiers[slot], Location(self.locations[slot])
         self._depart(slot)
         self.tiers[slot] = NO_TIER
         self.stamps[slot] += 1
-        if self._share is not None:
-            self._share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
+        if self.share is not None:
+            self.share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
         return tier, location
 
     def trust(self, slot: int) -> None:
-        """Note that the body was verified."""
+        """Note that the body hash of a page was checked."""
         self.unverified[slot] = False
         self._show(slot)
 
     def mark_stale(self, slots: Slots) -> None:
-        """Mark pages stale: the origin is asked before they are served again."""
+        """Mark pages stale: before they are served again, the origin is asked."""
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1
 
@@ -346,7 +352,7 @@ class Residents:
 
     def use_many(self, slots: Slots, ticks: NDArray[np.float64]) -> None:
         """Note demand reads, oldest first, of slots that may repeat."""
-        # With equal slots the last assignment stays, which is the latest tick.
+        # If slots repeat, the last assignment stays, which is the latest tick.
         self.last_use[slots] = ticks
         np.add.at(self.uses, slots, 1)
 
@@ -357,8 +363,8 @@ class Residents:
         self._free.append(slot)
 
     def _leave_index(self, slot: int) -> None:
-        if self._share is not None:
-            self._share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
+        if self.share is not None:
+            self.share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
         self._index.remove(slot)
         if number := int(self.number[slot]):
             object_hash = int(self.object_hash[slot])
@@ -368,11 +374,11 @@ class Residents:
                 del self._other_pages[object_hash]
 
     def _show(self, slot: int) -> None:
-        if self._share is not None and not self.unverified[slot]:
-            self._share.show(slot, int(self.object_hash[slot]), int(self.number[slot]))
+        if self.share is not None and not self.unverified[slot]:
+            self.share.show(slot, int(self.object_hash[slot]), int(self.number[slot]))
 
     def _grow(self, count: int) -> int:
-        """Return the first of ``count`` new slots in a row."""
+        """Return the first of ``count`` new consecutive slots."""
         first = self._next_slot
         while first + count > len(self._pages):
             for name in ("_pages", "_rest"):
@@ -382,8 +388,8 @@ class Residents:
                 setattr(self, name, longer)
             self.tier = np.concatenate([self.tier, np.full_like(self.tier, NO_TIER)])
             self._bind()
-            if self._share is not None:
-                self._share.retire()
-                self._share = None
+            if self.share is not None:
+                self.share.retire()
+                self.share = None
         self._next_slot += count
         return first

@@ -1,10 +1,8 @@
-"""Read histories of pages: of residents by slot, of all others as ghosts; and what they teach.
+"""Read histories of pages: of residents by slot, of all others as ghosts; and the rates learnt from them.
 
 Laws: plain defs. A page takes its history along when it enters or leaves its slot. Reads that an order or a
-score explains are not in it: they say nothing about who else reads the page.
+score explains are not in it: they say nothing about other reads of the page.
 """
-
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +54,8 @@ class PageHistories:
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
         self._residents = residents
         self._off_loop = off_loop
-        self._ghosts = self.ghosts = Ghosts(ghosts_for(capacity_bytes))
-        self._learner = self.learner = ReuseLearner(seed)
+        self.ghosts = Ghosts(ghosts_for(capacity_bytes))
+        self.learner = ReuseLearner(seed)
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
@@ -96,7 +94,7 @@ class PageHistories:
             firsts = lasts = np.arange(len(slots))
         self._learn(slots[firsts], ticks[firsts], ticks[lasts])
         if len(slots) > _OBSERVATIONS_PER_BATCH:
-            self._learner.put_off(_BATCHES_PER_REFRESH * len(slots))
+            self.learner.put_off(_BATCHES_PER_REFRESH * len(slots))
         self._refresh(float(ticks[-1]))
 
     def _take(self, slots: Slots, ticks: Column, lasts: Column) -> None:
@@ -114,60 +112,29 @@ class PageHistories:
         order = np.argsort(ticks, kind="stable")
         slots = slots[order]
         pages = page_hashes(table.object_hash[slots], table.number[slots])
-        self._learner.observe(pages, table.group[slots], ticks[order], lasts[order])
+        self.learner.observe(pages, table.group[slots], ticks[order], lasts[order])
 
     def missed(self, page: int, group: int, tick: float) -> None:
         """Note a read, that nothing explains, of a page without a slot."""
-        ghost = self._ghosts.find(page, tick)
+        ghost = self.ghosts.find(page, tick)
         history = first_read(tick) if ghost is None else read_again(ghost.history, tick)
-        self._ghosts.put(page, history, self._learner.prefix(group))
+        self.ghosts.put(page, history, self.learner.prefix(group))
         self._observe(page, group, tick)
-
-    def missed_many(self, pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> None:
-        """Note reads as ``missed`` does, oldest first, of pages that may repeat."""
-        start, count = 0, len(pages)
-        while start < count:
-            # A table that is made in between counts for the rest.
-            part = slice(start, min(start + _OBSERVATIONS_PER_BATCH - len(self._observed), count))
-            if part.stop - start < WORTH_COLUMNS or not self._ghosts.are_apart(pages[part]):
-                for page, group, tick in _rows(pages[part], groups[part], ticks[part]):
-                    self.missed(page, group, tick)
-            else:
-                self._missed_apart(pages[part], groups[part], ticks[part])
-            start = part.stop
-
-    def _missed_apart(self, pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> None:
-        before, prefixes = self._ghosts.find_many(pages, ticks), self._learner.prefixes(groups)
-        known = before.reads > 0
-        reads, gaps, states = read_again_many(np.maximum(before.reads, 1), before.gap, ticks - before.last)
-        self._ghosts.put_many(
-            pages,
-            GhostColumns(
-                ticks,
-                np.where(known, gaps, 0.0),
-                np.where(known, reads, 1),
-                np.where(known, states, 0),
-                prefixes,
-            ),
-        )
-        self._observed.extend(_rows(pages, groups, ticks))
-        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
-            self.learn(float(ticks[-1]))
 
     # ------------------------------------------------------------------ slots
 
     def enter(self, slot: int, tick: float) -> None:
         """Give a page that got a slot the history that it had without one."""
         self._fit()
-        ghost = self._ghosts.find(self._page(slot), tick)
+        ghost = self.ghosts.find(self._page(slot), tick)
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give pages of an earlier process the history that was kept; if none were, what their uses tell."""
+        """Give pages of an earlier process the history that was kept; if none was, one from their uses."""
         self._fit()
         table = self._residents
         pages = page_hashes(table.object_hash[slots], table.number[slots])
-        kept = self._ghosts.find_many(pages, tick)
+        kept = self.ghosts.find_many(pages, tick)
         known = kept.reads > 0
         self._put(slots[known], Histories(*kept[:4]).at(known))
         slots, pages = slots[~known], pages[~known]
@@ -178,20 +145,18 @@ class PageHistories:
         told = told_by_uses(uses, table.last_use[slots], table.admitted[slots])
         self._put(slots, told)
         read = told.reads > 0
-        self._learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
+        self.learner.enter(pages[read], table.group[slots[read]], told.at(read), tick)
 
     def leave(self, slot: int) -> None:
         """Keep the history of a page that loses its slot as a ghost."""
         if slot < len(self._reads) and (history := self._of(slot)).reads:
-            self._ghosts.put(
-                self._page(slot), history, self._learner.prefix(int(self._residents.group[slot]))
-            )
+            self.ghosts.put(self._page(slot), history, self.learner.prefix(int(self._residents.group[slot])))
             self._reads[slot] = 0
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give slots to new pages as ``leave`` and ``enter`` would, one after another."""
         self._fit()
-        found = self._ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)
+        found = self.ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)
         self._leave_many(slots)
         self._residents.take_over(slots, pages)
         self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = found[:4]
@@ -199,21 +164,23 @@ class PageHistories:
     def _leave_many(self, slots: Slots) -> None:
         table, slots = self._residents, slots[self._reads[slots] > 0]
         pages = page_hashes(table.object_hash[slots], table.number[slots])
-        if not self._ghosts.are_apart(pages):
+        if not self.ghosts.are_apart(pages):
             for slot in slots.tolist():
                 self.leave(slot)
             return
-        prefixes = self._learner.prefixes(table.group[slots])
+        prefixes = self.learner.prefixes(table.group[slots])
         kept = (self._last[slots], self._gap[slots], self._reads[slots], self._state[slots])
-        self._ghosts.put_many(pages, GhostColumns(*kept, prefixes))
+        self.ghosts.put_many(pages, GhostColumns(*kept, prefixes))
 
     # ------------------------------------------------------------------ expectations
 
     def rates(self, slots: Slots, tick: float) -> Column:
         """Return learnt reads per tick of resident pages, 0 where none was seen: f64[n]."""
         self._fit()
-        prefixes = self._learner.prefixes(self._residents.group[slots])
-        rates = self._learner.rates(prefixes, self._state[slots], tick - self._last[slots])
+        if len(slots) < WORTH_COLUMNS:
+            return np.fromiter((self._rate(slot, tick) for slot in slots.tolist()), np.float64, len(slots))
+        prefixes = self.learner.prefixes(self._residents.group[slots])
+        rates = self.learner.rates(prefixes, self._state[slots], tick - self._last[slots])
         return np.where(self._reads[slots] > 0, rates, 0.0)
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
@@ -221,8 +188,8 @@ class PageHistories:
         pages = page_hashes(object_hashes, numbers)
         if len(pages) < WORTH_COLUMNS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
-        ghosts = self._ghosts.find_many(pages, tick)
-        rates = self._learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)
+        ghosts = self.ghosts.find_many(pages, tick)
+        rates = self.learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)
         return np.where(ghosts.reads > 0, rates, 0.0)
 
     @property
@@ -236,20 +203,26 @@ class PageHistories:
         slots = start + np.flatnonzero(self._reads[start:stop])
         histories = Histories(self._last, self._gap, self._reads, self._state).at(slots)
         pages = page_hashes(table.object_hash[slots], table.number[slots])
-        return ResidentColumns(pages, histories, self._learner.prefixes(table.group[slots]))
+        return ResidentColumns(pages, histories, self.learner.prefixes(table.group[slots]))
 
     def learn(self, tick: float) -> None:
-        """Take in what was observed, and make a new table if one is due."""
+        """Take in the reads observed, and make a new table if one is due."""
         self._flush()
         self._refresh(tick)
 
     # ------------------------------------------------------------------ inside
 
+    def _rate(self, slot: int, tick: float) -> float:
+        if not self._reads[slot]:
+            return 0.0
+        prefix = self.learner.prefix(self._residents.group.item(slot))
+        return self.learner.rate(prefix, self._state.item(slot), tick - self._last.item(slot))
+
     def _rate_of(self, page: int, tick: float) -> float:
-        ghost = self._ghosts.find(page, tick)
+        ghost = self.ghosts.find(page, tick)
         if ghost is None:
             return 0.0
-        return self._learner.rate(ghost.prefix, ghost.history.state, tick - ghost.history.last)
+        return self.learner.rate(ghost.prefix, ghost.history.state, tick - ghost.history.last)
 
     def _observe(self, page: int, group: int, tick: float) -> None:
         self._observed.append((page, group, tick))
@@ -260,14 +233,14 @@ class PageHistories:
         if self._observed:
             pages, groups, ticks = zip(*self._observed, strict=True)
             self._observed.clear()
-            self._learner.observe(
+            self.learner.observe(
                 np.array(pages, dtype=np.uint64), np.array(groups, dtype=np.intp), np.array(ticks)
             )
 
     def _refresh(self, tick: float) -> None:
-        if self._learner.is_due(tick):
-            refresh = self._learner.begin(tick, len(self._residents))
-            self._off_loop(refresh.run, self._learner.finish, self._learner.fail)
+        if self.learner.is_due(tick):
+            refresh = self.learner.begin(tick, len(self._residents))
+            self._off_loop(refresh.run, self.learner.finish, self.learner.fail)
 
     def _page(self, slot: int) -> int:
         table = self._residents
@@ -293,7 +266,3 @@ class PageHistories:
             times, counts = np.zeros(more), np.zeros(more, dtype=np.intp)
             self._last, self._gap = np.append(self._last, times), np.append(self._gap, times)
             self._reads, self._state = np.append(self._reads, counts), np.append(self._state, counts)
-
-
-def _rows(pages: Hashes, groups: NDArray[np.intp], ticks: Column) -> Iterator[tuple[int, int, float]]:
-    return zip(pages.tolist(), groups.tolist(), ticks.tolist(), strict=True)

@@ -46,22 +46,22 @@ class PageFeatures:
     def of(self, slots: Slots, tick: float, *, displacing: int = 0) -> PageColumns:
         """Return the features of pages that have a slot.
 
-        ``displacing``: so many of them, the first ones, are to displace others: what was learnt of them
-        counts a little less.
+        ``displacing``: so many of them, the first ones, are to displace others: their learnt rates
+        count a little less.
         """
-        table = self._residents
+        rows = self._residents.rows(slots)
         learnt = np.zeros(len(slots))
         if self._policy.learns:
             learnt = self._histories.rates(slots, tick)
             learnt[:displacing] /= CANDIDATE_FACTOR
         return self._columns(
-            table.object_hash[slots],
-            table.number[slots],
+            rows["object_hash"],
+            rows["number"],
             learnt,
-            last_use=table.last_use[slots],
-            admitted=table.admitted[slots],
-            uses=table.uses[slots].astype(np.float64),
-            size_bytes=table.record_bytes[slots].astype(np.float64),
+            last_use=rows["last_use"],
+            admitted=rows["admitted"],
+            uses=rows["uses"].astype(np.float64),
+            size_bytes=rows["record_bytes"].astype(np.float64),
             tick=tick,
         )
 
@@ -98,8 +98,9 @@ class PageFeatures:
         tick: float,
     ) -> PageColumns:
         count, policy = len(object_hashes), self._policy
-        next_use, rate = np.full(count, np.inf), learnt
-        if policy.looks_ahead:
+        if not policy.looks_ahead:
+            next_use, rate = np.full(count, np.inf), learnt
+        else:
             # Use the same array of hashes for both, so that objects are looked up once.
             next_use, draws = self._next_uses.expect(object_hashes, numbers, tick)
             rate = np.maximum(learnt + draws, LEAST_RATE)

@@ -1,8 +1,8 @@
 """Placement: the policy applied to the resident table decides on places and evictions.
 
-Laws: plain defs, no I/O beyond the accounting of a tier's ``reserve``; a page is a victim only if a newcomer
-really beats it, and only for the sake of that newcomer; a pinned page is never a victim, and beats every page
-that is not pinned. The page cache carries the decisions out (demoting, dropping, writing).
+Laws: plain defs, no I/O beyond the accounting of a tier's ``reserve``; a page is a victim only if a candidate
+really beats it, and only for the sake of that candidate; a pinned page is never a victim, and beats every
+page that is not pinned. The page cache carries the decisions out (demoting, dropping, writing).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shadeproxy.core.errors import TierFull
 from shadeproxy.core.off_loop import OffLoop, at_once
-from shadeproxy.engine.index.hash_table import page_hash, page_hashes
+from shadeproxy.engine.index.hash_table import page_hash
 from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_sample, draw_to_rank
@@ -54,17 +54,17 @@ class Placement:
         rng: np.random.Generator,
         off_loop: OffLoop = at_once,
     ) -> None:
-        """``off_loop``: carries out what takes longer than a turn of the loop may."""
+        """``off_loop``: carries out work that takes longer than a turn of the loop may."""
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
         capacity_bytes = sum(tier.capacity_bytes for tier in tiers) if policy.learns else 0
-        self._histories = self.histories = PageHistories(
+        self.histories = PageHistories(
             residents, capacity_bytes, seed=int(rng.integers(1 << 62)), off_loop=off_loop
         )
         self.features = PageFeatures(
-            residents, self._policy, weights=weights, next_uses=next_uses, histories=self._histories, rng=rng
+            residents, self._policy, weights=weights, next_uses=next_uses, histories=self.histories, rng=rng
         )
         self._rng = rng
         self._drawn = [EvictionPool(residents, index) for index in range(len(tiers))]
@@ -77,7 +77,7 @@ class Placement:
         self.tick += 1
         self._residents.use(slot, self.tick)
         if self._policy.learns and not explained:
-            self._histories.read(slot, self.tick)
+            self.histories.read(slot, self.tick)
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_] | None = None) -> None:
         """Note demand reads of resident pages, oldest first; a page may have been read several times."""
@@ -86,22 +86,22 @@ class Placement:
         self._residents.use_many(slots, ticks)
         if self._policy.learns:
             own = slice(None) if explained is None else ~explained
-            self._histories.read_many(slots[own], ticks[own])
+            self.histories.read_many(slots[own], ticks[own])
 
     def enter(self, slot: int) -> None:
         """Note that a page got a slot."""
         if self._policy.learns:
-            self._histories.enter(slot, self.tick)
+            self.histories.enter(slot, self.tick)
 
     def enter_many(self, slots: Slots) -> None:
         """Note that pages of an earlier process got slots."""
         if self._policy.learns:
-            self._histories.enter_many(slots, self.tick)
+            self.histories.enter_many(slots, self.tick)
 
     def leave(self, slot: int) -> None:
         """Note that a page is about to lose its slot."""
         if self._policy.learns:
-            self._histories.leave(slot)
+            self.histories.leave(slot)
 
     def deserving(self, slots: Slots) -> Slots:
         """Return the pages of a lower tier that may win a place in the first one, the most wanted first.
@@ -125,22 +125,7 @@ class Placement:
         """Note a demand read of a missing page. ``explained``: by an order or a score."""
         self.tick += 1
         if self._policy.learns and not explained:
-            self._histories.missed(page_hash(object_hash, number), group, self.tick)
-
-    def note_misses(
-        self,
-        object_hashes: NDArray[np.uint64],
-        numbers: NDArray[np.uint32],
-        groups: NDArray[np.intp],
-        explained: NDArray[np.bool_],
-    ) -> None:
-        """Note demand reads as ``note_miss`` does, oldest first; columns of shape (n,)."""
-        ticks = self.tick + np.arange(1.0, len(numbers) + 1)
-        self.tick += len(numbers)
-        if self._policy.learns:
-            own = ~explained
-            pages = page_hashes(object_hashes, numbers)
-            self._histories.missed_many(pages[own], groups[own], ticks[own])
+            self.histories.missed(page_hash(object_hash, number), group, self.tick)
 
     # ------------------------------------------------------------------ decisions
 
@@ -153,13 +138,13 @@ class Placement:
         """
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return True
-        newcomer = AdmissionCandidates(
+        candidate = AdmissionCandidates(
             np.array([object_hash], dtype=np.uint64),
             np.array([number], dtype=np.uint32),
             np.array([size_bytes], dtype=np.int64),
             np.array([pinned], dtype=np.bool_),
         )
-        bar = admission_bar(self._policy, self.features.of_candidates(newcomer, self.tick))
+        bar = admission_bar(self._policy, self.features.of_candidates(candidate, self.tick))
         if self._policy.learns:
             bar /= part
         return any(
@@ -252,7 +237,7 @@ class Placement:
         return self._drawn[index].take(bar, size_bytes)
 
     def worst_ahead(self, index: int) -> float:
-        """Return the key of the worst page that was drawn ahead, inf where none is left: whoever does not
+        """Return the key of the worst page that was drawn ahead, inf where none is left: a page that does not
         beat it is refused. Call ``draw_ahead`` first.
         """
         return self._drawn[index].worst_key(self.tick)
@@ -260,7 +245,7 @@ class Placement:
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of victims to new pages, as ``Residents.take_over`` does, with their histories."""
         if self._policy.learns:
-            self._histories.take_over(slots, pages)
+            self.histories.take_over(slots, pages)
         else:
             self._residents.take_over(slots, pages)
 
@@ -328,7 +313,7 @@ class Placement:
         self._drawn[index].renew(drawn, self._policy.key(self._columns(drawn)), self.tick)
 
     def _displace_run(self, slot: int, index: int, size: int, evict: Evict) -> bool:
-        """Evict neighbours whose places make one piece of ``size``, if the newcomer beats them all."""
+        """Evict neighbours whose places make one piece of ``size``, if the candidate beats them all."""
         table = self._residents
         members = self._neighbours(index)
         starts, stops = byte_spans(table.location[members])

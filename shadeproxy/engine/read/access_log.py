@@ -1,9 +1,9 @@
 """Access log: a buffer of demand reads for statistics, orders, recency and reuse.
 
 Laws: plain defs. Recording a read appends a row of bytes and decides nothing. ``flush_to_statistics`` and
-``flush`` pass the rows on, in the order of the reads: in batches, because 1,000 cost as much as ten one by
-one. Code that decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its
-slot counts in the statistics only. A read that is no hit is counted by itself (``Counting``).
+``flush`` pass the rows on in batches, in the order of the reads: 1,000 rows at once cost as much as ten one
+by one. Code that decides by reads, or shows them, calls ``flush`` first. A row whose page has since left its
+slot counts in the statistics only. A read that is not a hit is counted at once (``Counting``).
 """
 
 import asyncio
@@ -24,31 +24,37 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# Flushing costs some 100 us, and ten times as much with cold processor caches: no decision waits for it for
-# the sake of fewer reads than these.
+# Flushing costs some 100 us, and ten times as much with cold processor caches. With fewer reads than these,
+# no decision waits for a flush.
 _WORTH_FLUSHING = 256
-# In a small cache this share of the pages is enough: recency must not lag behind.
+# In a small cache fewer reads, this share of the pages, cause a flush: recency must not lag behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
-# Prefetch depends on the pages read so far.
+# Delay of a flush after a prefetched page was read: the next prefetches depend on it.
 _FLUSH_UNREAD_AFTER_S = 0.01
-# Jobs come and go, and each epoch of a job is one more kind.
+# Jobs come and go, and each epoch of a job is another kind.
 _MOST_KINDS = 1024
 
-# Kinds of rows that are not counted, and so need none otherwise; rows of workers name their page as well.
+# Kind numbers of rows that were counted already and need no ``Kind``. Rows of workers name their page as
+# well.
 _AS_BEFORE, _EXPLAINED, _UNEXPLAINED = range(3)
 
 CountUses = Callable[[Uses, Sequence[Kind], float], NDArray[np.bool_]]
-"""Counts reads, up to that tick. Returns which an order or a score explains."""
+"""The type of a function that counts reads, up to a tick. It returns which reads an order or a score
+explains.
+"""
 
 JobsOf = Callable[[NDArray[np.uint64] | list[int]], Sequence[str | None]]
-"""The jobs whose datasets hold the objects, by object hash, for reads that name no job."""
+"""The type of a function that returns the jobs whose datasets hold the objects, by object hash, for reads
+that name no job.
+"""
 
 
 class AccessLog:
-    """Access log of the pages of ``cache``. ``count``: called with the reads, many at a time.
+    """Access log of the pages of ``cache``. ``count``: called with many reads at a time.
 
-    Public attributes are for the compiled lane, which appends to ``rows`` (USE) the same as ``record``.
+    The public attributes are for the compiled lane, which appends to ``rows`` (USE) exactly as ``record``
+    does.
     """
 
     __slots__ = (
@@ -66,16 +72,17 @@ class AccessLog:
         self.rows = bytearray()
         self.timer: asyncio.Handle | None = None
         self._delay_s = 0.0
-        """The delay that the timer was set with."""
+        """The delay with which the timer was last set."""
         self.kinds: dict[Kind, int] = {}
         self._kept: list[tuple[Slots, NDArray[np.int64], NDArray[np.bool_]]] = []
-        """Slots counted in the statistics but not yet in recency, with their pages' generations, as a slot
-        may get another page before ``flush``; and which reads are explained."""
+        """Slots whose reads are counted in the statistics but not yet in recency; the generations of their
+        pages, because a slot may get another page before ``flush``; and which reads are explained.
+        """
 
     # ------------------------------------------------------------------ recording
 
     def record(self, handle: PageHandle, job: JobContext | None, span: Span | None = None) -> None:
-        """Record one read by page handle, of ``span`` of the object; None: of the whole page."""
+        """Record one read through a page handle, of ``span`` of the object; None: of the whole page."""
         record = handle.access_record
         if record is None or record.job is not job or record.kinds is not self.kinds:
             record = self._prepare(handle, job)
@@ -85,12 +92,12 @@ class AccessLog:
             self.rows += pack_use(
                 handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
             )
-        # Skip ``schedule_flush`` if it would only find that the timer is set already, and early enough.
+        # Skip ``schedule_flush`` if the timer is already set, and early enough.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.schedule_flush((handle.slot,))
 
     def _prepare(self, handle: PageHandle, job: JobContext | None) -> AccessRecord:
-        """Make the row of a read of the whole page by ``job``; the handle keeps it for ``record``."""
+        """Make the row of a read of the whole page by ``job``. The handle keeps it for later reads."""
         kind = self.kind(handle.ref.bucket, handle.source, job)
         size_bytes = handle.stop - handle.start
         row = pack_use(handle.slot, handle.stamp, handle.object_hash, handle.first, size_bytes, kind, 1)
@@ -98,8 +105,8 @@ class AccessLog:
         return record
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
-        """Record reads, or parts of reads, that were counted already. ``explained`` None: as the counted
-        read before them.
+        """Record reads, or parts of reads, that were counted already. ``explained``: whether an order or a
+        score explains them; None: as the counted read before them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
@@ -108,16 +115,16 @@ class AccessLog:
         self.schedule_flush(slots)
 
     def record_many(self, uses: Uses) -> None:
-        """Record reads in columns, their kinds from ``kind``."""
+        """Record reads in columns. Their kind numbers are from ``kind``."""
         self.rows += uses.tobytes()
         self.schedule_flush(uses["slot"].tolist() if self.unread else ())
 
     def record_others(self, uses: Uses, kinds: Sequence[Kind]) -> None:
-        """Record reads of a worker. Statistics count them at once, after some that came later."""
+        """Record reads of a worker. Statistics count them at once, even before earlier reads in the log."""
         self.schedule_flush(self._pass_on(uses, kinds))
 
     def kind(self, bucket: str, source: Source, job: JobContext | None) -> int:
-        """Return the number of this kind of reads; valid until the next ``flush_to_statistics``."""
+        """Return the number of a kind of reads; it is valid until the next ``flush_to_statistics``."""
         return self.kinds.setdefault(Kind(bucket, source, job), len(self.kinds))
 
     # ------------------------------------------------------------------ flushing
@@ -125,7 +132,8 @@ class AccessLog:
     def schedule_flush(self, slots: Iterable[int]) -> None:
         """Schedule ``flush``, because pages in ``slots`` were read.
 
-        Never flush at once: that may promote and evict, and the present reader has bytes that are not pinned.
+        It never runs at once: a flush may promote and evict pages, and the present reader has bytes that are
+        not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
         if self._waiting * USE.itemsize >= self.most_waiting_bytes:
@@ -138,7 +146,7 @@ class AccessLog:
         self.timer = loop.call_later(delay_s, self.flush) if delay_s else loop.call_soon(self.flush)
 
     def flush_many(self) -> None:
-        """Call ``flush`` if there are enough reads to be worth it."""
+        """Call ``flush`` if enough reads have been recorded."""
         waiting = self._waiting
         if waiting and waiting >= min(_WORTH_FLUSHING, len(self.residents) // _SMALL):
             self.flush()
@@ -156,20 +164,20 @@ class AccessLog:
             self._note_uses(slots[same], explained[same])
 
     def flush_to_statistics(self) -> None:
-        """Pass every read so far to the statistics. It decides nothing, so call it at any time."""
+        """Pass every read so far to the statistics. This decides nothing, so it may be called at any time."""
         if not self.rows:
             return
         rows, self.rows = self.rows, bytearray()
         uses, kinds = np.frombuffer(rows, USE), list(self.kinds)
         if len(kinds) > _MOST_KINDS:
-            # Empty the old dict as well: page handles that are not read again hold it.
+            # Clear the old dict as well: page handles that are never read again keep a reference to it.
             self.kinds.clear()
             self.kinds = {}
         self._pass_on(uses, kinds)
 
     def _pass_on(self, uses: Uses, kinds: Sequence[Kind]) -> list[int]:
-        """Count reads, and keep the slots whose pages did not change since. Return these if some page is
-        unread.
+        """Count reads, and keep the slots whose pages have not changed since. Return those slots if some page
+        is unread.
         """
         kept = sum(len(slots) for slots, _, _ in self._kept)
         explained = self._count(uses, kinds, self._tick() + kept + len(uses))
@@ -187,9 +195,9 @@ class AccessLog:
 
 
 class Counting:
-    """Counts demand reads in ``stats``; passes them to ``orders``, and to ``recorder`` if there is one.
+    """Counts demand reads in ``stats``, and passes them to ``orders`` and to ``recorder``.
 
-    A read is counted once, whichever process answered it. Orders get it before its page is ranked.
+    A read is counted once, in whichever process it was answered. Orders get a read before its page is ranked.
     """
 
     def __init__(
@@ -203,8 +211,8 @@ class Counting:
         before_recording: Callable[[], None],
         tick: Callable[[], float],
     ) -> None:
-        """``before_recording``: called before a read is recorded, to count earlier reads first. ``tick``: of
-        the latest read.
+        """``before_recording``: called before a read is recorded, to count earlier reads first. ``tick``:
+        returns the tick of the latest read.
         """
         self._stats = stats
         self._clock = clock
@@ -215,8 +223,8 @@ class Counting:
         self._tick = tick
 
     def note_read(self, request: ReadRequest, first: int) -> bool:
-        """Pass on to the orders that bytes from ``first`` on are about to be read. Return whether an order
-        or a score explains the read.
+        """Tell the orders that bytes from ``first`` on are about to be read. Return whether an order or a
+        score explains the read.
         """
         if not self._orders.active or request.intent is not Intent.DEMAND:
             return False
@@ -235,7 +243,7 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
-        """Count the reads ``uses``, oldest first, the latest at ``tick``; ``kinds``: by their kind numbers.
+        """Count the reads ``uses``, oldest first; the latest read is at ``tick``. ``kinds``: by kind number.
         Return bool[n]: whether an order or a score explains each read.
         """
         counted = uses["reads"] > 0
@@ -272,5 +280,5 @@ class Counting:
 
 
 def _whose(job: JobContext | None, of_data_set: str | None) -> JobContext | None:
-    """Return the job that the reader named, else the one whose dataset it read."""
+    """Return the job that the reader named, or else the job whose dataset it read."""
     return job if job is not None or of_data_set is None else JobContext(of_data_set)

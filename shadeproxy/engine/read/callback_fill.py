@@ -4,7 +4,10 @@ Laws: it takes the steps of the fill by a task (flight_filler.py), over the same
 that may wait: it then hands the flight over to such a task, which goes on where it stopped.
 """
 
+from collections.abc import Callable
 from functools import partial
+
+import numpy as np
 
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.types import ObjectMeta
@@ -27,15 +30,17 @@ class CallbackFill:
         self._epoch: AuthEpoch | None = None
         self._whole = False
         self._read: StartedRead | None = None
-        self.arrived = flight.advance
+        self.arrived: Callable[[int], None] = flight.advance
         """See ``Sink.arrived``."""
 
     def start(self, reads: CallbackOrigin) -> bool:
         """Ask the origin; return False if that would have to wait: then a task must fill the flight."""
         filler, flight, known = self._filler, self._flight, self._known
         self._epoch = filler.begin(flight)
-        if known is not None and not filler.take_early(flight, filler.within(flight, known.size).length):
-            return False
+        if known is not None and not reads.lends_memory:
+            length = filler.within(flight, known.size).length
+            if not filler.take_early(flight, length):
+                return False
         wanted = filler.wanted(flight, known)
         self._whole = wanted.span is None
         self._read = reads.start(wanted, flight.intent, self)
@@ -47,37 +52,64 @@ class CallbackFill:
     def abort(self) -> None:
         """See ``Filling.abort``."""
         read, self._read = self._read, None
+        self._let_go()
         if read is not None:
             read.abort()
 
     # ------------------------------------------------------------------ what the read calls
 
-    def opened(self, meta: ObjectMeta, length: int, *, doubtful: bool) -> memoryview | None:
+    def opened(
+        self,
+        meta: ObjectMeta,
+        length: int,
+        *,
+        doubtful: bool = False,
+        held: bool = False,
+        memory: memoryview | None = None,
+    ) -> memoryview | None:
         """See ``Sink.opened``."""
         filler, flight = self._filler, self._flight
         if filler.within(flight, meta.size).length != length:
             return None
-        if not filler.open(flight, meta, self._epoch, whole=self._whole, doubtful=doubtful):
+        if held:
+            if not filler.take_now(flight, length):
+                return None
+            memory = np.empty(length, np.uint8).data
+            self.arrived = partial(self._arrived_whole, meta, memory)
+            return memory
+        if not filler.open(
+            flight, meta, length, self._epoch, whole=self._whole, doubtful=doubtful, memory=memory
+        ):
             return None
         return flight.buffer
+
+    def _arrived_whole(self, meta: ObjectMeta, memory: memoryview, count: int) -> None:
+        """Open the flight over ``memory``, which has been taken from the ledger, and is full."""
+        self._let_go()
+        self._filler.open(self._flight, meta, count, self._epoch, whole=self._whole, memory=memory)
+        self._flight.advance(count)
+
+    def _let_go(self) -> None:
+        """Drop memory that was held, and the reference to this object beside it."""
+        self.arrived = self._flight.advance
 
     def complete(self) -> None:
         """See ``Sink.complete``."""
         self._read = None  # it refers back to this object: the page's memory would wait for the collector
-        meta = self._flight.meta
-        assert meta is not None, "opened before its bytes came"
         if self._whole:
-            self._filler.prove(self._flight, meta)
-        self._filler.complete(self._flight, meta)
+            self._filler.prove(self._flight)
+        self._filler.complete(self._flight)
 
     def failed(self, error: OriginError) -> None:
         """See ``Sink.failed``."""
         self._read = None
+        self._let_go()
         self._filler.flights.end(self._flight, error)
 
     def hand_over(self, handed: HandedOver) -> None:
         """See ``Sink.hand_over``."""
         self._read = None
+        self._let_go()
         fill = partial(self._filler.fill, self._known, handed=handed, epoch=self._epoch)
         task = self._filler.flights.fill_by_task(self._flight, fill)
         task.add_done_callback(lambda _task: handed.close())

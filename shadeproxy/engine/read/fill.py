@@ -15,8 +15,7 @@ from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.read.callback_fill import CallbackFill
-from shadeproxy.engine.read.detached import DetachedBuffers
-from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import READAHEAD_SHARE, FlightFiller
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.timeouts import OverdueFlights
@@ -26,7 +25,7 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class PageFiller:
-    """Joins readers to flights, and fills these. ``outdated(ref)`` is called to drop an old version."""
+    """Joins readers to flights, and fills the flights. ``outdated(ref)`` is called to drop an old version."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class PageFiller:
         callback_reads: CallbackOrigin | None = None,
     ) -> None:
         """``before_deciding``: called before pages are ranked, to flush the access log. ``callback_reads``:
-        of ``origin``, where it can do them.
+        reads of ``origin`` by callbacks, if it supports them.
         """
         self._cache = cache
         self._ledger = ledger
@@ -73,7 +72,7 @@ class PageFiller:
 
     @property
     def under_pressure(self) -> bool:
-        """True if pieces must be copied: detached buffers of slow readers keep too much memory."""
+        """True if pieces must be copied, because detached buffers of slow readers keep too much memory."""
         return self._detached.many
 
     def join(
@@ -86,11 +85,12 @@ class PageFiller:
         meta: ObjectMeta | None,
         part: Span | None = None,
         explained: bool = False,
+        reads: CallbackOrigin | None = None,
     ) -> tuple[Flight, bool]:
-        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start the
-        fill when there is none. Return the flight, and whether it was running.
+        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a fill if
+        there is no flight. Return the flight, and whether it was running already.
 
-        ``explained``: an order or scores explain the read.
+        ``explained``: an order or scores explain the read. ``reads``: fetch the page by these.
         """
         part_only = intent is Intent.DEMAND and self._missed(ref, number, meta, part, explained=explained)
         flight, coalesced = self.flights.join(
@@ -102,7 +102,7 @@ class PageFiller:
             wanted=None if meta is None else meta.etag,
             part=part,
             part_only=part_only,
-            at_once=partial(self._fill_at_once, meta),
+            at_once=partial(self._fill_at_once, meta, reads or self._callback_reads),
         )
         if intent is Intent.DEMAND:
             if coalesced:
@@ -122,9 +122,9 @@ class PageFiller:
         part: Span | None,
         explained: bool,
     ) -> Flight | None:
-        """Join or start the flight of a page that will be wanted soon; None when memory is short.
+        """Join or start the flight of a page that will be wanted soon. Return None when memory is short.
 
-        A reader that waits for memory for one page must not hold memory for the next ones.
+        A reader that waits for memory for one page must not hold memory for the next pages.
         """
         length = page_span(number, self._page_size, meta.size).length
         readahead_bytes = self._ledger.capacity_bytes * READAHEAD_SHARE
@@ -132,9 +132,10 @@ class PageFiller:
         if not running:
             if self._ledger.waiting or self._ledger.taken_bytes + length > readahead_bytes:
                 return None
-            # Take memory before noting the miss: that flushes the access log, and demotions need memory too.
+            # Take memory before noting the miss: noting flushes the access log, and demotions need memory
+            # too.
             taken = self._ledger.try_take(length)
-            assert taken, "nobody waits and there is room"
+            assert taken, "no fill waits and there is room"
         part_only = self._missed(ref, number, meta, part, explained=explained)
         flight, _ = self.flights.join(
             ref,
@@ -154,10 +155,10 @@ class PageFiller:
     def _missed(
         self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None, *, explained: bool
     ) -> bool:
-        """Note a demand read of a missing page. Return whether to fetch only ``part`` of it."""
+        """Note a demand read of a missing page. Return whether to fetch ``part`` alone."""
         self._cache.miss(ref, number, explained=explained)
         self.observer.note_wanted(ref, number)
-        # Another part of a page on its way is wanted: several readers want the page.
+        # If another part of the page is on its way, several readers want the page.
         if part is None or meta is None or self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
@@ -169,14 +170,16 @@ class PageFiller:
         self.flights.leave(flight, served=served)
 
     def _demand(self, flight: Flight) -> None:
-        """Turn a prefetch that a reader wants into a demand read, with its priority."""
+        """Turn a prefetch that a reader joined into a demand read, with the priority of one."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
             self.observer.note_late()
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Return whether to finish a page without waiters, whose readers were all served a range."""
+        """Return whether to finish a page that has no waiter left, because its readers were all served a
+        range.
+        """
         ledger = self._ledger
         return (
             flight.publishable
@@ -185,9 +188,8 @@ class PageFiller:
             and ledger.taken_bytes <= ledger.capacity_bytes * READAHEAD_SHARE
         )
 
-    def _fill_at_once(self, known: ObjectMeta | None, flight: Flight) -> bool:
+    def _fill_at_once(self, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight) -> bool:
         """Fill a flight by callbacks; return False, with nothing done, where that is impossible."""
-        reads = self._callback_reads
         return reads is not None and CallbackFill(self._filler, flight, known).start(reads)
 
     def _retire(self, flight: Flight) -> None:

@@ -1,11 +1,12 @@
 """Flight: a page, or a part of one, on its way from the origin, and the readers that follow it.
 
-Laws: readers see filled bytes only, in order; a reader is a task that waits, or a ``Follower``, which is
+Laws: readers see filled bytes only, in order. A reader is a task that waits, or a ``Follower``, which is
 called. Nothing here knows tiers or HTTP. States: OPENING (no metadata yet) -> FILLING -> ENDED (complete, or
-failed with ``error``) -> OVER (stored too, or given up).
+failed with ``error``) -> OVER (also stored, or given up).
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from functools import partial
@@ -16,27 +17,28 @@ import numpy as np
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import TurnLimiter, set_done
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
-"""Longest piece handed out. A piece keeps the memory of its page: a slow reader with all of it would keep
-that long after the page was stored and its bytes were given back to the ledger."""
+"""Longest piece handed to a reader. A piece keeps the memory of its whole page. A slow reader with one long
+piece would keep that memory long after the page was stored and its bytes were given back to the ledger.
+"""
 
 
 class Follower(Protocol):
-    """A reader without a task: called when there is more of a flight. No call may raise."""
+    """A reader without a task. It is called when there is more of a flight. No call may raise."""
 
     deadline: Deadline | None
-    """As of ``Flight.opened``; None once it has its first byte."""
+    """The deadline for the first byte, as in ``Flight.opened``; None once it has come."""
 
     @property
     def waiting(self) -> bool:
-        """True if it has all that arrived, and wants more."""
+        """True if the reader has taken all bytes that arrived, and wants more."""
         ...
 
     def look(self) -> None:
-        """Take what is new: metadata, bytes, or the end."""
+        """Take the new metadata, bytes, or end."""
         ...
 
     def too_late(self) -> None:
@@ -45,17 +47,18 @@ class Follower(Protocol):
 
 
 class Filling(Protocol):
-    """A fill by callbacks."""
+    """A fill by callbacks, as a flight sees it."""
 
     def abort(self) -> None:
-        """End it, because nobody wants the page; idempotent."""
+        """End the fill, because no reader wants the page; idempotent."""
         ...
 
 
 class Flight:
     """A page on its way from the origin. ``buffer`` is filled from the front; readers follow.
 
-    ``part``: the span within the page that is fetched, for its readers alone, and not stored; None: the page.
+    ``part``: the span within the page that is fetched for its readers alone and not stored. None: the whole
+    page is fetched.
     """
 
     def __init__(
@@ -73,57 +76,57 @@ class Flight:
         self.number = number
         self.upstream = upstream
         self.part = part
-        self._first = 0 if part is None else part.start
+        self.start = 0 if part is None else part.start
+        """First byte of the page that this flight fetches."""
         self.wanted = wanted
         """ETag of the requested version; None: any version."""
         self.intent = intent
-        """Present intent: a reader that joins a prefetch makes it a demand read."""
+        """Present intent: a prefetch becomes a demand read when a reader joins it."""
         self.prefetched = intent is Intent.PREFETCH
-        """True if no reader had asked for it when it started."""
+        """True if no reader had asked for the page when the flight started."""
         self.stored = False
         self.meta: ObjectMeta | None = None
+        self.page: Page
+        """The page, in the version of ``meta``. Set together with ``meta``."""
         self.doubtful = False
         """True if ``meta`` and the filled bytes may be wrong until the flight has ended well."""
         self.buffer = memoryview(b"")
         self.filled = 0
         self.waiters = 0
         self.served = False
-        """True if a waiter had all that it wanted: the page is worth having, even if the others hang up."""
+        """True if a waiter got all that it wanted: the page is worth storing, even if the other waiters hang
+        up.
+        """
         self.publishable = True
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self.filling: Filling | None = None
-        """The fill by callbacks, while there is no task."""
+        """The fill by callbacks; None while a task fills the flight."""
         self.over = False
-        """True if its fill has ended, storing included."""
+        """True if the fill has ended, and the page was stored or given up."""
         self.on_over: list[Callable[[], None]] = []
-        """Called then."""
+        """Called when the flight is over."""
         self.context: Context = copy_context()
-        """The context of the first reader, for a task that goes on with the fill."""
+        """The context of the first reader, for a task that continues a fill by callbacks."""
         self.passed: OriginRead | None = None
-        """An answer that cannot be stored, for the one reader that takes it."""
+        """An answer that cannot be stored. One reader takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
         self._followers: list[Follower] = []
-        self._called: set[Follower] = set()  # followers whose turn is to come
-        self._suspended = 0  # waiting readers, and readers woken that have not run yet
+        self._called: set[Follower] = set()  # Followers that are about to be called.
+        self._suspended = 0  # Number of waiting readers, and of readers that were woken and have not run yet.
         self._pace = pace or TurnLimiter()
 
     @property
-    def start(self) -> int:
-        """First byte of its page that it fetches."""
-        return self._first
-
-    @property
     def waited_for(self) -> bool:
-        """True if a reader waits for the next byte, or was woken and has not looked at it yet."""
+        """True if a reader waits for the next byte, or was woken and has not run yet."""
         return self._suspended > 0 or any(follower.waiting for follower in self._followers)
 
     @property
     def length(self) -> int:
-        """Number of bytes to come; 0 until opened."""
+        """Number of bytes that the flight fetches; 0 until it is opened."""
         return len(self.buffer)
 
     def may_publish(self) -> bool:
@@ -131,48 +134,53 @@ class Flight:
         return self.publishable
 
     def covers(self, part: Span | None) -> bool:
-        """Return whether the flight fetches that span within the page; None: all of it."""
+        """Return whether the flight fetches ``part``, a span within the page; None: the whole page."""
         return self.part is None or (
             part is not None and self.part.start <= part.start and part.stop <= self.part.stop
         )
 
     def serves(self, etag: str | None) -> bool:
-        """Return whether it may fetch the version ``etag`` (None: any) for a reader.
+        """Return whether the flight may fetch the version ``etag`` (None: any version).
 
-        Readers of an old version that go on after a write ask for a version that the origin no longer has:
-        readers of the new one must not wait for them to fail.
+        Readers of an old version that continue after a write ask for a version that the origin no longer has.
+        Readers of the new version must not wait until those fail.
         """
         if self.meta is not None:
             return etag is None or etag == self.meta.etag
         return self.wanted is None or self.wanted == etag
 
-    def open(self, meta: ObjectMeta, length: int, *, doubtful: bool = False) -> None:
-        """Set metadata, and the buffer for which memory is taken: readers may start."""
+    def open(
+        self, meta: ObjectMeta, length: int, *, doubtful: bool = False, memory: memoryview | None = None
+    ) -> None:
+        """Set metadata, and the buffer for which memory is taken, or that is lent: readers may start."""
         self.meta = meta
+        self.page = Page(self.ref, meta.etag, self.number)
         self.doubtful = doubtful
         # Not a bytearray, which is zeroed first: readers see only filled bytes.
-        self.buffer = np.empty(length, np.uint8).data
+        self.buffer = np.empty(length, np.uint8).data if memory is None else memory
         if not length:
             self.ended = True
-        # Those that follow need bytes, which come at once where they come by callbacks.
+        # Followers need bytes, and a fill by callbacks brings them at once.
         self._wake(self._followers if self.ended else [])
 
     def advance(self, count: int) -> None:
-        """Note ``count`` more bytes in ``buffer``; the last one completes the flight."""
+        """Note ``count`` more bytes in ``buffer``. The last byte completes the flight."""
         self.filled += count
         if self.filled == len(self.buffer):
             self.ended = True
         self._wake(self._followers)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the flight, failed or complete. Its task may go on to store the page, without readers."""
+        """End the flight, complete or with ``error``. Its task may continue to store the page, without
+        readers.
+        """
         if not self.ended:
             self.error = error
             self.ended = True
             self._wake(self._followers)
 
     async def hand_over(self, read: OriginRead) -> None:
-        """Fail with Unidentified, let one of the readers take ``read``, and return when all have left."""
+        """Fail with Unidentified, and let one reader take ``read``. Return when all readers have left."""
         self.passed = read
         self._through = asyncio.get_running_loop().create_future()
         self.end(Unidentified(self.ref))
@@ -180,20 +188,22 @@ class Flight:
             await self._through
 
     def abandon(self) -> None:
-        """Let go of the handed-over bytes: their reader is gone."""
+        """Give up the handed-over answer: its reader is gone."""
         self.passed = None
         if self._through is not None and not self._through.done():
             self._through.set_result(None)
 
     async def opened(self, deadline: Deadline | None = None, *, proven: bool = False) -> ObjectMeta:
-        """Wait for the metadata; ``proven``: until it is known to be right. Raises the flight's error, and
-        DeadlineExceeded when the caller's own ``deadline`` has passed: the flight goes on for others.
+        """Wait for the metadata; ``proven``: until it is known to be right.
+
+        Raises the flight's error. Raises DeadlineExceeded when the caller's own ``deadline`` has passed; the
+        flight goes on for other readers.
         """
         while self.meta is None:
             self._raise_if_failed()
             await self._progress(deadline)
         if not self.filled:
-            self._raise_if_failed()  # an error is all that there will be
+            self._raise_if_failed()  # After an error there will be nothing else.
         while proven and self.doubtful and not self.ended:
             await self._progress(deadline)
         if proven and self.doubtful:
@@ -201,24 +211,20 @@ class Flight:
         return self.meta
 
     async def piece(self, position: int, stop: int, deadline: Deadline | None = None) -> memoryview:
-        """Return the arrived bytes of ``[position, stop)`` within the page, as soon as there are any:
-        read-only, and PIECE_BYTES at most. Raises as ``opened``.
+        """Return the arrived bytes of ``[position, stop)`` within the page, as soon as there are any. They
+        are read-only, and at most PIECE_BYTES. Raises as ``opened``.
         """
-        position, stop = position - self._first, stop - self._first
+        position, stop = position - self.start, stop - self.start
         while self.filled <= position:
             self._raise_if_failed()
             await self._progress(deadline)
         return self.buffer[position : min(self.filled, stop, position + PIECE_BYTES)].toreadonly()
 
-    def _call(self, follower: Follower) -> None:
-        self._called.discard(follower)
-        follower.look()
-
     def _raise_if_failed(self) -> None:
         if not self.ended:
             return
         if isinstance(self.error, ShadeProxyError):
-            # A fresh traceback for every waiter: one exception object is raised in many tasks.
+            # Each waiter gets its own traceback, because many tasks raise this one exception.
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
@@ -232,9 +238,10 @@ class Flight:
             self._followers.remove(follower)
 
     def refuse_late(self) -> None:
-        """Fail the waiters whose deadline has passed, and no others.
+        """Fail the waiters whose deadline has passed, and only those.
 
-        After the first byte a waiter (for a body that has to be verified, say) has one window more.
+        After the first byte a waiter (for a body that must be verified first, say) gets the same time once
+        more.
         """
         arriving = self.filled > 0
         waiting, self._waiting = self._waiting, []
@@ -248,7 +255,7 @@ class Flight:
                 self._pace.call(follower.too_late)
 
     async def _progress(self, deadline: Deadline | None) -> None:
-        """Wait until there is more."""
+        """Wait until the flight has more bytes or an end."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, deadline))
         self._suspended += 1
@@ -259,7 +266,8 @@ class Flight:
 
     def _wake(self, followers: list[Follower]) -> None:
         if followers:
-            # The first one writes no more at a time than the origin sent. A cold object may have thousands.
+            # Call the first follower at once: it writes no more at a time than the origin sent. A cold object
+            # may have thousands of followers.
             first, *others = followers
             first.look()
             for follower in others:
@@ -272,6 +280,10 @@ class Flight:
         for future, _ in waiting:
             self._pace.call(partial(set_done, future))
 
+    def _call(self, follower: Follower) -> None:
+        self._called.discard(follower)
+        follower.look()
+
 
 def _is_late(deadline: Deadline, arriving: bool) -> bool:
     return (deadline.arriving_left_s if arriving else deadline.left_s) <= 0
@@ -280,3 +292,30 @@ def _is_late(deadline: Deadline, arriving: bool) -> bool:
 def _refuse(future: asyncio.Future[None], deadline: Deadline) -> None:
     if not future.done():
         future.set_exception(deadline.exceeded())
+
+
+class DetachedBuffers:
+    """Counts the memory of stored pages that was given back to the ledger, but that slow readers still hold.
+
+    The ledger does not count these buffers, so a slow reader takes nothing from other readers. But a thousand
+    slow readers would keep a thousand pages. So above ``limit_bytes`` (``many``) readers get copies of their
+    pieces.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._buffers: list[tuple[weakref.ref[object], int]] = []
+
+    def add(self, buffer: memoryview) -> None:
+        """Count ``buffer``: from now on only readers of its pieces hold it."""
+        self._buffers.append((weakref.ref(buffer.obj), buffer.nbytes))
+        self._bytes += buffer.nbytes
+
+    @property
+    def many(self) -> bool:
+        """True if readers hold more than the limit. Looks for freed buffers only above the limit."""
+        if self._bytes > self._limit_bytes:
+            self._buffers = [one for one in self._buffers if one[0]() is not None]
+            self._bytes = sum(size for _, size in self._buffers)
+        return self._bytes > self._limit_bytes

@@ -1,7 +1,8 @@
-"""Reads that need no waiting. Plain defs throughout.
+"""Reads that are answered without waiting. Plain defs throughout.
 
-Laws: nothing is counted or changed unless the answer is complete; a read that cannot be answered here returns
-None, never an error: ``Engine.open`` then finds out why. Answered reads go to the access log (access_log.py).
+Laws: nothing is counted or changed unless the answer is complete. A read that cannot be answered here returns
+None, never an error; ``Engine.open`` then finds the reason. Answered reads go to the access log
+(access_log.py).
 """
 
 from collections.abc import Callable
@@ -23,25 +24,29 @@ from shadeproxy.hints.datasets import Dataset, Ids
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
-"""More pages are streamed with back-pressure: pins would hold their memory as long as a client likes."""
+"""Most pages of a hit. Longer answers are streamed with back-pressure: pins would hold their memory as long
+as a client likes.
+"""
 
 MOST_LOCATED_PAGES = 256
 # A page handle and its key take about 700 bytes.
 _MOST_HANDLES = 32_768
 
 Told = Callable[[], bool]
-"""Called once when an answer is complete, to note its read; returns whether an order or scores explain it."""
+"""The type of a function that is called once when an answer is complete, to note its read. It returns whether
+an order or scores explain the read.
+"""
 
 Fresh = Callable[[ObjectRef], tuple[ObjectMeta, float] | None]
-"""Metadata that may answer every client, and the time until it may (Unix time)."""
+"""The type of a function that returns metadata that may answer every client, and until when (Unix time)."""
 
 
 def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touch: bool = False) -> bool:
     """Return whether the page is still where ``handle`` says, and may answer at ``now_s`` without a check.
 
-    ``stamps``: a column of the index. ``now_s``: Unix time; left out, freshness is judged elsewhere.
-    ``touch``: its bytes must be readable without waiting, too. ``SampleLookup.find`` compares many handles
-    at once, and ``is_good`` of _sending.pxi does so in the compiled lane: change them together.
+    ``stamps``: a column of the index. ``now_s``: Unix time; if left out, freshness is not judged. ``touch``:
+    the bytes must also be readable without waiting. ``SampleLookup.find`` does the same for many handles at
+    once, and ``is_good`` of _sending.pxi in the compiled lane: change all three together.
     """
     return (
         stamps[handle.slot] == handle.stamp
@@ -53,14 +58,14 @@ def is_good(handle: PageHandle, stamps: memoryview, now_s: float = -inf, *, touc
 class _Piece(NamedTuple):
     slot: int
     within: Span
-    """Within the page's bytes."""
+    """The wanted bytes, within the page."""
 
 
 class Hits:
-    """Hits on the pages of a ``PageCache`` of ``page_size`` bytes, without waiting.
+    """Hits on the pages of a ``PageCache``, without waiting.
 
-    ``access_log`` gets the reads. ``fresh``: asked before a page handle is made. ``handles``: page handles
-    by object and page number, which the compiled lane reads too.
+    ``access_log`` gets the reads. ``fresh`` is called before a page handle is made. ``handles``: page handles
+    by object and page number, which the compiled lane reads too. ``page_size`` is in bytes.
     """
 
     def __init__(self, cache: PageCache, page_size: int, *, access_log: AccessLog, fresh: Fresh) -> None:
@@ -76,12 +81,12 @@ class Hits:
     # ------------------------------------------------------------------ any span
 
     def ready(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> bool:
-        """Return whether ``read`` would answer now, recording nothing."""
+        """Return whether ``read`` would answer now. Records nothing."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         return pieces is not None and all(self._cache.hot.is_ready(piece.slot) for piece in pieces)
 
     def read(self, ref: ObjectRef, meta: ObjectMeta, span: Span, told: Told) -> Hit | None:
-        """Return the bytes of ``span``, recorded as read; None when a page is missing, cold or unverified."""
+        """Return the bytes of ``span``, recorded as read. None if a page is missing, cold or unverified."""
         pieces = self._pieces(ref, meta, span, most=MOST_PAGES)
         if pieces is None:
             return None
@@ -115,7 +120,9 @@ class Hits:
     # ------------------------------------------------------------------ page handles
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a handle for the page that holds byte ``first``, valid at ``now_s``, perhaps not hot."""
+        """Return a handle for the page that holds byte ``first``, valid at ``now_s``. The page need not be
+        hot.
+        """
         number = first // self.page_size
         handle = self.handles.get((ref, number))
         if handle is not None and is_good(handle, self._residents.stamps, now_s):
@@ -157,7 +164,9 @@ class Hits:
     def take_slices(
         self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span | None = None
     ) -> tuple[SendfileSlice, ...] | None:
-        """Do as ``take``, for sendfile, over at most MOST_PAGES pages of one version and tier: one read."""
+        """Return sendfile slices instead of the bytes that ``take`` returns: one read of at most MOST_PAGES
+        pages, all of one version and tier.
+        """
         after: list[PageHandle] | None = []
         if span is not None and span.stop > handle.first + self.page_size:
             after = self._handles_after(handle, span.stop, now_s)
@@ -174,7 +183,9 @@ class Hits:
         return tuple([_slice_of(one, span) for one in (handle, *after)])
 
     def _handles_after(self, handle: PageHandle, stop: int, now_s: float) -> list[PageHandle] | None:
-        """Return handles of the pages behind ``handle`` up to ``stop``, if they are few, and alike."""
+        """Return handles of the pages after ``handle`` up to byte ``stop``. None if they are too many, or
+        differ in version or tier.
+        """
         handles: list[PageHandle] = []
         for first in range(handle.first + self.page_size, stop, self.page_size):
             after = self.find_handle(handle.ref, first, now_s) if len(handles) < MOST_PAGES - 1 else None
@@ -184,11 +195,14 @@ class Hits:
         return handles
 
     def place(self, handle: PageHandle, job: JobContext | None, now_s: float, span: Span) -> Place | None:
-        """Do as ``take``, but return the record's place. The page need not be in the page cache."""
+        """Return the record's place instead of the bytes that ``take`` returns. The page need not be in the
+        page cache.
+        """
         if not is_good(handle, self._residents.stamps, now_s):
             return None
         if handle.place is None:
-            # Locating reads the header through the mapping, and making the handle has just touched it.
+            # Locating reads the header through the mapping, which making the handle has just touched: it
+            # cannot wait.
             handle.place = self._cache.hot.place(handle.slot)
             if handle.place is None:
                 return None
@@ -196,14 +210,16 @@ class Hits:
         return handle.place
 
     def remember_sample(self, dataset: Dataset, sample_id: int, handle: PageHandle) -> None:
-        """Remember the place of the sample, if ``place`` has just set it on the handle."""
+        """Remember the place of the sample, just after ``place`` set it on the handle."""
         if handle.place is not None:
             self._samples.remember(dataset, sample_id, handle, handle.place)
 
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return the places of samples given to ``remember_sample`` with valid handles, recorded as read."""
+        """Return the places of samples given to ``remember_sample`` whose handles are valid, recorded as
+        read.
+        """
         found = self._samples.find(dataset, ids, now_s)
         if found is None or not len(found.uses):
             return found
@@ -222,7 +238,7 @@ class Hits:
         return found
 
     def forget(self) -> None:
-        """Drop every page handle: the answers of ``fresh`` changed."""
+        """Drop every page handle, because the answers of ``fresh`` changed."""
         self.handles.clear()
         self._samples.forget()
 
@@ -244,7 +260,9 @@ class Hits:
 
 
 def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
-    """Return the slice with the page's bytes of ``span``; None: all of them. Some block must be sendable."""
+    """Return the sendfile slice with the page's bytes of ``span``; None: with all. The page must have
+    sendable blocks.
+    """
     sendable = handle.sendable
     assert sendable is not None, "just looked at"
     file, start, stop = sendable.file, handle.start, handle.stop
@@ -253,8 +271,8 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
-        # Mark the whole page at once, else each range would be marked separately. It costs a hole where
-        # blocks that were not sent could be overwritten.
+        # Mark the whole page at once; otherwise each range would be marked separately. The price: blocks that
+        # were not sent become holes too, instead of being overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True
     return SendfileSlice(handle, file, start, first, last, stop)

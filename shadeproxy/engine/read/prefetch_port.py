@@ -1,8 +1,8 @@
-"""Port through which the package prefetch fetches pages before they are asked for.
+"""Port through which prefetch fetches pages before they are asked for.
 
-Laws: a page is fetched by the same flights as for a demand read, with the credentials that the proxy reads
-its namespace with and Intent.PREFETCH; nothing here waits for memory or for a connection; a failure is
-reported, never raised; prefetch alone decides which pages are worth fetching.
+Laws: a prefetch uses the same flights as a demand read, with Intent.PREFETCH and with the upstream that the
+proxy uses in the object's namespace. Nothing here waits for memory or for a connection. A failure is
+reported, never raised. The package ``prefetch`` alone decides which pages are worth fetching.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
-from shadeproxy.engine.freshness.namespaces import NOBODY, ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.freshness.namespaces import NO_CLIENT, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.read.fill import PageFiller
@@ -25,11 +25,11 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.telemetry.stats import Stats
 
-_SHARE = 0.5  # share of the memory for pages on their way; the rest is left to demand reads
+_SHARE = 0.5  # Share of the memory for pages on their way; the rest is left to demand reads.
 
 
 class Need(NamedTuple):
-    """A page that is neither resident nor on its way. ``size_bytes`` None: not known."""
+    """A page that is neither resident nor on its way. ``size_bytes`` None: unknown."""
 
     ref: ObjectRef
     object_hash: int
@@ -38,7 +38,7 @@ class Need(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """The result of a fetch. ``meta`` None: it failed before the origin sent metadata."""
+    """The result of a fetch. ``meta`` None: the fetch failed before the origin sent metadata."""
 
     meta: ObjectMeta | None
     size_bytes: int
@@ -68,7 +68,7 @@ class PrefetchPort:
         self._filling = filling
         self._versions = versions
         self.cacheable = cacheable
-        """Return whether pages of an object may be stored now."""
+        """Returns whether pages of an object may be stored now."""
         self._ledger = ledger
         self._stats = stats
         self._begun: set[Flight] = set()
@@ -76,10 +76,11 @@ class PrefetchPort:
     # ------------------------------------------------------------------ questions
 
     def missing(self, ref: ObjectRef, span: Span | None = None) -> Iterator[Need | None]:
-        """Yield the pages of ``span`` (None: of the whole object), with None for those that need no fetch.
+        """Yield a ``Need`` for each page of ``span`` (None: of the whole object), or None for a page that
+        needs no fetch.
 
-        Take no more than there is time for: objects may have thousands of pages. Without a known size, only
-        the first page is yielded.
+        An object may have thousands of pages, so take no more than there is time for. If the size is unknown,
+        only the first page is yielded.
         """
         if not self.cacheable(ref):
             return iter(())
@@ -95,8 +96,8 @@ class PrefetchPort:
         return self._lacking(ref, hashed, numbers, meta)
 
     def lacks(self, need: Need) -> bool:
-        """Return whether that page is still neither resident nor on its way, and the object has it, as far as
-        is known.
+        """Return whether the page is still neither resident nor on its way, and the object, as far as known,
+        has it.
         """
         meta = self._versions.known_now(need.ref) if need.number else None
         if meta is not None and need.number * self.page_size >= meta.size:
@@ -105,7 +106,7 @@ class PrefetchPort:
         return occupant is None and self._filling.flights.find(need.ref, need.number) is None
 
     def pages(self, ref: ObjectRef, numbers: range, meta: ObjectMeta) -> list[Need]:
-        """Return those of the pages ``numbers`` of a version that would have to be fetched."""
+        """Return a ``Need`` for each of the pages ``numbers`` of a version that would have to be fetched."""
         if not self.cacheable(ref):
             return []
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
@@ -113,9 +114,10 @@ class PrefetchPort:
     def winners(
         self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
     ) -> NDArray[np.bool_]:
-        """Return which pages would win a place if they came in this order after ``pending_bytes``.
+        """Return which pages would win a place if they came in this order after ``pending_bytes`` of others.
 
-        ``guess_bytes``: the length to assume where it is not known. ``earned``: see ``Placement.winners``.
+        ``guess_bytes``: the length to assume for a page of unknown length. ``earned``: see
+        ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
         candidates = AdmissionCandidates(
@@ -127,11 +129,11 @@ class PrefetchPort:
         return self._cache.placement.winners(candidates, pending_bytes, earned=earned)
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Return whether a page of another version is resident or being written."""
+        """Return whether a page of another version than ``etag`` is resident or being written."""
         return self._cache.holds_other_version(ref, etag)
 
     async def check(self, ref: ObjectRef) -> None:
-        """Ask the origin for its version, and drop cached pages of others. Raises OriginError."""
+        """Ask the origin for its version, and drop cached pages of other versions. Raises OriginError."""
         await self._versions.check(ref, upstream_in(self._upstreams, ref.namespace))
 
     def wins(self, need: Need) -> bool:
@@ -145,7 +147,7 @@ class PrefetchPort:
 
     @property
     def free_bytes(self) -> int:
-        """Room that displaces no page."""
+        """Bytes that can be stored without displacing a page."""
         return self._cache.placement.free_bytes()
 
     @property
@@ -158,8 +160,8 @@ class PrefetchPort:
         await self._cache.recovered()
 
     def may_take(self, size_bytes: int, *, pending_bytes: int = 0) -> bool:
-        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: of begun fetches,
-        which take their memory only when they run.
+        """Return whether memory for ``size_bytes`` can be spared. ``pending_bytes``: memory that begun
+        fetches will take when they run.
         """
         ledger = self._ledger
         taken_bytes = max(ledger.taken_bytes, pending_bytes)
@@ -168,26 +170,28 @@ class PrefetchPort:
     # ------------------------------------------------------------------ fetches
 
     def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
-        """Fetch a page that is missing. ``ended`` is called once, unless ``give_up`` comes before."""
+        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before."""
         meta = self._versions.known_now(need.ref)
-        upstream = self._upstreams.get(need.ref.namespace, NOBODY)
+        upstream = self._upstreams.get(need.ref.namespace, NO_CLIENT)
         flight, coalesced = self._filling.join(
             need.ref, need.number, upstream=upstream, intent=Intent.PREFETCH, meta=meta
         )
-        assert not coalesced, "who asks knows what is on its way"
+        assert not coalesced, "the caller knows which pages are on their way"
         self._begun.add(flight)
         flight.on_over.append(partial(self._end, flight, ended))
         return flight
 
     def keep(self, need: Need) -> None:
-        """Count a stored page as warmed: it was asked for by name, so it says nothing about guesses."""
+        """Count a stored page as warmed. A call asked for it, so it says nothing about the quality of
+        guesses.
+        """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
             self._cache.residents.unread.discard(slot)
             self._stats.record_prefetch("warmed")
 
     def give_up(self, flight: Flight) -> None:
-        """Leave a flight: its read ends if no reader joined it."""
+        """Leave a flight. Its read ends if no reader joined it."""
         if flight in self._begun:
             self._leave(flight, "wasted")
 
@@ -200,13 +204,13 @@ class PrefetchPort:
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
             return
-        # Read the results first: leaving the flight clears its error.
+        # Read the results first, because leaving the flight clears its error.
         fetched = Fetched(flight.meta, flight.length, flight.stored, flight.error)
         self._leave(flight, "failed" if isinstance(fetched.error, ShadeProxyError) else "wasted")
         ended(fetched)
 
     def _leave(self, flight: Flight, outcome: str) -> None:
-        """Leave a flight. ``outcome`` is counted, unless a reader joined it or its page was stored."""
+        """Leave a flight. Count ``outcome``, unless a reader joined the flight or its page was stored."""
         self._begun.discard(flight)
         if flight.intent is Intent.PREFETCH and not flight.stored:
             self._stats.record_prefetch(outcome)

@@ -1,7 +1,7 @@
 """One opened object of one version, and the bytes of any span of it.
 
-Laws: every page of an answer has the ETag of its metadata, else ObjectChanged; every joined flight is left,
-whatever happens; a read is counted once, when its bytes are requested.
+Laws: every page of an answer has the ETag of its metadata; if not, ObjectChanged is raised. Every joined
+flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,15 +25,15 @@ from shadeproxy.engine.freshness.unidentified import PassedBody, serves
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.origin.base import OriginRead
+from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
 _FIRST_READAHEAD_PAGES = 2
 _MOST_READAHEAD_PAGES = 16
-"""64 MiB of 4-MiB pages: a link of 10 Gbit/s carries them in 50 ms."""
+"""Most pages read ahead: 64 MiB of 4-MiB pages, which a link of 10 Gbit/s carries in 50 ms."""
 
 
 Count = Callable[[ReadRequest, Source, int], None]
-"""Count one demand GET: the request, its source, bytes of body."""
+"""The type of a function that counts one demand GET: the request, its source, bytes of body."""
 
 
 class EngineReading:
@@ -48,48 +48,47 @@ class EngineReading:
         self._count_read = count
         self._page_size = page_size
         self._meta: ObjectMeta | None = None
-        self._span: Span | None = None  # the wanted span of the object, once it is known
-        self._source = Source.RAM
+        self._span: Span | None = None  # The wanted span of the object, once it is known.
+        self.source = Source.RAM
+        """See ``Reading.source``."""
         self._joined: dict[int, Flight] = {}
-        self._readahead: set[int] = set()  # pages that were joined before they were wanted
+        self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.explained = False
-        """True if an order, scores or an earlier try explain the read: it teaches nothing of other reads."""
+        """True if an order, scores or an earlier try explain the read: it teaches nothing about others."""
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Deadline of the next byte."""
         self._passed: OriginRead | None = None
         self.begun = False
         """True if the engine began it without waiting, and has noted the read."""
+        self._reads: CallbackOrigin | None = None
 
     @property
     def meta(self) -> ObjectMeta:
         assert self._meta is not None, "opened before use"
         return self._meta
 
-    @property
-    def source(self) -> Source:
-        return self._source
-
     def opens(self, meta: ObjectMeta) -> bool:
-        """Take the metadata that came with the flight of ``begin``; return False for another version."""
+        """Take the metadata of the flight that ``begin`` joined. Return False if it is of another version."""
         known, self._meta = self._meta, meta
         return known is None or (meta.etag, meta.size) == (known.etag, known.size)
 
-    def begin(self, number: int, meta: ObjectMeta | None) -> Flight:
+    def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
         """Join or start the flight of the only page that is wanted, without waiting; return it.
 
-        ``meta``: None where none is known.
+        ``meta``: None where none is known. ``reads``: fetch the page by these.
         """
         self.begun = True
+        self._reads = reads
         self._meta = meta
         self._span = None if meta is None else span_needed(self.request, meta)
         self._start(number)
         return self._joined[number]
 
     async def open_unknown(self, number: int) -> None:
-        """Learn the metadata from the flight of the page that the client wants first."""
+        """Learn the metadata from the flight of the first wanted page."""
         self._start(number)
         try:
             self._meta = (await self._flight(number)).meta
@@ -97,11 +96,11 @@ class EngineReading:
             self._passed = read = self._claimed(number)
             if read is None:
                 raise
-            self._meta, self._source = read.meta, Source.BYPASS
+            self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take the origin's answer from a flight that can store nothing, if it is all that this reader
-        wants; it lasts until the flight is left.
+        """Take the origin's answer from a flight that can store nothing, if that answer is all this reader
+        wants. It stays valid until the flight is left.
         """
         flight = self._joined.get(number)
         read = None if flight is None else flight.passed
@@ -114,25 +113,25 @@ class EngineReading:
         return read if read.pass_on.admit() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
-        """Find the source of ``span``, whose metadata is known, and start its first missing page."""
+        """Find the source of ``span``, and start its first missing page. ``meta`` is known."""
         self._meta = meta
         self._span = span
         if not self._joined:
-            self._source = Source.RAM
+            self.source = Source.RAM
         numbers = pages_of(span, self._page_size)
         for number in numbers:
             if number in self._joined:
-                await self._flight(number)  # of ``begin``
+                await self._flight(number)  # The flight that ``begin`` started.
                 return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
             source = None if slot is None else self._cache.source(slot)
-            # The first page is read now: if it proves damaged, the answer's header says "origin" too.
+            # Read the first page now: if it proves damaged, the answer's header can still say "origin".
             if source is None or (number == numbers.start and not await self._load_first(number)):
                 self._start(number)
                 await self._flight(number)
                 return
             if source is Source.DISK:
-                self._source = source
+                self.source = source
 
     def body(self, span: Span) -> AsyncIterator[memoryview]:
         """See ``Reading.body``."""
@@ -142,7 +141,8 @@ class EngineReading:
         return Body(self, span, self._page_size)
 
     async def page(self, number: int, stop: int) -> "memoryview | Flight":
-        """Return a page of the answer: its bytes, or the flight that fetches them, which ``done`` leaves.
+        """Return a page of the answer: its bytes, or the flight that fetches them; ``done`` leaves that
+        flight.
 
         ``stop``: end of the answer's page numbers; missing pages up to there are read ahead.
         """
@@ -151,15 +151,15 @@ class EngineReading:
         if view is not None:
             return view
         if flight is not None and number in self._readahead and not flight.ended:
-            # The reader is faster than the pages read ahead: more of them at a time fill the pipe.
+            # The reader is faster than the read-ahead, so read more pages ahead.
             self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
         self._readahead.discard(number)
         self._read_ahead(number, stop)
         return await self._flight(number)
 
     def done(self, number: int, *, served: bool = False) -> None:
-        """Leave the flight of a page, whether all of it was read or not; idempotent."""
-        # Nothing to leave when the context was left before the body was closed.
+        """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
+        # There is no flight if the context was left before the body was closed.
         flight = self._joined.pop(number, None)
         if flight is not None:
             self._fills.leave(flight, served=served)
@@ -170,7 +170,7 @@ class EngineReading:
         return self._fills.under_pressure
 
     def reset(self) -> None:
-        """Forget everything but that the read was noted: the version that was opened is gone."""
+        """Forget everything but that the read was noted, because the opened version is gone."""
         self.close()
         self.explained = True
         self._meta = self._span = None
@@ -182,16 +182,16 @@ class EngineReading:
             self.done(number)
 
     def _start(self, number: int) -> None:
-        """Start the page that the client wants first, unless ``begin`` did."""
+        """Start the flight of the first wanted page, unless ``begin`` did."""
         if number in self._joined:
             return
         _, coalesced = self._join(number)
-        self._source = Source.COALESCED if coalesced else Source.ORIGIN
+        self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """Return the opened flight of a page. Try once more when it failed by another client's rights,
-        because another reader had asked for an older version, as a prefetch, which gives up early, or when
-        its body proved damaged before any of it was passed on.
+        """Return the opened flight of a page. Try once more when it failed because of the client that started
+        it (its rights, an older version that it asked for, a prefetch that gave up early), or when the body
+        proved damaged before any byte of it was passed on.
         """
         flight = self._joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
@@ -201,8 +201,8 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
-        # A damaged whole body is sent without its end. But a damaged part would look complete, and so would
-        # the answer that there is no such part.
+        # A damaged whole body is sent without its end, which the client notices. A damaged part would look
+        # complete, and so would an answer that there is no such part.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline, proven=part_only)
@@ -218,7 +218,7 @@ class EngineReading:
         return flight
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
-        """Return whether a failure may be due to the reader that started the flight."""
+        """Return whether the cause of a failure may be the reader that started the flight."""
         if self.deadline is not None and self.deadline.left_s <= 0:
             return False
         if isinstance(error, OriginAnswer) and flight.upstream != self.request.upstream:
@@ -232,7 +232,7 @@ class EngineReading:
         return view is not None
 
     async def _resident(self, number: int) -> memoryview | None:
-        """Return the body of a page that is in a tier, and note its demand read."""
+        """Return the body of a page that is in a tier, and note its demand read. None if there is none."""
         view = None
         if self._loaded is not None and self._loaded[0] == number:
             view = self._loaded[1]
@@ -250,7 +250,7 @@ class EngineReading:
         try:
             return await self._cache.view(slot)
         except TierError:
-            return None  # counted and dropped by the cache: a lower layer's failure is a miss
+            return None  # The cache has counted the failure and dropped the page: the read becomes a miss.
 
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
@@ -271,7 +271,7 @@ class EngineReading:
             self._readahead.add(coming)
 
     def _join(self, number: int, *, again: bool = False) -> tuple[Flight, bool]:
-        """Join the flight of a page. ``again``: its read was noted before, so it is no second one."""
+        """Join the flight of a page. ``again``: this read was noted before, so do not note it twice."""
         request = self.request
         flight, coalesced = self._fills.join(
             request.ref,
@@ -281,12 +281,13 @@ class EngineReading:
             meta=self._meta,
             part=self._part(number),
             explained=self.explained or again,
+            reads=self._reads,
         )
         self._joined[number] = flight
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
-        """Return the wanted span within a page; None: all of it, or not known yet."""
+        """Return the wanted span within a page. None: the whole page, or not known yet."""
         if self._span is None or self._meta is None:
             return None
         part = span_within(self._span, number, self._page_size, self._meta.size)
@@ -295,7 +296,7 @@ class EngineReading:
 
     def _count_passed(self, size_bytes: int) -> None:
         if self.request.intent is Intent.DEMAND:
-            self._count_read(self.request, self._source, size_bytes)
+            self._count_read(self.request, self.source, size_bytes)
 
     def count(self, span: Span) -> None:
         """Count the demand read of ``span``, once."""
@@ -303,13 +304,13 @@ class EngineReading:
             return
         self._counted = True
         length = span.length
-        self._count_read(self.request, self._source, length)
+        self._count_read(self.request, self.source, length)
         if length < self.meta.size > self._page_size:
             self._fills.observer.note_part(self.request.ref, self.meta, span)
 
 
 class Body:
-    """The pieces of one span. An iterator of its own: the loop tracks every async generator."""
+    """The pieces of one span. A class, because the event loop tracks every async generator."""
 
     def __init__(self, reading: EngineReading, span: Span, page_size: int) -> None:
         self._reading = reading
@@ -321,7 +322,7 @@ class Body:
         self._position = 0
         self._stop = 0
         self._started = False
-        self._begun = False  # a piece of the current page has come
+        self._begun = False  # True if a piece of the current page has come.
 
     def __aiter__(self) -> "Body":
         return self
@@ -340,7 +341,7 @@ class Body:
                     self._begun = True
                     return page[self._position : self._stop]
                 self._flight = page
-            # Once a piece has come, the rate of its flight is what counts.
+            # After the first piece the rate of the flight decides, not the deadline.
             deadline = None if self._begun else self._reading.deadline
             piece = await self._flight.piece(self._position, self._stop, deadline)
             self._begun = True
@@ -366,7 +367,7 @@ class Body:
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:
-            # The answer has begun: its next part has the same time again.
+            # The answer has begun: each next part has the same time again.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
         self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)

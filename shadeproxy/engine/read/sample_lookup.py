@@ -1,8 +1,8 @@
-"""Places of samples of datasets, many at a time: columns repeat the answers of page handles.
+"""Places of samples of datasets, found many at a time: columns that repeat the content of page handles.
 
-Laws: plain defs, no I/O. Nothing is found or checked here: a page handle (hits.py) did that, and an entry is
-valid exactly as long as its handle, by the same stamp and the same time. Entries are bounded, and forgetting
-one costs a page handle.
+Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry is valid
+exactly as long as its handle, by the same stamp and the same time. Entries are bounded; forgetting one costs
+making a page handle again.
 """
 
 from collections import OrderedDict
@@ -21,9 +21,10 @@ from shadeproxy.tiers.record import HEADER_BYTES
 
 SOURCES = tuple(Source)
 
-# By sample: 16 bytes. Half the stamp will do: no page moves four billion times between two reads.
+# A row of 16 bytes for each sample. Half of the stamp is enough: no page moves four billion times between two
+# reads.
 _SEEN = np.dtype([("fresh_until_s", np.float64), ("slot", np.uint32), ("stamp", np.uint32)])
-# By slot. Memory that was never written is not resident, as with the columns of the table itself.
+# A row for each slot. Memory that was never written is not resident, as with the columns of the table itself.
 _PLACE = np.dtype(
     [
         ("header_offset", np.int64),
@@ -37,11 +38,11 @@ _PLACE = np.dtype(
 )
 _MOST_FILES = 1 << 16
 _MOST_SAMPLES = 1 << 24
-"""For all datasets together, 256 MiB; a larger dataset is not remembered."""
+"""Most samples of all datasets together, 256 MiB. A dataset beyond that is not remembered."""
 
 
 class SampleLookup:
-    """Places of samples in pages of ``residents``, ``page_size`` bytes each."""
+    """Places of samples in pages of ``residents``. ``page_size`` is in bytes."""
 
     def __init__(self, residents: Residents, page_size: int) -> None:
         self._residents = residents
@@ -55,7 +56,7 @@ class SampleLookup:
         self._files: dict[Path, int] = {}
 
     def remember(self, dataset: Dataset, sample_id: int, handle: PageHandle, place: Place) -> None:
-        """Remember ``place`` for the sample, which lies wholly in the page of handle ``handle``."""
+        """Remember ``place`` for a sample that lies wholly in the page of ``handle``."""
         if dataset.count > _MOST_SAMPLES:
             return
         if len(self._files) == _MOST_FILES or len(self._places) < len(self._residents.stamp):
@@ -73,7 +74,9 @@ class SampleLookup:
         seen[sample_id] = (handle.fresh_until_s, handle.slot, handle.stamp & 0xFFFFFFFF)
 
     def find(self, dataset: Dataset, ids: Ids, now_s: float) -> FoundSamples | None:
-        """Return those of ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time), or None."""
+        """Return the places of those ``ids`` (i64[k]) whose handles are valid at ``now_s`` (Unix time). None
+        if there are none.
+        """
         known = self._seen.get(dataset.digest)
         if known is None:
             return None

@@ -1,8 +1,8 @@
 """Single-flight: one origin read per page, or part of one, however many readers want it.
 
-Laws: a flight outlives its first waiter. When its last waiter leaves it is cancelled, unless one was served:
-then it may go on to its end. It gives its ledger bytes back exactly once, after it is over and its last
-waiter left. A flight is filled by callbacks or by a task, never by both.
+Laws: a flight does not end with its first waiter. When its last waiter leaves it is cancelled, unless one
+waiter was served: then it may go on to its end. It returns its bytes to the ledger exactly once, after it is
+over and its last waiter left. A flight is filled by callbacks or by a task, never by both.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ FlightKey = tuple[ObjectRef, int]
 class SingleFlight:
     """The table of flights. ``retire``: called once per flight when its memory is no longer needed.
 
-    ``goes_on``: returns whether a flight that served a reader may end without a waiter. ``on_start``: called
-    after each start.
+    ``goes_on``: returns whether a flight that served a reader may continue without a waiter. ``on_start``:
+    called after each start.
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class SingleFlight:
         goes_on: Callable[[Flight], bool] = lambda _flight: False,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        self._flights: dict[FlightKey, list[Flight]] = {}  # several if of several versions
+        # Several flights for one key if they are of several versions.
+        self._flights: dict[FlightKey, list[Flight]] = {}
         self._live: dict[ObjectRef, set[Flight]] = {}
         self._retire = retire
         self._goes_on = goes_on
@@ -74,10 +75,12 @@ class SingleFlight:
         part_only: bool = False,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
-        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or for ``part`` at least.
+        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or at least for ``part`` of
+        it.
 
-        Without one, start it, with ``part_only`` for that part only: by callbacks if ``at_once`` can, else by
-        a task of ``fill``. Return it, and whether it was running already. The caller must ``leave`` it once.
+        If there is none, start one: by callbacks if ``at_once`` returns True, otherwise by a task of
+        ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and whether it was running already.
+        The caller must ``leave`` it once.
         """
         flight = self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
@@ -90,7 +93,7 @@ class SingleFlight:
             try:
                 begun = at_once(flight)
             except BaseException:
-                self.end(flight)  # no reader has joined it yet
+                self.end(flight)  # No reader has joined it yet.
                 raise
             if not begun:
                 self.fill_by_task(flight, fill)
@@ -99,17 +102,20 @@ class SingleFlight:
         return flight, coalesced
 
     def fill_by_task(self, flight: Flight, fill: Fill) -> asyncio.Task[None]:
-        """Start the task of a fill, or of the rest of one that was begun by callbacks."""
+        """Start the task that fills a flight, or that continues one which callbacks began."""
         flight.filling = None
         flight.task = asyncio.get_running_loop().create_task(
             fill(flight), name=f"fill {flight.ref} page {flight.number}", context=flight.context
         )
-        # A callback, not a wrapper: a task cancelled before its first step never runs a line.
+        # A callback, not a wrapper: a task that is cancelled before its first step never runs a line of a
+        # wrapper.
         flight.task.add_done_callback(partial(self._ended, flight))
         return flight.task
 
     def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """Remove a waiter, ``served`` or not; the last one cancels a fill that may not go on."""
+        """Remove a waiter. ``served``: it got all that it wanted. The last waiter cancels the fill, unless
+        the fill may go on.
+        """
         flight.waiters -= 1
         flight.served |= served
         assert flight.waiters >= 0, "left a flight twice"
@@ -122,7 +128,7 @@ class SingleFlight:
             self._cancel(flight)
 
     def detach(self, flight: Flight) -> None:
-        """Let no reader join any more (its page was invalidated, stored, or it is being cancelled)."""
+        """Keep readers from joining, because the page was invalidated or stored, or is being cancelled."""
         key = flight.ref, flight.number
         flights = self._flights.get(key, [])
         if flight in flights:
@@ -131,8 +137,9 @@ class SingleFlight:
                 del self._flights[key]
 
     def invalidate_object(self, ref: ObjectRef) -> None:
-        """Keep flights of this object from storing, and let later readers start new ones."""
-        for flight in list(self._live.get(ref, ())):  # a fill by callbacks ends at once, and leaves it
+        """Keep flights of this object from being stored, and let later readers start new ones."""
+        # A fill by callbacks ends at once, and leaves the table.
+        for flight in list(self._live.get(ref, ())):
             flight.publishable = False
             if flight.waiters or flight.ended:
                 self.detach(flight)
@@ -140,25 +147,25 @@ class SingleFlight:
                 self._cancel(flight)
 
     def invalidate_bucket(self, bucket: str, namespace: str = OWN) -> None:
-        """Do ``invalidate_object`` for every object of a bucket."""
+        """Call ``invalidate_object`` for every object of a bucket."""
         self.invalidate(lambda ref: ref.is_under(bucket, "", namespace))
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
-        """Do ``invalidate_object`` for every object that matches; asks once for each object in flight."""
+        """Call ``invalidate_object`` for every object in flight for which ``matches`` returns True."""
         for ref in list(filter(matches, self._live)):
             self.invalidate_object(ref)
 
     def all(self) -> list[Flight]:
-        """Return every flight whose memory is not given back yet."""
+        """Return every flight whose memory was not given back yet."""
         return [one for flights in self._live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """End a fill that its origin does not end: its readers get ``error``."""
+        """End a fill whose origin does not end it: its readers get ``error``."""
         flight.end(error)
         self._cancel(flight)
 
     def cancel_unwatched(self) -> None:
-        """Cancel the fills that go on without a waiter."""
+        """Cancel the fills that continue without a waiter."""
         for flight in self.all():
             if not flight.waiters and not flight.ended:
                 self._cancel(flight)
@@ -184,14 +191,14 @@ class SingleFlight:
             return
         error = task.exception()
         if error is not None and not isinstance(error, ShadeProxyError):
-            # A bug: waiters must not hang on it, and its traceback must be seen.
+            # A defect: waiters must not hang on it, and its traceback must be seen.
             context = {"message": "fill failed", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
             error = ShadeProxyError(f"internal error while reading {flight.ref}: {error!r}")
         self.end(flight, error)
 
     def end(self, flight: Flight, error: BaseException | None = None) -> None:
-        """End a flight whose fill is over, storing included, or failed with ``error``."""
+        """End a flight whose fill is over (storing included), or has failed with ``error``."""
         flight.over, flight.filling = True, None
         told, flight.on_over = flight.on_over, []
         flight.end(error)
@@ -207,12 +214,14 @@ class SingleFlight:
 
     def _finish(self, flight: Flight) -> None:
         flights = self._live.get(flight.ref, set())
-        # A fill may end later than its last waiter leaves, and a task's own callback comes a step later.
+        # A fill may end after its last waiter left, and a task's own callback comes one step later.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
             self.detach(flight)
             flights.remove(flight)
             if not flights:
                 del self._live[flight.ref]
-            # Tracebacks refer back to the flight, so its memory would wait for the garbage collector.
+            # A traceback refers back to the flight, so the flight's memory would wait for the garbage
+            # collector.
             flight.task = flight.error = None
+            flight.buffer = memoryview(b"")
             self._retire(flight)

@@ -1,4 +1,6 @@
-"""Writes to the origin: what they touch is dropped before and after, and no read in between is stored."""
+"""Writes to the origin: their objects are dropped from the cache before and after, and reads in between are
+not stored.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -12,11 +14,13 @@ from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
 _UNKNOWN_OUTCOME_S = 60.0
-"""Longer than the origin's read timeout by default: a write that it still carries out is over by then."""
+"""Longer than the origin's default read timeout: after that time, a write that the origin still carries out
+is over.
+"""
 
 
 class Writes:
-    """Invalidates what writes touch: in ``versions``, ``flights`` and ``cache``."""
+    """Invalidates the objects of each write in ``versions``, ``flights`` and ``cache``."""
 
     def __init__(self, versions: Versions, flights: SingleFlight, cache: PageCache, *, clock: Clock) -> None:
         self._versions = versions
@@ -32,13 +36,13 @@ class Writes:
         self._versions.begin_write(touched)
         try:
             self._invalidate(touched)
-            # Erase before the origin changes: a crash must not bring back the overwritten version.
+            # Erase before the origin changes: otherwise a crash could bring back the overwritten version.
             await self._cache.erasing.over()
             if refused := self._cache.erasing.unmarked(touched):
                 raise WriteRefused(refused)
             yield
         except (asyncio.CancelledError, OriginError):
-            # After a hang-up of the client or silence of the origin, the write may still be carried out.
+            # If the client hung up or the origin stayed silent, the write may still be carried out.
             self._linger(touched)
             raise
         finally:
@@ -46,7 +50,7 @@ class Writes:
             self._versions.end_write(touched)
 
     def _linger(self, touched: list[ObjectRef]) -> None:
-        """Store no read of ``touched`` until a write with unknown outcome must be over."""
+        """Keep reads of ``touched`` from being stored until a write with unknown outcome must be over."""
         self._versions.begin_write(touched)
         task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
         self._lingering.add(task)

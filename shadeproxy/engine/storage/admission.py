@@ -1,8 +1,9 @@
 """Admission of the pages that came from the origin in one turn of the loop.
 
-Laws: plain defs; every page is answered exactly once, whatever raises: before ``insert_many`` returns, or by
-the task that writes it. In a full tier in memory a page takes over slot and place of the victim that it
-beats: what a place costs then is paid once for all pages of the turn. Every other page is decided alone.
+Laws: plain defs. Each page is answered exactly once, whatever raises: before ``insert_many`` returns, or by
+the task that writes the page. In a full tier in memory a page takes over slot and place of the victim that it
+beats, so that features and ranks are computed once for all pages of the turn. Every other page is decided
+alone.
 """
 
 import asyncio
@@ -27,11 +28,13 @@ from shadeproxy.tiers.base import Location
 _NO_SLOT = -1
 
 _Told = dict[int, Exception | None]
-"""The pages, by their id, whose readers have their answer or get it from a task, and how a reader failed."""
+"""Pages whose readers have their answer, or get it from a task; by the id of the page: the error that its
+reader raised.
+"""
 
 
 class _NewPlace(NamedTuple):
-    """A new page with the place that was reserved for it, and the slot that it takes over, if any."""
+    """A new page, the place that was reserved for it, and the slot that it takes over, if any."""
 
     new: NewPage
     hashed: int
@@ -41,7 +44,7 @@ class _NewPlace(NamedTuple):
 
 
 class PageAdmission:
-    """Gives pages slots in ``residents``, and places in the tiers by ``transfers``."""
+    """Gives new pages slots in ``residents``, and places in the tiers through ``transfers``."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class PageAdmission:
         transfers: Transfers,
         disown: Callable[[int], None],
     ) -> None:
-        """``disown``: called with the hash of an object of which a new version came."""
+        """``disown``: called with the hash of an object when a new version of it comes."""
         self._residents = residents
         self._media = media
         self._groups = groups
@@ -64,12 +67,14 @@ class PageAdmission:
         self._disown = disown
 
     def insert_many(self, pages: Sequence[NewPage]) -> None:
-        """Store the pages that earn a place; flush the access log first: it ranks pages by their reads.
+        """Store the pages that earn a place. Flush the access log first, because pages are ranked by their
+        reads.
 
-        ``NewPage.stored`` is called once for each: before this returns, or after a write that takes a task.
+        ``NewPage.stored`` is called once for each page: before this returns, or after a write that takes a
+        task.
         """
         told: _Told = {}
-        # A small tier is ranked whole for each page.
+        # In a small tier all pages are ranked for each new page.
         big = len(self._media) == 1 and self._residents.members[0].count > SAMPLE
         together = self._placement.together(0) if big else len(pages)
         try:
@@ -89,7 +94,9 @@ class PageAdmission:
                 raise error
 
     def _may_take_over(self, pages: Sequence[NewPage]) -> bool:
-        """Return whether pages may take over the places of victims: without a task, and each page once."""
+        """Return whether pages may take over the places of victims: no write needs a task, and no page comes
+        twice.
+        """
         return (
             len(pages) >= WORTH_COLUMNS
             and self._media[0].write is None
@@ -98,8 +105,8 @@ class PageAdmission:
         )
 
     def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
-        """Store pages in free room, or in the places of victims that they beat. Return those that need
-        another decision.
+        """Store pages in free room, or in the places of victims that they beat. Return the pages that must be
+        decided alone.
         """
         hashes = [object_hash(new.page.ref) for new in pages]
         bars = self._placement.bars(
@@ -129,8 +136,8 @@ class PageAdmission:
         return left
 
     def _find(self, new: NewPage, hashed: int, bar: float) -> "_NewPlace | int":
-        """Reserve a place for a page. Return REFUSED if it beats no page, UNFIT if it needs another
-        decision.
+        """Reserve a place for a page. Return REFUSED if it beats no page, UNFIT if it must be
+        decided alone.
         """
         tier, page, body_bytes = self._media[0].tier, new.page, len(new.body)
         if self._residents.occupant(hashed, page.number) is not None:
@@ -152,7 +159,7 @@ class PageAdmission:
         return UNFIT if location is None else _NewPlace(new, hashed, record_bytes, slot, location)
 
     def _write_over(self, taken: Sequence[_NewPlace], told: _Told) -> None:
-        """Write pages to places that they take over, and answer them."""
+        """Write pages to the places that they take over, and answer them."""
         if not taken:
             return
         slots, transfers = [one.slot for one in taken], self._transfers
@@ -174,7 +181,8 @@ class PageAdmission:
         written = [False] * len(taken)
         try:
             for number, one in enumerate(taken):
-                written[number] = transfers.write_now(0, one.location, one.new)
+                new = one.new
+                written[number] = transfers.write_now(0, one.location, new.header, new.body, new.wanted)
         finally:
             transfers.settle_many(0, slots, [one.location for one in taken], written)
             for one, stored in zip(taken, written, strict=True):
@@ -196,7 +204,7 @@ class PageAdmission:
         page = new.page
         try:
             record_bytes = self._media[0].tier.record_bytes(page, new.meta, len(new.body))
-        except TierError as error:  # no record can hold that header
+        except TierError as error:  # No record can hold that header.
             self._transfers.note_failure(self._media[0].tier, "encode", error)
             _tell(new, False, told)
             return
@@ -230,7 +238,9 @@ class PageAdmission:
 
 
 def _tell(new: NewPage, stored: bool, told: _Told) -> None:
-    """Tell the page's reader; one that fails keeps no other from its answer."""
+    """Tell the page's reader whether it was stored. A reader that raises does not keep others from their
+    answer.
+    """
     told[id(new)] = None
     try:
         new.stored(stored)
@@ -239,6 +249,6 @@ def _tell(new: NewPage, stored: bool, told: _Told) -> None:
 
 
 def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:
-    """Pass an answer on to a waiter that may have left."""
+    """Pass an answer on to a waiter, which may have left."""
     if not waiter.done():
         waiter.set_result(stored)

@@ -1,4 +1,4 @@
-"""Erasure of dropped pages on the media: waiting for it, retrying it, and refusing writes without it."""
+"""Erasure of dropped pages on the media: waits for it, retries it, and refuses writes without it."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,9 @@ from shadeproxy.engine.storage.transfers import Medium, Transfers, run_io
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0
-"""About the time after which the kernel writes by itself: flushing earlier writes pages evicted soon."""
+"""About the time after which the kernel writes by itself. Flushing earlier would write pages that are evicted
+soon.
+"""
 _RETRY_S, _MOST_RETRY_S = 1.0, 60.0
 
 
@@ -22,17 +24,18 @@ class Erasing:
     def __init__(self, media: Sequence[Medium], transfers: Transfers) -> None:
         self._media = media
         self._transfers = transfers
-        self._done = [0] * len(media)  # by medium: how many releases are known to be carried out
+        self._done = [0] * len(media)  # By medium: how many releases are known to be carried out.
         self._task: asyncio.Task[None] | None = None
-        # One at a time for each medium: waiting for another flush must not occupy a thread.
-        self._settling = [asyncio.Lock() for _ in media]
+        # One flush at a time for each medium: waiting for another flush must not occupy a thread.
+        self._locks = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
         """Count an erasure that belongs to no slot, so that ``over`` waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:
-        """Return once all dropped pages are erased from media with a writer thread, or owed.
+        """Return once all dropped pages are erased from media with a writer thread, or their erasure has
+        failed and will be retried.
 
         Returns at once if nothing was dropped since the last call. It waits twice, because a page that was
         dropped while it was being written is released after its write.
@@ -45,7 +48,9 @@ class Erasing:
                 self._done[index] = max(self._done[index], released)
 
     def unmarked(self, refs: Iterable[ObjectRef]) -> str:
-        """Return why an old version of one of these could come back after a restart; "" when none can."""
+        """Return why an old version of one of these objects could come back after a restart; ""
+        if none can.
+        """
         hashes = [object_hash(ref) for ref in refs if ref.key]
         reasons = (medium.tier.erasures.unmarked(hashes) for medium in self._media)
         return next((reason for reason in reasons if reason), "")
@@ -58,7 +63,7 @@ class Erasing:
     # ------------------------------------------------------------------ in the background
 
     def start(self, clock: Clock) -> None:
-        """Settle at intervals from now on."""
+        """Call ``settle`` at intervals from now on."""
         self._task = asyncio.create_task(self._work(clock), name="erasures")
 
     async def aclose(self) -> None:
@@ -67,7 +72,7 @@ class Erasing:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def settle(self) -> bool:
-        """Retry owed erasures and flush tombstones to the media. Return whether nothing is left."""
+        """Retry failed erasures and flush erasures to the media. Return whether none is outstanding."""
         left = False
         for index, medium in enumerate(self._media):
             if medium.tier.erasures.unsettled:
@@ -75,15 +80,17 @@ class Erasing:
         return not left
 
     async def keep_purged(self) -> None:
-        """Make a purge last: records without a slot, evicted or in a segment that cannot be read, may be
-        under its prefix. Flush their erasures to the media, or put the tier in doubt.
+        """Make a purge durable.
+
+        Records without a slot, evicted or in an unreadable segment, may lie under its prefix. Flush their
+        erasures to the media, or put the tier in doubt.
         """
         for index, medium in enumerate(self._media):
             if medium.tier.pending_segments or not await self._settle(index):
                 await run_io(medium.load, medium.tier.erasures.doubt)
 
     async def _settle(self, index: int) -> bool:
-        async with self._settling[index]:
+        async with self._locks[index]:
             return await self._settle_one(self._media[index])
 
     async def _settle_one(self, medium: Medium) -> bool:
@@ -92,7 +99,7 @@ class Erasing:
         await self.over()
         await run_io(medium.write, erasures.retry)
         if medium.tier.pending_segments:
-            # Tombstones stay until recovery has found the last record they name.
+            # Tombstones stay until recovery has read the last record that they name.
             return not erasures.owed
         settled = False
 
@@ -124,4 +131,4 @@ class Erasing:
 
 
 def _nothing() -> None:
-    """Do nothing: running it proves that all work queued before has run."""
+    """Do nothing. That it runs proves that all work queued before has run."""

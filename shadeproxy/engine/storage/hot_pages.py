@@ -1,7 +1,7 @@
-"""Resident pages that can be touched at once: verified, and for a medium that can fault, in the page cache.
+"""Resident pages that can be touched without waiting: verified, and on a disk also in the page cache.
 
-Laws: plain defs, nothing is counted, nothing changes; None means "not now", and ``PageCache.view`` then finds
-out why.
+Laws: plain defs; nothing is counted or changed. None means "not now"; ``PageCache.view`` then finds the
+reason.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 
 COPY_BYTES = 16 * 1024
-"""Up to this size, copying a body costs less than pinning or sending it by sendfile."""
+"""Up to this size, copying a body costs less than pinning it or sending it by sendfile."""
 
 
 class HotPages:
-    """The readable pages of ``residents``, for callers that cannot wait."""
+    """Access to the readable pages of ``residents``, for callers that cannot wait."""
 
     def __init__(self, residents: Residents, media: Sequence[Medium]) -> None:
         self._residents = residents
         self._media = media
 
     def is_ready(self, slot: int) -> bool:
-        """Return whether ``view`` would answer."""
+        """Return whether ``view`` would return a body."""
         return self._at(slot) is not None
 
     def source(self, slot: int) -> Source:
-        """Return the tier of a resident page, as answers name it."""
+        """Return the tier of a resident page, as the source of an answer."""
         return self._media[self._residents.tiers[slot]].source
 
     def view(self, slot: int) -> memoryview | None:
@@ -51,7 +51,7 @@ class HotPages:
     def make_handle(
         self, slot: int, ref: ObjectRef, meta: ObjectMeta, *, first: int, fresh_until_s: float
     ) -> PageHandle | None:
-        """Return a handle for a page of ``ref``, which begins with the object's byte ``first``."""
+        """Return a handle for a page of ``ref``. ``first``: the page's first byte within the object."""
         medium, location = self._at(slot), self._location(slot)
         if medium is None:
             return None
@@ -81,7 +81,7 @@ class HotPages:
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:
-        """Return the record's checked header; the body need not be verified for that."""
+        """Return the record's checked header. The body need not be verified for that."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

@@ -1,6 +1,6 @@
-"""The page cache: resident pages over one or two tiers, exclusive (their capacities add up).
+"""The page cache: resident pages in one or two tiers, exclusive (their capacities add up).
 
-Laws: decide synchronously, then await; between a decision and its I/O a page is either findable with readable
+Laws: decide synchronously, then await. Between a decision and its I/O a page is either findable with readable
 bytes, or not findable. A page dropped while it is being written is never placed. A tier's failure is a miss,
 a counter and a log line.
 """
@@ -21,7 +21,6 @@ from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
 from shadeproxy.engine.page_observer import NothingObserved, PageObserver
-from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.page_features import WeightSource
 from shadeproxy.engine.placement.partial_reads import PartialReads
 from shadeproxy.engine.placement.pins import Pins
@@ -40,8 +39,8 @@ from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location
 
-_PROMOTIONS = 8  # for each batch of recorded reads
-_SLICE = 128  # pages dropped before other tasks may run
+_PROMOTIONS = 8  # Most promotions for each batch of recorded reads.
+_SLICE = 128  # Pages dropped before other tasks may run.
 
 
 class PageCache:
@@ -67,7 +66,8 @@ class PageCache:
         self.media = media
         self.residents = Residents(len(media), share=share)
         self.hot = HotPages(self.residents, media)
-        # Every read asks for these.
+        # Every read calls these, so they are attributes here: a method that passes the call on would cost one
+        # more call.
         self.find, self.source = self.residents.find_page, self.hot.source
         self.pins = Pins(Rules()) if pins is None else pins
         self.groups = PrefixGroups()
@@ -118,11 +118,11 @@ class PageCache:
     # ------------------------------------------------------------------ reading
 
     def tick(self) -> float:
-        """Return the number of demand reads that placement knows of."""
+        """Return the number of demand reads that placement has counted."""
         return self.placement.tick
 
     async def view(self, slot: int) -> memoryview:
-        """Return the body of a page, pinned while a view of it lives; never faults in the loop.
+        """Return the body of a page, pinned while a view of it lives. Never waits for a device in the loop.
 
         Raises TierError when the record is damaged (it is then dropped and counted) or has left its tier.
         """
@@ -143,7 +143,7 @@ class PageCache:
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_]) -> None:
         """Note demand reads of resident pages, oldest first; may promote pages of a lower tier.
-        ``explained``: bool[n], which of them an order or scores explain.
+        ``explained``: bool[n], which reads an order or scores explain.
         """
         placed = self.residents.tier[slots] != NO_TIER
         self.placement.note_uses(slots := slots[placed], explained[placed])
@@ -155,7 +155,7 @@ class PageCache:
                 self.transfers.promote(slot, view)
 
     def use(self, page: Page, view: memoryview, *, explained: bool) -> None:
-        """Note a demand read of a resident page, and promote the page if it earned that."""
+        """Note a demand read of a resident page, and promote the page if it earned a faster tier."""
         if (slot := self.find(page)) is None:
             return
         self.placement.note_use(slot, explained=explained)
@@ -166,20 +166,6 @@ class PageCache:
     def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
         """Note a demand read of a missing page."""
         self.placement.note_miss(object_hash(ref), number, self.groups.of(ref), explained=explained)
-
-    def miss_many(self, misses: Sequence[tuple[ObjectRef, int, bool]]) -> None:
-        """Note demand reads of missing pages, oldest first, as ``miss`` does: object, number, explained."""
-        if len(misses) < WORTH_COLUMNS:
-            for ref, number, told in misses:
-                self.miss(ref, number, explained=told)
-            return
-        refs, numbers, explained = zip(*misses, strict=True)
-        self.placement.note_misses(
-            np.array([object_hash(ref) for ref in refs], np.uint64),
-            np.array(numbers, np.uint32),
-            np.array([self.groups.of(ref) for ref in refs], np.intp),
-            np.array(explained, np.bool_),
-        )
 
     def fetches_part_only(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
         """See ``PartialReads.alone``. Flush the access log first."""
@@ -202,11 +188,11 @@ class PageCache:
             self.transfers.note_failure(self.media[place.tier].tier, "header", error)
             self.drop(slot, "damaged")
             return None
-        # A record of an earlier release may be of an object that may no longer be cached.
+        # A record of an earlier release may be of an object that can no longer be cached.
         return (header.meta, validated_s) if header.page.ref == ref and header.meta.identified else None
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
-        """Return the same as ``recall``, or None when that would have to wait."""
+        """Return the result of ``recall``, or None if that would have to wait."""
         slot = self.residents.first_page(object_hash(ref))
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
@@ -226,7 +212,9 @@ class PageCache:
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:
-        """Return the body of a page that was just stored, without waiting; None when it is gone already."""
+        """Return the body of a page that was just stored, without waiting; None if the page is
+        gone already.
+        """
         if (slot := self.find(page)) is None:
             return None
         try:
@@ -253,7 +241,10 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store one page. Return False when it was served without being stored. Who leaves ends no write."""
+        """Store one page. Return False if it was served without being stored.
+
+        Cancelling the call does not end the write.
+        """
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
         return await answer
@@ -269,7 +260,7 @@ class PageCache:
         self.transfers.drop(slot, reason)
 
     def drop_object(self, ref: ObjectRef, reason: str) -> None:
-        """Remove every page of every version of an object, also those being written."""
+        """Remove every page of every version of an object, also pages that are being written."""
         hashed = object_hash(ref)
         self._recovery.disown(hashed)
         for slot in self.residents.pages_of(hashed):
@@ -298,7 +289,7 @@ class PageCache:
         self._recovery.start()
 
     async def recovered(self) -> None:
-        """Return once all segments of the tiers are recovered."""
+        """Wait until all segments of the tiers are recovered."""
         await self._recovery.over()
 
     async def stop_recovery(self) -> None:
@@ -311,7 +302,7 @@ class PageCache:
         return self._recovery.pending_segments
 
     async def renew_pins(self) -> None:
-        """Pin the pages that ``pins`` covers, and no others, once recovery is over."""
+        """Pin exactly the pages that ``pins`` covers, once recovery is over."""
         await self._recovery.over()
         await self._pinning.renew()
 
@@ -350,20 +341,22 @@ class PageCache:
         """
         await self._recovery.over()
         table = self.residents
-        before = table.generation[: table.slots].copy()  # the rest of the table was never touched
+        before = table.generation[: table.slots].copy()  # The rest of the table was never used.
         todo, moved = self._slots_of(bucket, prefix, namespace), list[int]()
         while len(todo):
             part, todo = todo[:_SLICE], todo[_SLICE:]
             part = part[part < len(before)]
-            part = part[table.generation[part] == before[part]]  # still the same page
-            # Pages between tiers have no readable header: drop some neighbours, too, which does no harm.
+            part = part[table.generation[part] == before[part]]  # Keep slots that still have the same page.
+            # The header of a page between tiers cannot be read. Dropping some of its neighbours too does no
+            # harm.
             for slot in self.transfers.unplaced_among(part):
                 self.transfers.drop_unplaced(slot)
             places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
             refs = await self._places.refs(places) if prefix else {}
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
-                    moved.append(slot)  # or gone; pages that are still there are looked at again
+                    # It moved or is gone; pages that are still resident are looked at again.
+                    moved.append(slot)
                 # Drop a page whose header cannot be read, too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
                     self.drop(slot, reason)
@@ -382,7 +375,7 @@ class PageCache:
         self.residents.mark_stale(np.flatnonzero(self.residents.tier != NO_TIER))
 
     def assert_quiescent(self) -> None:
-        """Assert for tests that nothing is in flight and the accounting balances."""
+        """Assert for tests that nothing is in flight and that the accounting balances."""
         assert self.transfers.idle
         for index, medium in enumerate(self.media):
             table, members = self.residents, self.residents.members[index]
@@ -396,5 +389,5 @@ class PageCache:
     # ------------------------------------------------------------------ inside
 
     def _slots_of(self, bucket: str, prefix: str, namespace: str) -> Slots:
-        """Return slots, readable or not, that may be of objects in ``bucket`` under ``prefix``."""
+        """Return slots, readable or not, that may hold pages of objects in ``bucket`` under ``prefix``."""
         return self.residents.in_groups(self.groups.candidates(bucket, prefix, namespace))

@@ -1,7 +1,7 @@
-"""Places and records of pages across waits: afterwards a slot may hold another page.
+"""Reads records of pages, where a wait may give a slot another page.
 
-Laws: bytes read from a place count only while the slot still is at that place; an unreadable record is a
-counter and a log line.
+Laws: bytes read from a place count only if the slot is still at that place. An unreadable record is a counter
+and a log line.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 
 ASKED = 256
-"""Slots to pass to ``refs`` at a time: their places are copied in one step of the event loop."""
+"""Slots to pass to ``refs`` at a time. Their places are copied in one step of the event loop."""
 
 
 class PagePosition(NamedTuple):
-    """The place of a page before a wait; its slot and its location may hold another page afterwards."""
+    """The place of a page before a wait. Afterwards its slot and its location may hold another page."""
 
     generation: int
     tier: int
@@ -48,11 +48,11 @@ class RecordReader:
         return PagePosition(table.generations[slot], table.tiers[slot], Location(table.locations[slot]))
 
     def holds(self, slot: int, place: PagePosition) -> bool:
-        """Return whether the slot still is the same page at the same place, after a wait."""
+        """Return whether the slot still has the same page at the same place, after a wait."""
         return self._residents.tiers[slot] != NO_TIER and self.of(slot) == place
 
     def require(self, slot: int, place: PagePosition) -> None:
-        """Raise TierError unless ``holds``."""
+        """Raise TierError if ``holds`` returns False."""
         if not self.holds(slot, place):
             raise TierError("the page left its tier while it was read")
 
@@ -63,8 +63,8 @@ class RecordReader:
         return loaded[0]
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
-        """Return the record headers of readable slots, without those that moved meanwhile; a record that
-        cannot be read is left out and counted.
+        """Return the record headers of readable slots, without slots whose page moved meanwhile. A record
+        that cannot be read is left out and counted.
         """
         places = {slot: self.of(slot) for slot in slots}
         found, failures = dict[int, RecordHeader](), dict[int, TierError]()
@@ -74,13 +74,13 @@ class RecordReader:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # The record of a page that has left is erased, which is no fault of the tier.
+            # If the page has left, its record is erased, which is not a fault of the tier.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}
 
     async def refs(self, slots: Iterable[int]) -> dict[int, ObjectRef]:
-        """Return the objects of these readable slots, without those that moved meanwhile."""
+        """Return the objects of these readable slots, without slots whose page moved meanwhile."""
         headers = await self.headers(slots, run=asyncio.to_thread)
         return {slot: header.page.ref for slot, header in headers.items()}
 

@@ -1,9 +1,9 @@
 """Recovery of the pages of an earlier process, while the proxy serves already.
 
-Laws: answers of the origin since the start beat recovered pages: a page that is there stays, and if the
-origin was asked about an object only pages of that version are recovered. Objects written or purged through
-the proxy since then are never recovered (the tier keeps tombstones, over kill -9 too). Steps on the event
-loop take about 2 ms each; reading is done on a thread.
+Laws: answers of the origin since the start beat recovered pages. A resident page stays. If the origin was
+asked about an object, only pages of the version that it named are recovered. Objects written or purged
+through the proxy since then are never recovered (the tier keeps tombstones, over kill -9 too). Steps on the
+event loop take about 2 ms each; reading is done on a thread.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """Recovers pages of ``media`` into ``residents``. ``tick`` returns the number of demand reads so far,
-    ``pinned`` the rows of a tier to pin, as bool[n]. ``entered`` is called with the slots of recovered pages.
-    ``erasing`` is called whenever the writers of the tiers got work that must be on the media before the
-    origin changes.
+    """Recovers pages of ``media`` into ``residents``. ``tick``: returns the number of demand reads so far.
+    ``pinned``: returns which rows of a tier to pin, as bool[n]. ``entered``: called with the slots of
+    recovered pages. ``erasing``: called whenever the writers of the tiers got work that must be on the media
+    before the origin changes.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Recovery:
         self._entered = entered
         self._erasing = erasing
         self.coming = False
-        """True while this process recovers more pages. A miss looks at it without a call."""
+        """True while this process still recovers pages. A miss reads it without a call."""
         self._halted = False
-        self._news: dict[int, int] = {}  # object hash -> hash of the version that the origin has
-        self._stale_buckets: set[tuple[str, str]] = set()  # buckets with their namespaces
+        self._news: dict[int, int] = {}  # By object hash: the hash of the version that the origin has.
+        self._stale_buckets: set[tuple[str, str]] = set()  # Buckets, with their namespaces.
         self._all_stale = False
         self._task: asyncio.Task[None] | None = None
 
@@ -60,7 +60,7 @@ class Recovery:
 
     @property
     def pending_segments(self) -> int:
-        """Number of pending segments, which recovery has not read."""
+        """Number of segments that recovery has not read yet."""
         return sum(medium.tier.pending_segments for medium in self._media)
 
     def open(self) -> None:
@@ -70,7 +70,7 @@ class Recovery:
         self.coming, self._halted = self.pending_segments > 0, False
 
     def run(self) -> None:
-        """Recover everything now (blocking)."""
+        """Recover everything, and return then (blocking)."""
         for index, medium in enumerate(self._media):
             for arrival in medium.tier.arrivals():
                 for contents in medium.tier.take_in(arrival):
@@ -88,7 +88,7 @@ class Recovery:
             await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """Stop now; the next start recovers the rest."""
+        """Stop; the next start recovers the rest."""
         self._halted = True
         for medium in self._media:
             medium.tier.halt()
@@ -107,7 +107,7 @@ class Recovery:
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
 
     def _end(self) -> None:
-        # Segments that could not be read are left for the next start: nothing of them is recovered now.
+        # The next start tries segments that could not be read: this process recovers nothing of them.
         self.coming = False
         self._news.clear()
         self._stale_buckets.clear()
@@ -122,7 +122,7 @@ class Recovery:
             self._erasing()
 
     def note_version(self, object_hash: int, etag_hash: int) -> None:
-        """Note the version of an object that the origin has, for the pages that are ``coming``."""
+        """Note the version of an object at the origin, for pages that recovery has not read yet."""
         self._news[object_hash] = etag_hash
 
     def mark_stale(self, bucket: str, namespace: str) -> None:
@@ -172,8 +172,8 @@ class Recovery:
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Mark a page stale if the resident page and the record that was left out are of two versions, and
-        neither was read since the start: which one is current is not known, so the origin will be asked.
+        """Mark a resident page stale if the record that was left out is of another version and neither was
+        read since the start. Which version is current is unknown, so the origin will be asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:

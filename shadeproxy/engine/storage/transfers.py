@@ -1,7 +1,7 @@
 """Moves pages into tiers and between them: reserve, write, place; demote, promote, drop.
 
-Laws: a slot without a tier has a write token, and only the write that holds the token may place it; a page
-dropped while it is written loses its token and is never placed; a location is released exactly once.
+Laws: a slot without a tier has a write token, and only the write that holds the token may place the page. A
+page dropped while it is written loses its token and is never placed. A location is released exactly once.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ RunIO = Callable[[Callable[[], None]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the source named for its hits, and the runner of its I/O (None: inline, it cannot block).
+    """A tier, the source that its hits are named by, and the runner of its I/O (None: inline, because it
+    cannot block).
 
     ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
     """
@@ -45,8 +46,8 @@ class Medium:
 class NewPage(NamedTuple):
     """A page that came from the origin, to be stored if it earns a place.
 
-    ``validated_s``: Unix time of the last check against the origin. ``wanted``: asked again after the write;
-    an invalidated page is not placed. ``stored``: called once, with whether the page is resident now.
+    ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write; a
+    page that was invalidated is not placed. ``stored``: called once, with whether the page is resident.
     """
 
     page: Page
@@ -56,10 +57,15 @@ class NewPage(NamedTuple):
     wanted: Callable[[], bool]
     stored: Callable[[bool], None]
 
+    @property
+    def header(self) -> RecordHeader:
+        """The header of the page's record."""
+        return RecordHeader(self.page, self.meta, len(self.body), self.validated_s)
+
 
 @dataclass(slots=True)
 class Write:
-    """A page on its way into a tier. ``token``: write token; shows if the slot still has this page."""
+    """A page on its way into a tier. ``token``: write token; shows whether the slot still has this page."""
 
     slot: int
     token: object
@@ -91,40 +97,38 @@ class Transfers:
         self._stats = stats
         self._ledger = ledger
         self._observer = observer
-        self._unplaced: dict[int, object] = {}  # slot -> token of the write that will place it
+        self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Task[bool]] = set()
         self.released = [0] * len(media)
-        """By tier: number of locations released, or about to be. Their erasures can still be queued."""
+        """Number of locations released, or about to be, for each tier. Their erasures may be queued."""
 
     @property
     def idle(self) -> bool:
-        """True if nothing is being written and every slot has its tier."""
+        """True if nothing is being written and every page has its tier."""
         return not self._tasks and not self._unplaced
 
     async def drain(self) -> None:
-        """Wait for pages on their way into a tier."""
+        """Wait for all pages on their way into a tier."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def store(self, slot: int, new: NewPage) -> bool | None:
         """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        Return whether it was stored; None where a task writes it, which calls ``new.stored``. The slot of a
-        page that is not stored is gone.
+        Return whether it was stored; None if a task writes it, which calls ``new.stored``. If the page is not
+        stored, its slot is freed.
         """
-        self._unplaced[slot] = object()
+        token = self._unplaced[slot] = object()
         index, location = self._first_place(slot)
         if location is None and self._residents.holds[slot]:
-            # Pinned pages hold their maximum already: treat it as an ordinary page.
+            # Pinned pages hold their maximum already: treat this page as an ordinary one.
             self._residents.holds[slot] = False
             index, location = self._first_place(slot)
         if location is None:
             self._forget(slot)
             self._stats.record_bypass()
             return False
-        plan = self._plan(
-            slot, index, location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
-        )
+        plan = Write(slot, token, index, location, self._residents.sizes[slot], new.header, new.body)
         run = self._media[index].write
         if run is None:
             return self._write_now(plan, new.wanted)
@@ -132,30 +136,24 @@ class Transfers:
         return None
 
     def store_at(self, slot: int, index: int, location: Location, new: NewPage) -> bool:
-        """Write a page in a new slot, without a task, to a place that was reserved for it; as ``store``."""
-        self._unplaced[slot] = object()
-        return self._write_now(
-            self._plan(
-                slot,
-                index,
-                location,
-                RecordHeader(new.page, new.meta, len(new.body), new.validated_s),
-                new.body,
-            ),
-            new.wanted,
-        )
+        """Write a page in a new slot, without a task, to a place that was reserved for it. Return as
+        ``store``.
+        """
+        token = self._unplaced[slot] = object()
+        plan = Write(slot, token, index, location, self._residents.sizes[slot], new.header, new.body)
+        return self._write_now(plan, new.wanted)
 
     def unplaced_among(self, slots: Slots) -> list[int]:
-        """Return those of ``slots`` whose page is on its way into a tier."""
+        """Return the slots in ``slots`` whose page is on its way into a tier."""
         unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))
         found: list[int] = unplaced[np.isin(unplaced, slots)].tolist()
         return found
 
     def drop_unplaced(self, slot: int) -> None:
-        """Remove a page that is on its way into a tier; do nothing when it is not."""
+        """Remove a page that is on its way into a tier; do nothing if it is not."""
         if slot in self._unplaced:
             self._forget(slot)
-            # Its location, in whichever tier, is released after its write.
+            # Its location, in one of the tiers, is released after its write.
             self.released = [count + 1 for count in self.released]
 
     def drop(self, slot: int, reason: str) -> None:
@@ -169,7 +167,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def vacate(self, slots: list[int], index: int, reason: str) -> None:
-        """Count pages out whose slots and places in a tier other pages take over."""
+        """Count pages out, because other pages take over their slots and places in a tier."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
@@ -180,7 +178,7 @@ class Transfers:
     def settle_many(
         self, index: int, slots: list[int], locations: list[Location], written: list[bool]
     ) -> None:
-        """Make pages that took places over readable where they were written; remove the others."""
+        """Make pages that took over places readable, if they were written; remove the others."""
         table = self._residents
         ready = np.array(written, np.bool_)
         table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
@@ -193,7 +191,7 @@ class Transfers:
                 self._release(index, location)
 
     def note_first_uses(self, slots: Iterable[int]) -> None:
-        """Note the demand reads that are the first of a prefetched page."""
+        """Note which of the read pages were prefetched and are now read for the first time."""
         table = self._residents
         for slot in table.unread.intersection(slots):
             table.unread.discard(slot)
@@ -214,12 +212,6 @@ class Transfers:
             self.note_failure(self._media[index].tier, "reserve", error)
             return None
 
-    def _plan(
-        self, slot: int, index: int, location: Location, header: RecordHeader, body: memoryview
-    ) -> Write:
-        record_bytes = self._residents.sizes[slot]
-        return Write(slot, self._unplaced[slot], index, location, record_bytes, header, body)
-
     def _start(self, write: Coroutine[None, None, bool]) -> asyncio.Task[bool]:
         task = asyncio.create_task(write)
         self._tasks.add(task)
@@ -227,31 +219,33 @@ class Transfers:
         return task
 
     def note_bypass(self) -> None:
-        """Count a page that is served without being stored."""
+        """Count a page that was served without being stored."""
         self._stats.record_bypass()
 
-    def write_now(self, index: int, location: Location, new: NewPage) -> bool:
-        """Write a page without a task. Return whether it is written and still wanted."""
+    def write_now(
+        self,
+        index: int,
+        location: Location,
+        header: RecordHeader,
+        body: memoryview,
+        wanted: Callable[[], bool],
+    ) -> bool:
+        """Write a page without a task. Return whether it was written and is still wanted."""
+        tier = self._media[index].tier
         try:
-            self._media[index].tier.write(
-                location, RecordHeader(new.page, new.meta, len(new.body), new.validated_s), new.body
-            )
-            return new.wanted()
+            tier.write(location, header, body)
+            return wanted()
         except TierError as error:
-            self.note_failure(self._media[index].tier, "write", error)
+            self.note_failure(tier, "write", error)
             return False
 
     def _write_now(self, plan: Write, wanted: Callable[[], bool]) -> bool:
         stored = False
         try:
-            self._media[plan.index].tier.write(plan.location, plan.header, plan.body)
-            stored = wanted()
-        except TierError as error:
-            self.note_failure(self._media[plan.index].tier, "write", error)
-        except BaseException:
-            self._settle(plan, stored=False)
-            raise
-        return self._settle(plan, stored=stored)
+            stored = self.write_now(plan.index, plan.location, plan.header, plan.body, wanted)
+        finally:
+            stored = self._settle(plan, stored=stored)
+        return stored
 
     async def _write(self, plan: Write, wanted: Callable[[], bool], run: RunIO) -> bool:
         tier, stored = self._media[plan.index].tier, False
@@ -261,7 +255,7 @@ class Transfers:
         except TierError as error:
             self.note_failure(tier, "write", error)
         except BaseException:
-            # The erasure of what was written so far is queued behind the write.
+            # The erasure of the bytes written so far is queued behind the write.
             self._settle(plan, stored=False)
             raise
         return self._settle(plan, stored=stored)
@@ -269,22 +263,24 @@ class Transfers:
     def _settle(self, plan: Write, *, stored: bool) -> bool:
         """Place the page after its write, or give its location back. Return whether it is resident."""
         if self._unplaced.get(plan.slot) is not plan.token:
-            stored = False  # dropped meanwhile; the slot may hold another page by now
+            stored = False  # The page was dropped meanwhile; the slot may hold another page by now.
         elif not stored:
             self._forget(plan.slot)
         if not stored:
             self._release(plan.index, plan.location)
             return False
-        # Check pins and their room again: both may have changed since the decision.
+        # Check pins and their room again, because both may have changed since the decision.
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        self.place(plan.slot, plan.index, plan.location, plan.record_bytes)
+        # The same as ``_place``, without a call, because each miss comes here.
+        del self._unplaced[plan.slot]
+        self._residents.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(self._media[plan.index].tier.name)
         return True
 
-    def place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
-        """Make the page readable from there."""
+    def _place(self, slot: int, index: int, location: Location, record_bytes: int) -> None:
+        """Make the page readable from ``location``."""
         del self._unplaced[slot]
         self._residents.place(slot, index, location, record_bytes)
 
@@ -309,7 +305,7 @@ class Transfers:
             self.drop(slot, reason)
 
     def _demote(self, slot: int, lower: int) -> bool:
-        """Move a page one tier down if it outranks the pages it displaces there."""
+        """Move a page one tier down, if it outranks the pages it displaces there."""
         size = self._residents.sizes[slot]
         if not self._ledger.try_take(size):
             return False
@@ -324,7 +320,7 @@ class Transfers:
                 upper.load(place, verify=True) if self._residents.unverified[slot] else upper.header(place)
             )
             self._residents.prove(slot, header)
-            # Copy the body, so that the upper tier's blocks are free for the newcomer now.
+            # Copy the body, so that the new page can have the upper tier's blocks now.
             body = memoryview(bytes(upper.pin(place)))
         except TierError as error:
             self.note_failure(upper, "demote", error)
@@ -333,9 +329,9 @@ class Transfers:
             return False
         _, location = self._residents.displace(slot)
         self._release(lower - 1, location)
-        self._unplaced[slot] = object()
+        token = self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
-        plan = self._plan(slot, lower, target, header, body)
+        plan = Write(slot, token, lower, target, size, header, body)
         self._start(self._demoted(plan, self._media[lower].write))
         return True
 
@@ -348,13 +344,13 @@ class Transfers:
             self._ledger.give(plan.record_bytes)
 
     def promote(self, slot: int, view: memoryview) -> None:
-        """Move a page to the fastest tier if it beats the pages it displaces there."""
+        """Move a page to the fastest tier, if it beats the pages it displaces there."""
         lower, old = self._residents.displace(slot)
         record_bytes = self._residents.sizes[slot]
         self._unplaced[slot] = object()
         target = self._reserve(slot, 0)
         if target is None:
-            self.place(slot, lower, old, record_bytes)
+            self._place(slot, lower, old, record_bytes)
             return
         upper = self._media[0].tier
         try:
@@ -362,9 +358,9 @@ class Transfers:
         except TierError as error:
             self.note_failure(upper, "promote", error)
             self._release(0, target)
-            self.place(slot, lower, old, record_bytes)
+            self._place(slot, lower, old, record_bytes)
             return
-        self.place(slot, 0, target, record_bytes)
+        self._place(slot, 0, target, record_bytes)
         self._release(lower, old)
         self._stats.record_eviction(self._media[lower].tier.name, "promoted")
         self._stats.record_admission(upper.name)
@@ -380,15 +376,15 @@ def _always() -> bool:
 
 
 def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
-    """Pass the result of a write on: False if it was cancelled or failed in an unforeseen way."""
+    """Pass the result of a write on: False if the write was cancelled or raised an unforeseen error."""
     failed = task.cancelled() or task.exception() is not None
     stored(not failed and task.result())
     if not task.cancelled():
-        task.result()  # raises what nobody foresaw, so that the loop reports it
+        task.result()  # Raises an unforeseen error, so that the loop reports it.
 
 
 async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
-    """Run I/O as the medium requires."""
+    """Run I/O in the way that the medium requires."""
     if run is None:
         work()
     else:

@@ -1,9 +1,20 @@
-"""Accuracy of an order: an order that reads contradict is not used.
+"""The accuracy of an order, and the unannounced reads by which the job is found elsewhere in it.
 
-Law: two shares over about the last thousand reads decide: how many reads were announced near the job's place,
-and how many of the places it passed it had read. When either falls below a half, the order counts for nothing
-until both are well above again. 5 % missing and a loader that reads far ahead stay far from that.
+Law: an order that reads contradict is not used. Two shares over about the last thousand reads decide. The
+first is the share of reads that were announced near the job's place. The second is the share of the places
+that the job passed which it had read. When either falls below a half, the order is not used until both are
+well above a half again. 5 % missing reads, or a loader that reads far ahead, do not lead to that. Law of the
+search: each search in vain delays the next search, so a false order costs next to nothing.
 """
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from shadeproxy.hints.datasets import Bits, Ids
+from shadeproxy.hints.order.sequence import Epoch, OrderSequence, Places
 
 _HALF_LIFE = 1024.0
 _ENOUGH = 256.0
@@ -12,8 +23,20 @@ _TRUST = 0.6
 _PROVEN = 32
 
 
+class Match(NamedTuple):
+    """Reads as an order has them. ``found``: announced near the cursor, one bit each; ``others``: how many
+    were surely not, while something was left; ``again``: how many were of samples just read, and say nothing.
+    ``chance``: share that would be found in any order.
+    """
+
+    found: Bits | bool
+    others: int
+    again: int
+    chance: float = 0.0
+
+
 class RecentShare:
-    """The share of good events among the latest ones."""
+    """The share of good events among the latest events."""
 
     def __init__(self) -> None:
         self._good = 0.0
@@ -25,15 +48,16 @@ class RecentShare:
         self._all = self._all * kept + good + bad
 
     def is_above(self, share: float) -> bool:
-        """Return whether the share is above ``share``, or too little is known."""
+        """Return whether the share is above ``share``. Also True while there are too few events to tell."""
         return self._all < _ENOUGH or self._good >= share * self._all
 
 
 class OrderAccuracy:
     """The accuracy of one job's order.
 
-    ``found``: reads that were announced near where the job was; ``surprises``: reads that were not;
-    ``missed``: announced samples that were passed unread. All since the first build of the order.
+    ``found``: number of reads that were announced near the job's place. ``surprises``: number of reads that
+    were not. ``missed``: number of announced samples that the job passed unread. All since the first build of
+    the order.
     """
 
     def __init__(self) -> None:
@@ -45,7 +69,9 @@ class OrderAccuracy:
 
     @property
     def proven(self) -> bool:
-        """True if reads have confirmed the order, so that the place at which a job left an epoch is known."""
+        """True if enough reads have confirmed the order. Then the place at which a job left an epoch is
+        known.
+        """
         return self.believed and self.found - self._found_before >= _PROVEN
 
     def heard(self, found: int, surprises: int) -> None:
@@ -56,7 +82,7 @@ class OrderAccuracy:
         self._judge()
 
     def passed(self, read: int, missed: int) -> None:
-        """Count announced samples that the job passed, read or not."""
+        """Count announced samples that the job passed: how many it had read, and how many not."""
         self.missed += missed
         self._passed.note(read, missed)
         self._judge()
@@ -70,3 +96,51 @@ class OrderAccuracy:
     def _judge(self) -> None:
         bar = _DOUBT if self.believed else _TRUST
         self.believed = self._reads.is_above(bar) and self._passed.is_above(bar)
+
+
+_KEPT = 256
+_FIRST_READS = 32
+_MOST_OTHERS = 8
+# An epoch must be so many times as long as the searched places: in a shorter one chance finds reads.
+_LEAST_EPOCHS = 3
+
+
+class UnannouncedReads:
+    """The latest unannounced reads of a job."""
+
+    def __init__(self) -> None:
+        self._latest: deque[int] = deque(maxlen=_KEPT)
+        self._seek_at = _KEPT
+
+    def note(self, samples: Iterable[int]) -> None:
+        """Add samples that were read without having been announced."""
+        self._latest.extend(samples)
+
+    def are_many(self, accuracy: OrderAccuracy) -> bool:
+        """Return whether so many reads were unannounced that the job may be at another place in its order."""
+        return not accuracy.believed and accuracy.surprises >= self._seek_at
+
+    def take(self, accuracy: OrderAccuracy, most: int) -> Ids:
+        """Return at most ``most`` of the latest reads. The next search waits for twice as many."""
+        self._seek_at = 2 * accuracy.surprises
+        return np.array(list(self._latest)[-most:], dtype=np.int64)
+
+    def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
+        """Return the latest unannounced reads if the job has begun ``epoch``, the one after its present one:
+        if nearly all of these reads are among the first ``near`` places of it. Otherwise return None.
+
+        ``next_at``: next place of each sample in the order.
+        """
+        if len(self._latest) < _FIRST_READS or epoch.distinct < _LEAST_EPOCHS * near:
+            return None
+        latest = np.array(list(self._latest)[-_FIRST_READS:], dtype=np.int64)
+        places = next_at[latest]
+        unread = places < epoch.start
+        places[unread] = sequence.next[places[unread]]
+        first = (places >= epoch.start) & (places < epoch.start + near)
+        return latest[first] if np.count_nonzero(first) >= _FIRST_READS - _MOST_OTHERS else None
+
+    def found(self, accuracy: OrderAccuracy) -> None:
+        """Forget the reads, because they have served to find the job."""
+        self._latest.clear()
+        self._seek_at = accuracy.surprises + _KEPT

@@ -1,6 +1,10 @@
-"""The build of an order tracker's columns, from the announcements and the places that are over.
+"""Builds the columns of an order tracker, from the announcements and the epochs that are over.
 
-Law: ``Build.run`` is pure and safe in any thread; its result belongs to the order tracker that takes it.
+Laws: ``Build.run`` is pure and safe in any thread; its result belongs to the order tracker that takes it. A
+job with a step limit stops reading each epoch at the same position. ``Tail`` finds that position, and the
+build leaves the rest of the epoch out. An order is cut only after the job left the rest of an epoch unread.
+When the job reads beyond the cut, the order is restored in full. Positions are those of ranks, which train in
+lock step.
 """
 
 from dataclasses import dataclass
@@ -14,22 +18,65 @@ from shadeproxy.hints.jobs import Progress
 from shadeproxy.hints.order.lookup import Lookup
 from shadeproxy.hints.order.sequence import (
     NEVER,
+    Epoch,
+    OrderIds,
     OrderSequence,
     Parts,
     Places,
     carry,
     move,
+    position_of,
     seek,
     sequence_of,
 )
-from shadeproxy.hints.order.tail import cut
+
+_LEAST_READ = 64
+_MARGIN_SHARE = 8
+_LEAST_MARGIN = 64
+
+
+class Tail:
+    """The tail of one job's epochs. ``stops_at``: the position to which the job read the last epoch; None if
+    it seems to read all of each epoch.
+    """
+
+    def __init__(self) -> None:
+        self.stops_at: int | None = None
+
+    def left(self, epoch: Epoch, place: int) -> None:
+        """Note that the job has left ``epoch`` at ``place`` and reads a later epoch."""
+        position = position_of(epoch, place)
+        if position >= _LEAST_READ:
+            self.stops_at = position
+
+    def read_to(self, epoch: Epoch, place: int) -> None:
+        """Note that the job is at ``place`` of ``epoch``. Drop the cut if the place is beyond it."""
+        if (
+            self.stops_at is not None
+            and position_of(epoch, place) > self.stops_at + _margin(self.stops_at) // 2
+        ):
+            self.stops_at = None
+
+
+def cut(parts: Parts, stops_at: int | None) -> dict[int, dict[int, OrderIds]]:
+    """Return the part of announced epochs that will be read: each rank's ids up to a little beyond
+    ``stops_at``.
+    """
+    end = None if stops_at is None else stops_at + _margin(stops_at)
+    return {epoch: {rank: ids[:end] for rank, ids in ranks.items()} for epoch, ranks in parts.items()}
+
+
+def _margin(position: int) -> int:
+    return max(position // _MARGIN_SHARE, _LEAST_MARGIN)
+
 
 _UNREAD = -NEVER
 
 
 class OrderColumns(NamedTuple):
-    """Columns of an order. next_at: i32[n], earliest place of each sample not over, or NEVER. last_read:
-    i32[n], latest place read. done: bool[m], read or passed. page_next: i32[pages], see Lookup.
+    """Columns of an order. next_at: i32[n], earliest place of each sample that is not over, or NEVER.
+    last_read: i32[n], latest place at which each sample was read. done: bool[m], places that were read or
+    passed. page_next: i32[pages], see Lookup.
     """
 
     sequence: OrderSequence
@@ -40,8 +87,8 @@ class OrderColumns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The result of ``Build.run``. ``cursor``: the job's place in it. ``is_elsewhere``: the unannounced
-    reads were found at another place. ``stops_at``: as in ``Build``.
+    """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: the
+    unannounced reads were found at another place. ``stops_at``: as in ``Build``.
     """
 
     lookup: Lookup
@@ -55,9 +102,9 @@ class Built(NamedTuple):
 class Build:
     """The build of a new order. Call ``run`` in any thread.
 
-    ``back_to``: the epoch with which the job begins again. ``resumed``: the job's place before a restart.
-    ``unannounced``: its latest unannounced reads; if they lie within ``near`` places, the job is there.
-    ``stops_at``: see Tail.
+    ``back_to``: the epoch from which the job begins again. ``resumed``: the job's place before a restart.
+    ``unannounced``: its latest unannounced reads; if they lie within ``near`` places of each other, the job
+    is there. ``stops_at``: see Tail.
     """
 
     parts: Parts
@@ -101,7 +148,7 @@ class Build:
 
 
 def columns_of(sequence: OrderSequence, done: NDArray[np.bool_], lookup: Lookup) -> OrderColumns:
-    """Return the columns that follow from ``done``."""
+    """Return the columns of a sequence. ``done``: the places that are over."""
     count = lookup.dataset.count
     next_at = np.full(count, NEVER, dtype=np.int32)
     last_read = np.full(count, _UNREAD, dtype=np.int32)

@@ -1,7 +1,7 @@
 """Lookup for one dataset: from reads to samples, and from pages to their next use.
 
-Law: it never changes. A read is identified by its object and first byte; in a dataset of whole objects the
-first byte does not matter. The first of several samples with the same bytes stands for all.
+Law: a Lookup never changes. A read is identified by its object and first byte; in a dataset of whole objects
+the first byte does not matter. If several samples have the same bytes, the first sample stands for all.
 """
 
 import numpy as np
@@ -21,10 +21,13 @@ class Lookup:
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """First sample with the same bytes, by sample: u32[n]; None: no two are the same."""
+        """The first sample with the same bytes, for each sample: u32[n]. None: no two samples have the same
+        bytes.
+        """
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
+        self._asked: tuple[Hashes, NDArray[np.uint32], Ids] | None = None
         if dataset.offset is not None and dataset.length is not None:
             self._find_pieces(dataset, dataset.offset, dataset.length, page_size)
         elif dataset.groups.starts is not None:
@@ -33,7 +36,7 @@ class Lookup:
     # ------------------------------------------------------------------ reads
 
     def find(self, object_hashes: Hashes, offsets: Ids) -> Ids:
-        """Return the sample of each read, -1 where there is none: i64[k]."""
+        """Return the sample of each read, -1 if there is none: i64[k]."""
         groups = self._pieces or self.dataset.groups
         found = groups.find(object_hashes if self._pieces is None else mix(object_hashes, offsets))
         return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
@@ -48,7 +51,7 @@ class Lookup:
 
     @property
     def pages(self) -> int:
-        """Number of pages in ``page_next``: those of samples that are parts of objects."""
+        """Number of pages in ``page_next``, which are the pages of samples that are parts of objects."""
         return 0 if self._pages is None else len(self._pages.hashes)
 
     def page_next(self, next_at: Places) -> Places:
@@ -61,7 +64,7 @@ class Lookup:
         return first
 
     def pages_of(self, ids: NDArray[np.integer]) -> Ids:
-        """Return the pages that samples ``ids`` lie in, with repeats."""
+        """Return the pages in which the samples ``ids`` lie, with repeats."""
         if self._pages is None:
             return np.empty(0, dtype=np.int64)
         firsts, counts = self._first_pair[ids], self._first_pair[ids + 1] - self._first_pair[ids]
@@ -83,12 +86,21 @@ class Lookup:
         page_next[pages] = np.minimum.reduceat(at, ends - counts)
 
     def find_pages(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Ids:
-        """Return the index of each page among ``pages``, -1 where there is none: i64[k]."""
+        """Return the index of each page among ``pages``, -1 where there is none: i64[k].
+
+        The last answer is cached for the same arrays, because all orders of a dataset look up the same pages.
+        """
         assert self._pages is not None, "a dataset with parts of objects"
-        return self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
+        asked = self._asked
+        if asked is None or asked[0] is not object_hashes or asked[1] is not numbers:
+            found = self._pages.find(mix(object_hashes, numbers.astype(np.int64)))
+            self._asked = asked = (object_hashes, numbers, found)
+        return asked[2]
 
     def find_objects(self, object_hashes: Hashes) -> Ids | None:
-        """Return the sample of each whole object, -1: none; None: no sample is a whole object."""
+        """Return the sample of each whole object, -1 if there is none. Return None if no sample is a whole
+        object.
+        """
         groups = self._objects
         if groups is None:
             return None
@@ -115,9 +127,9 @@ class Lookup:
         self._objects = Groups.of(hashes[whole]) if len(whole) else None
         self._whole = whole if len(whole) else None
         first = offset // page_size
-        # An empty sample is in the page it begins in, too: its read is a read of no bytes.
+        # An empty sample lies in the page in which it begins: reading it reads no bytes.
         counts = np.where(length == WHOLE, 0, (offset + np.maximum(length, 1) - 1) // page_size - first + 1)
-        # Pairs of a sample and a page, those of the same first sample side by side.
+        # Pairs of a sample and a page; pairs of the same first sample lie side by side.
         samples = np.arange(count, dtype=np.uint32)
         order = samples if self.canonical is None else np.argsort(self.canonical, kind="stable")
         firsts = samples if self.canonical is None else self.canonical[order]
@@ -135,7 +147,7 @@ class Lookup:
 
 
 def mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
-    """Return one hash of an object and a number within it, uniform as the objects' own: u64[k]."""
+    """Return one hash for an object and a number within it, as uniform as the objects' own hashes: u64[k]."""
     mixed = object_hashes + numbers.astype(np.uint64) * np.uint64(_STEP)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX)
     return np.asarray(mixed ^ (mixed >> np.uint64(27)))

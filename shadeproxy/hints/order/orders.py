@@ -1,8 +1,8 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is that of the latest call that
-brought one; an order of one job never changes the order of another; after a changed announcement the caller
-builds the new order (``begin``, any thread, ``finish``), and until then the old one counts.
+Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is that of the latest call with a
+time. The order of one job never changes the order of another. After a changed announcement the caller builds
+the new order (``begin``, any thread, ``finish``); until then the old order is used.
 """
 
 import math
@@ -17,19 +17,20 @@ from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids, Sample
 from shadeproxy.hints.jobs import Job, Jobs, Progress
+from shadeproxy.hints.order.accuracy import Match
 from shadeproxy.hints.order.announcements import Announcement, Announcements, unknown_order
 from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.liveness import Silence
 from shadeproxy.hints.order.sequence import NEVER, position_of
-from shadeproxy.hints.order.tracker import Match, OrderTracker
+from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.order.upcoming import Outlook
 
 Dirty = Callable[[str, str], None]
 
 
 class OrderState(NamedTuple):
-    """The state of a job's order, for display. ``epochs``: ids announced for each epoch that is not over;
-    ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order does not count now.
+    """The state of a job's order, for display. ``epochs``: number of announced ids, for each epoch that is
+    not over; ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order is not used now.
     """
 
     epochs: dict[int, int]
@@ -56,7 +57,7 @@ class JobMatch(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An order to be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
+    """An order that must be built: run ``build.run`` in any thread, and pass its result to ``finish``."""
 
     job: Job
     tracker: OrderTracker | None
@@ -64,8 +65,9 @@ class Prepared(NamedTuple):
 
 
 class Orders:
-    """Orders of all jobs. ``dataset``: by name. ``dirty``: called with (kind, name) of changed state.
-    ``on_lost``: called with these orders and the name of a job whose reads no longer match its order.
+    """Orders of all jobs. ``dataset``: returns a dataset by name. ``dirty``: called with (kind, name) of
+    changed state. ``on_lost``: called with these orders and the name of a job whose reads no longer match its
+    order. ``on_change``: called whenever an order came or went, or a job read on; it must be cheap.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Orders:
         page_size: int,
         dirty: Dirty,
         on_lost: Callable[["Orders", str], None],
+        on_change: Callable[[], None],
         announcements: Announcements | None = None,
     ) -> None:
         self._jobs = jobs
@@ -87,16 +90,16 @@ class Orders:
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
-        self._listeners: list[Callable[[], None]] = []
         self._on_lost = on_lost
+        self._changed = on_change
         self.now_s = -math.inf
         self._lapsed: set[str] = set()
 
     # ------------------------------------------------------------------ announcements
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Store checked ids. Raises InvalidRequest, Conflict (also when the job was registered again with
-        another dataset since the check). They count once the order is built.
+        """Store checked ids; they are used once the order is built. Raises InvalidRequest, Conflict (also
+        when the job was registered again with another dataset since the check).
 
         A job that announces an earlier epoch than its present one begins there again. So does a job that was
         restarted within an epoch.
@@ -124,7 +127,7 @@ class Orders:
         self._unsettle(job, None)
 
     def end(self, job: str, rank: int) -> None:
-        """Forget the announcements of an ended rank: it will not read them."""
+        """Forget the announcements of an ended rank, which will not read them."""
         gone = self.announced.drop(job, rank=rank)
         if gone:
             self._gone(job, gone)
@@ -133,7 +136,7 @@ class Orders:
         self._changed()
 
     def forget(self, job: str) -> None:
-        """Forget all about a deleted job."""
+        """Forget the orders and places of a deleted job."""
         self._gone(job, self.announced.drop(job))
         self._restored.discard(job)
         self._unsettled.pop(job, None)
@@ -144,7 +147,7 @@ class Orders:
             self._changed()
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
-        """Move a registered job's order at least to the position that a rank reports."""
+        """Move a registered job's place in its order at least to the position that a rank reports."""
         self._hear(now_s)
         tracker = self._trackers.get(job)
         if tracker is not None:
@@ -159,7 +162,7 @@ class Orders:
     # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
-        """Return the order to be built for a job, or None. At most one build at a time for each job."""
+        """Return an order of a job that must be built, or None. Only one build at a time for each job."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)
@@ -184,7 +187,7 @@ class Orders:
         return Prepared(registered, tracker, build)
 
     def finish(self, prepared: Prepared, built: Built) -> None:
-        """Put a built order to use, if its job is still there."""
+        """Put a built order to use, if its job still exists."""
         job, tracker = prepared.job, prepared.tracker
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
@@ -196,12 +199,12 @@ class Orders:
         self._changed()
 
     def give_up(self, prepared: Prepared) -> None:
-        """Keep the order before, because the new one could not be built."""
+        """Keep the present order, because the new order could not be built."""
         if prepared.tracker is not None:
             prepared.tracker.give_up()
 
     def settle(self) -> None:
-        """Build all orders at once, in this thread: for starts and tests."""
+        """Build all orders at once, in this thread. For starts and tests."""
         for job in list(self._unsettled):
             if (prepared := self.begin(job)) is not None:
                 self.finish(prepared, prepared.build.run())
@@ -210,13 +213,15 @@ class Orders:
 
     @property
     def active(self) -> bool:
-        """True if reads must be noted."""
+        """True if ``note_read`` must be called for each read."""
         return bool(self._trackers)
 
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float
     ) -> list[JobMatch]:
-        """Note a demand read that begins at byte ``offset`` of an object. Return the orders that have it."""
+        """Note a demand read that begins at byte ``offset`` of an object. Return the orders that have the
+        read.
+        """
         self._hear(now_s)
         matches = []
         for tracker, certain in self._readers(job, now_s):
@@ -248,7 +253,7 @@ class Orders:
         return matches
 
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[OrderTracker, bool]]:
-        """Yield each order whose job may have made the read, and whether the read is surely that job's."""
+        """Yield each order whose job may have made the read, and whether that job surely made it."""
         if job is not None:
             tracker = self._trackers.get(job.job)
             if tracker is not None:
@@ -265,7 +270,7 @@ class Orders:
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
         for epoch in over:
-            # Drop announcements of epochs that are over: the sequence holds them until the next build.
+            # Drop announcements of epochs that are over; the sequence keeps their ids until the next build.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
         if (tracker.is_lost or tracker.is_to_be_cut) and name not in self._unsettled:
             self._unsettle(name, None)
@@ -279,7 +284,7 @@ class Orders:
         return self._trackers.get(job)
 
     def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
-        """Return which pages a believed order of a live job announces, see NextUses."""
+        """Return which pages a believed order of a live job announces; see NextUses."""
         found = np.zeros(len(object_hashes), dtype=np.bool_)
         for tracker in self._believed():
             found |= tracker.next_places(object_hashes, numbers) != NEVER
@@ -304,9 +309,6 @@ class Orders:
     def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
         tracker = self._trackers.get(job)
         return [] if tracker is None else tracker.lookup.dataset.pick(ids)
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        self._listeners.append(listener)
 
     # ------------------------------------------------------------------ display
 
@@ -380,10 +382,6 @@ class Orders:
     def _gone(self, job: str, epochs: list[tuple[int, int]]) -> None:
         for epoch, rank in epochs:
             self._dirty("orders", order_name(job, epoch, rank))
-
-    def _changed(self) -> None:
-        for listener in self._listeners:
-            listener()
 
 
 def order_name(job: str, epoch: int, rank: int) -> str:

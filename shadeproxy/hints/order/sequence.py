@@ -1,8 +1,8 @@
 """Announced orders of one job as one sequence: epoch after epoch, with the ids of its ranks interleaved.
 
-Laws: functions are pure and columns never change, so any thread may make them. Ranks train in lock step, so
-position p of every rank comes before position p + 1 of any; a *place* is an index into the sequence. Each
-place links to the next place of the same id: eviction needs no more to know the next read.
+Laws: functions are pure and columns never change, so any thread may call them. Ranks train in lock step, so
+position p of every rank comes before position p + 1 of any rank. A *place* is an index into the sequence.
+Each place has a link to the next place of the same id; eviction needs only this to know the next read.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,13 @@ NEVER = (1 << 31) - 1
 _MOST = 0.6
 
 Parts = Mapping[int, Mapping[int, OrderIds]]
-"""Epoch -> rank -> ids."""
+"""Announced ids by epoch and rank."""
 
 
 class Epoch(NamedTuple):
-    """An announced epoch: its ranks, the number of ids of each, its first place, and its distinct ids."""
+    """An announced epoch: its ranks, the number of ids of each rank, its first place, and its number of
+    distinct ids.
+    """
 
     number: int
     ranks: tuple[int, ...]
@@ -39,14 +41,14 @@ class Epoch(NamedTuple):
         return self.start + sum(self.lengths)
 
     def place(self, position: int) -> int:
-        """Return the first place that is at ``position`` or later on every rank."""
+        """Return the first place at which every rank is at ``position`` or later."""
         return self.start + sum(min(length, position) for length in self.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderSequence:
-    """Columns of a sequence. ids: u32[m] by place; the first id stands for samples with the same bytes.
-    next: i32[m], the next place of the same id, or NEVER.
+    """Columns of a sequence. ids: u32[m] by place; of samples with the same bytes, the first id stands for
+    all. next: i32[m], the next place of the same id, or NEVER.
     """
 
     ids: OrderIds
@@ -54,7 +56,7 @@ class OrderSequence:
     epochs: tuple[Epoch, ...]
 
     def epoch_at(self, place: int) -> Epoch | None:
-        """Return the epoch that a place is in, or the last one; None for an empty sequence."""
+        """Return the epoch that contains a place, or the last epoch; None for an empty sequence."""
         return next((epoch for epoch in self.epochs if place < epoch.stop), (self.epochs or (None,))[-1])
 
     def find(self, number: int) -> Epoch | None:
@@ -64,7 +66,8 @@ class OrderSequence:
 
 def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSequence:
     """Return the sequence of announced ids, each below ``count``. ``canonical``: u32[count], the id that
-    stands for each; None: each for itself. 1.28 M ids take about 50 ms, and with many repeats 150.
+    stands for each id; None: each id stands for itself. 1.28 M ids take about 50 ms, and 150 ms with many
+    repeats.
     """
     epochs: list[Epoch] = []
     merged: list[OrderIds] = []
@@ -85,7 +88,7 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
 
 
 def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
-    """Return which places of ``new`` are over: those with the same id and rank position as in ``old``."""
+    """Return which places of ``new`` are over: those whose id and rank position are over in ``old``."""
     carried = np.zeros(len(new.ids), dtype=np.bool_)
     for epoch in new.epochs:
         before = old.find(epoch.number)
@@ -103,7 +106,7 @@ def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> ND
 
 
 def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
-    """Return the place in ``new`` of a job that was at ``place`` of ``old``."""
+    """Return the place in ``new`` that corresponds to ``place`` of ``old``."""
     at = old.epoch_at(place)
     if at is None:
         return 0
@@ -128,7 +131,9 @@ def position_of(epoch: Epoch, place: int) -> int:
 
 
 def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Return whether reads so far also judge ``after``: a common epoch, or no epoch before."""
+    """Return whether reads so far also judge ``after``: both have an epoch in common, or ``before`` has no
+    epoch.
+    """
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)
 
@@ -137,14 +142,14 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; none if it
     holds too few. ``count``: ids are below it.
 
-    Enough is well above the share that any stretch holds by chance, which is high where epochs are short.
+    Enough is well above the share that a stretch holds by chance; that share is high if epochs are short.
     """
     wanted = np.zeros(count, dtype=np.bool_)
     wanted[ids] = True
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # Number of places within the width after each one; so short a stretch hardly repeats an id.
+    # Number of places within ``width`` after each place. So short a stretch hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]
@@ -155,7 +160,7 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
 
 
 def deal(lengths: Many[int]) -> list[slice | NDArray[np.int64]]:
-    """Return for each rank the places of its ids in the epoch."""
+    """Return the places of each rank's ids in an epoch whose ranks have ``lengths`` ids."""
     if len(set(lengths)) <= 1:
         return [slice(rank, None, len(lengths)) for rank in range(len(lengths))]
     order = _order(lengths)
@@ -174,13 +179,13 @@ def _merge(columns: Many[OrderIds]) -> OrderIds:
 
 
 def _order(lengths: Many[int]) -> NDArray[np.int64]:
-    """Return the order that turns ranks one after another into position by position."""
+    """Return the order that turns ids rank by rank into ids position by position."""
     positions = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
     return _stable_order(positions)
 
 
 def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[int]]:
-    """Return the next place of each, and the number of distinct ids of each epoch."""
+    """Return the next place of each id, and the number of distinct ids of each epoch."""
     distinct: list[int] = []
     head = np.full(count, NEVER, dtype=np.int32)
     links = np.empty(len(ids), dtype=np.int32)
@@ -188,7 +193,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
         mine = ids[epoch.start : epoch.stop]
         places = np.arange(epoch.start, epoch.stop, dtype=np.int32)
         link = head[mine]
-        # With equal ids the last assignment stays, here the first place.
+        # If ids repeat, the last assignment stays, here the first place.
         head[mine[::-1]] = places[::-1]
         distinct.append(int(np.count_nonzero(head[mine] == places)))
         if distinct[-1] < len(mine):
@@ -200,7 +205,7 @@ def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[
 
 
 def _stable_order(values: OrderIds) -> NDArray[np.int64]:
-    """Sort as a stable argsort, in a third of the time: numpy sorts 16 bits by radix."""
+    """Sort as a stable argsort does, in a third of the time: numpy sorts 16 bits by radix."""
     order = np.argsort((values & 0xFFFF).astype(np.uint16), kind="stable")
     high = (values >> 16).astype(np.uint16)
     if not high.any():

@@ -1,51 +1,37 @@
 """Order tracker: the announced order of one job, and the job's place in it.
 
-Laws: ``next_at`` holds for each sample its earliest place that is not over. Reading that place, or passing it
-unread, stores the next place of the same id. A read matches only a place near the cursor: so one unannounced
-read spoils nothing, and a false order is found out. Event loop only.
+Laws: ``next_at`` holds for each sample its earliest place that is not over. When the job reads that place, or
+passes it unread, the next place of the same id is stored. A read matches only a place near the cursor: so one
+unannounced read spoils nothing, and a false order is found out. Event loop only.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.hints.datasets import Bits, Hashes, Ids
 from shadeproxy.hints.jobs import Job
-from shadeproxy.hints.order.accuracy import OrderAccuracy
-from shadeproxy.hints.order.build import Built, OrderColumns
+from shadeproxy.hints.order.accuracy import Match, OrderAccuracy, UnannouncedReads
+from shadeproxy.hints.order.build import Built, OrderColumns, Tail
 from shadeproxy.hints.order.liveness import Liveness
 from shadeproxy.hints.order.pace import JobPace
 from shadeproxy.hints.order.sequence import NEVER, Epoch, OrderSequence, Places, goes_on
-from shadeproxy.hints.order.tail import Tail
-from shadeproxy.hints.order.unannounced import UnannouncedReads
 
-_MOST_NEAR = 16_384  # places around the cursor, for each rank
+_MOST_NEAR = 16_384  # Most places around the cursor that count as near, for each rank.
 _LEAST_NEAR = 64
-_NEAR_SHARE = 8  # 1 / n of an epoch; with this a false order matches by chance for a quarter of its reads
+# 1 / n of an epoch counts as near: then a quarter of the reads of a false order match by chance.
+_NEAR_SHARE = 8
 _SETTLED_TOGETHER = 64
-_SETTLED_LEAST = 8  # for a slow job: the median of these is unlikely to be an unannounced read
+_SETTLED_LEAST = 8  # For a slow job: the median of these reads is unlikely to be an unannounced read.
 _SETTLED_AFTER_S = 0.5
-_SETTLED_SHARE = 4  # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and stay near it
+# 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it.
+_SETTLED_SHARE = 4
 _LATE_QUANTILE = 50
 _LATE_KEPT = 0.95
 _LATE_MARGIN = 64
-_MOST_PASSED = 65_536  # at a time; more would block the event loop
+_MOST_PASSED = 65_536  # Most places passed at a time: more would block the event loop.
 _MOST_REPEATS = 8
-_RESTARTED_S = 2.0  # no process restarts faster
+_RESTARTED_S = 2.0  # Shortest pause of a restart: no process restarts faster.
 _MOST_BY_CHANCE = 0.5
-
-
-class Match(NamedTuple):
-    """Reads as an order has them. ``found``: announced near the cursor, one bit each; ``others``: how many
-    were surely not, while something was left; ``again``: how many were of samples just read, and say nothing.
-    ``chance``: share that would be found in any order.
-    """
-
-    found: Bits | bool
-    others: int
-    again: int
-    chance: float = 0.0
 
 
 class OrderTracker:
@@ -60,21 +46,21 @@ class OrderTracker:
         self.left = 0
         """Number of places that are not over."""
         self.cursor = 0
-        """Approximate current place of the job: the median of its latest reads."""
+        """Approximate place of the job: the median of its latest reads."""
         self.floor = 0
         """Every place below this one is over."""
         self._log: list[Ids] | None = None
-        self._read: list[int] = []  # places, in order, since the cursor moved
+        self._read: list[int] = []  # Places that were read since the cursor moved, in order.
         self._surprises = 0
         self._unannounced = UnannouncedReads()
-        self._paced = 0  # how many of ``_read`` and ``_surprises`` were already added to the pace
+        self._paced = 0  # How many of ``_read`` and ``_surprises`` were already added to the pace.
         self._late = 0
         self._skipped_to = 0
-        self._sure = 0  # the cursor when most of the reads settled last were announced near it
-        self._left_until = 0  # places before it are over, because the job has left their epoch
+        self._sure = 0  # The cursor when, of the last reads that moved it, most were announced near it.
+        self._left_until = 0  # Places before this one are over, because the job has left their epoch.
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
-        self._chance = 0.0  # share of an epoch's reads, in any order, that would be found near the cursor
+        self._chance = 0.0  # Share of an epoch's reads that would be found near the cursor in any order.
         self._set(built)
 
     # ------------------------------------------------------------------ announcements
@@ -83,8 +69,13 @@ class OrderTracker:
     def sequence(self) -> OrderSequence:
         return self.columns.sequence
 
+    @property
+    def unsettled(self) -> int:
+        """Number of announced reads since the cursor moved."""
+        return len(self._read)
+
     def begin(self) -> OrderColumns:
-        """Return the columns for building another order, and start to log reads for ``finish``."""
+        """Return the columns from which another order is built, and start to log reads for ``finish``."""
         self._log = []
         return self.columns._replace(done=self.columns.done.copy())
 
@@ -92,7 +83,7 @@ class OrderTracker:
         """Replace the order by ``built``, and apply the reads logged since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        # The log also has the reads since the cursor moved. Only ``accuracy`` still has to count them.
+        # The log also has the reads since the cursor moved; only ``accuracy`` must still count them.
         self.accuracy.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
@@ -114,21 +105,21 @@ class OrderTracker:
             self.accuracy.forget()
 
     def give_up(self) -> None:
-        """End what ``begin`` started: the new order could not be built."""
+        """End what ``begin`` started, because the new order could not be built."""
         self._log = None
 
     @property
     def is_lost(self) -> bool:
-        """True if the job may be at another place in its order."""
+        """True if the job is probably at another place in its order."""
         return self._log is None and self._unannounced.are_many(self.accuracy)
 
     @property
     def is_to_be_cut(self) -> bool:
-        """Return whether the job's tail has moved since the lookup was built."""
+        """True if the job's tail has moved since the lookup was built."""
         return self._log is None and self.tail.stops_at != self._stops_at
 
     def unannounced(self) -> tuple[Ids | None, int]:
-        """Return the unannounced reads of a lost job, and the width in places of the search for them."""
+        """Return the unannounced reads of a lost job, and in how many places to search for them."""
         if not self.is_lost:
             return None, 0
         return self._unannounced.take(self.accuracy, self._near_now), 2 * self._near_now
@@ -138,8 +129,8 @@ class OrderTracker:
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
-        """Return whether this announcement shows that the job was restarted: it names an earlier epoch or,
-        after a pause, the start of the present one, although the job is well into it.
+        """Return whether this announcement shows that the job was restarted: although the job is well into an
+        epoch, the announcement names an earlier one or, after a pause, the start of the present one.
         """
         at = self.sequence.epoch_at(self.cursor)
         if at is None or epoch != at.number:
@@ -167,11 +158,11 @@ class OrderTracker:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        # Of the distinct ids: where each is named ten times, a share of the places has nearly every id.
+        # Of distinct ids: if each id is named ten times, a share of the places has nearly every id.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     def _share_near(self) -> float:
-        """Return the share of an epoch's reads, in any order, that would be found near the cursor."""
+        """Return the share of an epoch's reads that would be found near the cursor in any order."""
         epoch = self.sequence.epoch_at(self.cursor)
         near = self.columns.done[self.floor : self.cursor + self._near_now + 1]
         waiting = len(near) - int(np.count_nonzero(near))
@@ -180,7 +171,7 @@ class OrderTracker:
     # ------------------------------------------------------------------ reads
 
     def read_one(self, sample: int, epoch: int | None, now_s: float, *, certain: bool) -> tuple[Match, bool]:
-        """Note one demand read, cheaper than ``read_many``. Return also whether the cursor moved."""
+        """Note one read, cheaper than ``read_many``. Return its match, and whether the cursor moved."""
         if not self._is_of_order(epoch):
             self.pace.note(1, now_s)
             return Match(False, 0, 0), False
@@ -213,7 +204,7 @@ class OrderTracker:
         return Match(found, others, int(again), chance), due
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
-        """Note demand reads, oldest first. ``epoch``: as they say. ``certain``: of this job alone."""
+        """Note reads, oldest first. ``epoch``: as they name it. ``certain``: surely of this job."""
         found, others, again, by_chance = np.zeros(len(samples), dtype=np.bool_), 0, 0, 0.0
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
@@ -240,14 +231,14 @@ class OrderTracker:
         return Match(found, others, again, by_chance / max(len(samples), 1))
 
     def _hear(self, now_s: float) -> None:
-        """Take a read that was announced as a sign of life, if the order is believed. A read that names no
-        job may come from another reader of the same data, and match the order by chance.
+        """Count an announced read as a sign of life, if the order is believed. A read that names no job may
+        come from another reader of the same data, and match the order by chance.
         """
         if self.accuracy.believed and self.job.in_use:
             self.liveness.hear(now_s)
 
     def _is_of_order(self, epoch: int | None) -> bool:
-        """Return whether ``epoch`` is announced, or None (not named). A later one moves the cursor to it."""
+        """Return whether ``epoch`` is announced, or None (not named). A later epoch moves the cursor."""
         if epoch is None:
             return True
         announced = self.sequence.find(epoch)
@@ -257,7 +248,7 @@ class OrderTracker:
         return True
 
     def begin_epoch(self, epoch: Epoch) -> None:
-        """Move to ``epoch`` because the job says so: the rest of earlier epochs will not be read."""
+        """Move to ``epoch``, because the job names it: the rest of earlier epochs will not be read."""
         if epoch.start <= self.cursor + self._near_now:
             return
         before = self.sequence.epoch_at(self.cursor)
@@ -268,7 +259,7 @@ class OrderTracker:
         self._follow()
 
     def _consume(self, samples: Ids) -> Bits:
-        """Mark the matching places near the cursor as over. Return which reads have such a place."""
+        """Mark the matching places near the cursor as over. Return which reads have one."""
         columns, limit = self.columns, self.cursor + self._near_now
         found, at = np.zeros(len(samples), dtype=np.bool_), np.arange(len(samples))
         for _ in range(_MOST_REPEATS):
@@ -306,7 +297,7 @@ class OrderTracker:
         self._paced = 0
 
     def _follow_unannounced(self) -> None:
-        """Begin the next epoch where reads that name none are its first: the rest of the last one is over."""
+        """Begin the next epoch if reads that name no epoch are its first: then the present one is over."""
         before = self.sequence.epoch_at(self._sure)
         after = None if before is None else self.sequence.epoch_at(before.stop)
         if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:
@@ -324,13 +315,13 @@ class OrderTracker:
         self._sure = self.cursor
 
     def _keep_pace(self, now_s: float) -> None:
-        """Update the pace before the cursor moves: a slow job is neither silent nor pausing."""
+        """Update the pace before the cursor moves: a slow job must not look silent or pausing."""
         waiting = len(self._read) + self._surprises
         self.pace.note(waiting - self._paced, now_s)
         self._paced = waiting
 
     def _follow(self) -> None:
-        """Move the cursor and pass late places, without judging whether the order is true."""
+        """Move the cursor and pass late places. Do not judge whether the order is true."""
         read, self._read, self._surprises = self._read, [], 0
         if read:
             read.sort()
@@ -341,13 +332,13 @@ class OrderTracker:
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
         self._near_now = self._near()
-        # At most ``_near_now`` behind: else a false order would match places that were left far behind.
+        # At most ``_near_now`` behind: otherwise a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
         self._chance = self._share_near()
 
     def skip_to(self, place: int) -> None:
-        """Move the cursor to ``place``, as the job says. Places far behind do not count as missed."""
+        """Move the cursor to ``place``, which the job reported. Places far behind do not count as missed."""
         if place > self.cursor:
             if place > self.cursor + self._near_now:
                 self._skipped_to = place
@@ -362,7 +353,7 @@ class OrderTracker:
         ids, done = columns.sequence.ids[start:stop], columns.done[start:stop]
         missed = (stop - start) - int(np.count_nonzero(done))
         late = np.flatnonzero(columns.next_at[ids] < stop)
-        # With equal ids the last assignment stays: the furthest place.
+        # If ids repeat, the last assignment stays: the furthest place.
         columns.next_at[ids[late]] = columns.sequence.next[start:stop][late]
         self._touch(ids[late])
         done[:] = True
@@ -374,7 +365,7 @@ class OrderTracker:
     # ------------------------------------------------------------------ coming reads
 
     def coming(self, count: int, skip: int) -> NDArray[np.uint32]:
-        """Return announced ids still to be read, soonest first, see Upcoming."""
+        """Return announced ids that are still to be read, soonest first; see Upcoming."""
         done, wanted, span = self.columns.done, skip + count, skip + count + 2 * self._near_now
         left = np.flatnonzero(~done[self.floor : self.floor + span])
         while len(left) < wanted and self.floor + span < len(done):

@@ -1,11 +1,11 @@
 """Ports around announced orders: questions of eviction and prefetching, and reports of reads.
 
-All sides run on the event loop, and no call waits; answers describe this moment only. Implementations
-guarantee: a sample that was read since its announcement is not named again for that occurrence; an order that
-reads have contradicted is not used.
+All sides run on the event loop, and no call waits. A result describes this moment only. Implementations
+guarantee two things: a sample that was read since its announcement is not named again for that occurrence,
+and an order that reads have contradicted is not used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,14 +17,14 @@ from shadeproxy.policy.base import Column
 
 
 class NextUses(Protocol):
-    """Next uses of pages as jobs tell them, for eviction. Time is ticks: demand reads of the proxy."""
+    """Next uses of pages, from what jobs say, for eviction. Time is in ticks: demand reads of the proxy."""
 
     def expect(
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
     ) -> tuple[Column, Column]:
-        """Return ticks from ``tick`` until the earliest announced read of each page, as far as its job is
-        believed, inf where none is announced; and reads per tick of jobs that may draw the page before it:
-        two columns of shape (k,).
+        """Return two columns of shape (k,). The first has the ticks from ``tick`` until the earliest
+        announced read of each page, as far as its job is believed; inf if no read is announced. The second
+        has the reads per tick of jobs that may draw the page before that.
 
         ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. A job's times are divided by
         its weight.
@@ -37,11 +37,11 @@ class NextUses(Protocol):
 
 
 class ReadObserver(Protocol):
-    """A receiver of demand reads, so that samples that were read are not named again."""
+    """A receiver of demand reads. So samples that were read are not named as upcoming again."""
 
     @property
     def active(self) -> bool:
-        """True if reads must be reported."""
+        """True if reads must be reported now."""
         ...
 
     def note_read(
@@ -49,7 +49,7 @@ class ReadObserver(Protocol):
     ) -> bool:
         """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked.
 
-        ``job``: the job that the reader named. ``tick``: that of the read. Return whether an order or scores
+        ``job``: the job that the reader named. ``tick``: of the read. Return whether an order or scores
         explain the read, so that it teaches nothing about other reads of the page.
         """
         ...
@@ -62,7 +62,8 @@ class ReadObserver(Protocol):
         now_s: float,
         tick: float,
     ) -> Bits:
-        """Note many demand reads, oldest first; all three of shape (k,). ``tick``: that of the latest.
+        """Note many demand reads, oldest first; all three columns are of shape (k,). ``tick``: of the latest
+        read.
 
         Return bool[k]: whether an order or scores explain each read, as ``note_read`` does.
         """
@@ -72,8 +73,8 @@ class ReadObserver(Protocol):
 class Outlook(NamedTuple):
     """A live job whose announced order is believed.
 
-    ``rate_per_s``: samples a second, over the ranks that were announced here; nan until measured. ``left``:
-    announced samples yet to be read, over all epochs.
+    ``rate_per_s``: samples a second, over the announced ranks; nan until measured. ``left``: announced
+    samples still to be read, over all epochs.
     """
 
     job: str
@@ -89,22 +90,18 @@ class Upcoming(Protocol):
         ...
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
-        """Return ids of the announced samples yet to be read, soonest first: at most ``count`` of them
-        after the first ``skip``. Empty when the job or its order is gone.
+        """Return ids of the announced samples still to be read, soonest first: at most ``count`` of them
+        after the first ``skip``. Empty if the job or its order no longer exists.
         """
         ...
 
     def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
-        """Return the samples' objects and places; empty when the job is gone."""
-        ...
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever an order came or went, or a job read on; it must be cheap."""
+        """Return the places of the samples; empty if the job no longer exists."""
         ...
 
 
 class NothingAnnounced:
-    """Implements ``NextUses`` and ``ReadObserver`` without any order."""
+    """Implements ``NextUses`` and ``ReadObserver`` for a proxy without orders."""
 
     active = False
 

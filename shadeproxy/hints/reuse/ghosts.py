@@ -1,8 +1,8 @@
 """Ghosts: read histories of pages that are in no tier, 12 bytes each.
 
-A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the one of the
-set that was read longest ago. Laws: plain defs; memory is fixed at the start; a page is taken for another one
-with a chance of eight in 2^32, which costs one wrong guess.
+A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the entry of
+the set that was read longest ago. Laws: plain defs; memory is fixed at the start. A page is mistaken for
+another with a chance of eight in 2^32, which costs one wrong guess.
 """
 
 from math import log2
@@ -15,30 +15,28 @@ from shadeproxy.policy.base import Column
 from shadeproxy.policy.history import History
 
 _WAYS = 8
-_STEPS = 12.0  # steps of the stored mean gap in an octave: each within 3 % of the gap
+_STEPS = 12.0  # Steps of the stored mean gap in an octave: each is within 3 % of the gap.
 _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
 _HALF = np.uint64(32)
-_FREE, _OWN = (
-    1 << 33,
-    1 << 34,
-)  # more than any age: a free entry is taken before the oldest, the page's own first
+# More than any age: the page's own entry is taken first, then a free entry, then the oldest.
+_FREE, _OWN = 1 << 33, 1 << 34
 Hashes = NDArray[np.uint64]
 
 BYTES = 12
-"""Bytes of one ghost: tag, last tick (modulo 2^32), gap, reads, state and prefix."""
+"""Bytes of one ghost: hash of the page, last tick (modulo 2^32), gap, reads, state and group."""
 
 
 class Ghost(NamedTuple):
-    """A page's history, and the prefix that it counts to."""
+    """A page's read history, and the prefix to which it counts."""
 
     history: History
     prefix: int
 
 
 class GhostColumns(NamedTuple):
-    """What is known of n pages; columns of shape (n,). ``reads``: 0 where nothing is known."""
+    """Read histories of n pages; columns of shape (n,). ``reads``: 0 for a page without a history."""
 
     last: Column
     gap: Column
@@ -59,12 +57,12 @@ class StoredGhosts(NamedTuple):
 
 
 class Ghosts:
-    """Read histories by page hash, ``count`` or a little more of them."""
+    """Read histories by page hash, at least ``count`` of them."""
 
     def __init__(self, count: int) -> None:
         self._sets = max(-(-count // _WAYS), 1)
         size = self._sets * _WAYS
-        self.tag: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)  # 0: no page
+        self.tag: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)  # 0: no page.
         self.last: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)
         self.gap: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
         self.reads: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
@@ -79,8 +77,10 @@ class Ghosts:
         return self._sets * _WAYS
 
     def find(self, page: int, tick: float) -> Ghost | None:
-        """Return what is known of the page with this 64-bit hash; None where it is not known, or so long ago
-        that the table would not hold all pages read since: what was popular then says little now.
+        """Return the history of the page with this 64-bit hash, or None.
+
+        A history so old that the table would not hold all pages read since is not returned either: old
+        popularity says little about now.
         """
         tag, start = self._place(page)
         try:
@@ -94,7 +94,7 @@ class Ghosts:
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
     def put(self, page: int, history: History, prefix: int) -> None:
-        """Store the history of a page. ``prefix``: of the learner's."""
+        """Store the history of a page. ``prefix``: from ``ReuseLearner.prefix``."""
         tag, start = self._place(page)
         tags = self._tags[start : start + _WAYS].tolist()
         if tag in tags:
@@ -110,11 +110,13 @@ class Ghosts:
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
     def are_apart(self, pages: Hashes) -> bool:
-        """Return whether no two of the pages share a set: only then do many count as one by one."""
+        """Return whether no two of the pages share a set. Only then do calls for many pages equal calls one
+        by one.
+        """
         return len(set(self._sets_of(pages).tolist())) == len(pages)
 
     def find_many(self, pages: Hashes, ticks: Column | float) -> GhostColumns:
-        """Return what is known of pages at their ticks, as ``find`` does."""
+        """Return the histories of pages at their ticks, as ``find`` does."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
         own = self.tag.reshape(-1, _WAYS)[sets] == tags[:, None]
         at = sets * _WAYS + own.argmax(axis=1)
@@ -130,7 +132,7 @@ class Ghosts:
         )
 
     def put_many(self, pages: Hashes, ghosts: GhostColumns) -> None:
-        """Store histories as ``put`` does, of pages that ``are_apart``."""
+        """Store histories as ``put`` does. The pages must be apart, see ``are_apart``."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
         last, found = _wrapped(ghosts.last), self.tag.reshape(-1, _WAYS)[sets]
         rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
@@ -153,7 +155,7 @@ class Ghosts:
             left = np.delete(left, firsts)
 
     def columns(self) -> StoredGhosts:
-        """Return all places, not copied."""
+        """Return all places, without copying them."""
         return StoredGhosts(self.tag, self.last, self.gap, self.reads, self.state, self.prefix)
 
     def copied(self, start: int, stop: int) -> StoredGhosts:

@@ -1,7 +1,7 @@
 """The operation of a request: one table from (method, level, sub-resources) to functions.
 
 A request that is not in the table, or needs more than its operation can do, is NotSupported: the listener
-answers 501, never silence.
+answers 501 and never ignores it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ from shadeproxy.origin.s3ops.store import RESERVED, Store
 
 Operation = Callable[[Store, ForwardRequest], Awaitable[ForwardResponse]]
 
-# Parameters that select no operation: they refine a listing or a get, or name the operation for logs.
+# Parameters that select no operation: they refine a listing or a GET, or name the operation for logs.
 _REFINEMENTS = {
     "x-id", "prefix", "delimiter", "encoding-type", "max-keys", "marker", "continuation-token",
     "start-after", "fetch-owner", "max-parts", "part-number-marker", "max-uploads", "key-marker",
@@ -24,7 +24,7 @@ _REFINEMENTS = {
 }  # fmt: skip
 
 _COPY = "copy"
-"""Stands for the header x-amz-copy-source, which turns a PUT into a copy."""
+"""Replaces the sub-resource if there is a header x-amz-copy-source, which turns a PUT into a copy."""
 
 _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
     ("GET", "service", frozenset()): buckets.list_buckets,
@@ -50,7 +50,7 @@ _OPERATIONS: dict[tuple[str, str, frozenset[str]], Operation] = {
 
 @asynccontextmanager
 async def route(store: Store, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-    """Carry out ``request`` on ``store``; an OriginAnswer becomes the XML answer that S3 would give."""
+    """Carry out ``request`` on ``store``. An OriginAnswer becomes the XML answer that S3 would give."""
     async with AsyncExitStack() as stack:
         try:
             response = await _dispatch(store, request, stack)

@@ -1,18 +1,40 @@
-"""The baselines by name, and their replay of a trace."""
+"""The port and the names of the baselines, and their replay of a trace.
+
+A baseline is a cache of whole objects that decides by itself what it keeps.
+"""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.simulate.baselines.arc import Arc
-from shadeproxy.simulate.baselines.base import Baseline
 from shadeproxy.simulate.baselines.s3fifo import S3Fifo
 from shadeproxy.simulate.baselines.sieve import Sieve
 from shadeproxy.simulate.baselines.tinylfu import WTinyLfu
 from shadeproxy.simulate.baselines.two_queue import TwoQueue
 from shadeproxy.simulate.trace import Trace
+
+
+class Baseline(Protocol):
+    """A cache with a fixed capacity in bytes. ``used_bytes`` never exceeds the capacity.
+
+    A page has the same size in all of its reads.
+    """
+
+    @property
+    def used_bytes(self) -> int: ...
+
+    def __contains__(self, page: object) -> bool:
+        """Return whether the page is resident."""
+        ...
+
+    def read(self, page: int, size: int) -> bool:
+        """Read a page of ``size`` bytes; return whether it was resident."""
+        ...
+
 
 BASELINES: Mapping[str, Callable[[int, int], Baseline]] = MappingProxyType({
     "s3-fifo": lambda capacity_bytes, _pages: S3Fifo(capacity_bytes),
@@ -21,7 +43,7 @@ BASELINES: Mapping[str, Callable[[int, int], Baseline]] = MappingProxyType({
     "2q": lambda capacity_bytes, _pages: TwoQueue(capacity_bytes),
     "sieve": lambda capacity_bytes, _pages: Sieve(capacity_bytes),
 })  # fmt: skip
-"""Each makes a cache from its capacity in bytes, and from the number of pages of mean size that fit."""
+"""Each value makes a cache from its capacity in bytes, and from the number of pages of mean size that fit."""
 
 
 def baseline_hits(name: str, trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from shadeproxy.api.s3.relay import WorkerProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.s3.clients import ACCESS

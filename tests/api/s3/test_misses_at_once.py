@@ -1,6 +1,8 @@
 """Clients of a page on its way that come late, go early, or write: by callbacks and by a task."""
 
 import asyncio
+import base64
+import zlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -84,6 +86,62 @@ async def test_who_joins_at_half_gets_all_of_it(setup):
     assert (await rest.answer()).body == BODY[HALF + 5 : HALF + 10]
     assert (await across.answer()).body == BODY[HALF - 5 : HALF + 10]
     assert len(setup.server.asked) == 1
+
+
+async def test_a_client_whose_range_never_came_gets_an_error_and_not_half_an_answer(setup, capfd):
+    first = await begun(setup, steps=[*HALF_FIRST[:2], CUT])
+    setup.server.scripts["/b/k"] = [[CUT]]
+    late = await setup.client()
+    late.ask("/b/k", f"Range: bytes={HALF + 5}-{HALF + 9}")
+    await turns()
+    setup.server.go_on.set()
+    assert (await first.answer()).cut  # it had a part
+    answer = await late.answer()
+    assert (answer.status, answer.cut) == (503, False)
+    assert b"<Code>ServiceUnavailable</Code>" in answer.body
+    assert (await late.get("/b/warm")).body == b"warm"
+    (logged,) = [line for line in capfd.readouterr().out.splitlines() if "answer cut" in line]
+    for part in (f"bytes_sent={HALF} ", "error='OriginUnavailable: ", "operation=GetObject ", "path=/b/k "):
+        assert part in logged
+
+
+@pytest.mark.parametrize("by_callbacks", [True, False], ids=["callbacks", "task"])
+async def test_a_client_whose_range_comes_too_late_leaves_in_time(tmp_path, by_callbacks):
+    drip = [step for at in range(0, HALF, 1000) for step in (BODY[at : at + 1000], PAUSE)]
+    async with set_up(
+        tmp_path,
+        by_callbacks=by_callbacks,
+        origin__timeouts__first_byte="400ms",
+        origin__timeouts__window="600ms",
+    ) as setup:
+        await setup.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD % len(BODY), *drip, BODY[HALF:]]]
+        first, late = await setup.client(), await setup.client()
+        first.ask("/b/k")
+        await turns()
+        answer = await late.get("/b/k", f"Range: bytes={HALF + 5}-{HALF + 9}")
+        assert (answer.status, answer.cut) == (503, False)
+        assert b"the origin has given no byte of the answer within 0.4 s" in answer.body
+        (flight,) = setup.engine._filling.flights.all()
+        assert not flight.ended  # the page goes on for the other
+        assert (await first.answer()).body == BODY
+        assert len(setup.server.asked) == 1
+
+
+async def test_a_range_behind_a_claimed_length_waits_for_the_checksum(setup):
+    short, long = BODY[:1000], BODY[:2000]
+    proof = b"x-amz-checksum-crc32: " + base64.b64encode(zlib.crc32(long).to_bytes(4, "big"))
+    whole = (HEAD % len(long)).replace(b"\r\n\r\n", b"\r\n" + proof + b"\r\n\r\n") + long
+    claimed = whole.replace(b"Content-Length: 2000", b"Content-Length: 1000").removesuffix(long)
+    first = await begun(setup, steps=[claimed, WAIT, short])
+    setup.server.scripts["/b/k"] = [[whole]]
+    late = await setup.client()
+    late.ask("/b/k", "Range: bytes=1500-1599")
+    await turns()
+    setup.server.go_on.set()
+    assert (await first.answer()).body == long
+    answer = await late.answer()
+    assert (answer.status, answer.body) == (206, long[1500:1600])
 
 
 async def test_a_slow_client_holds_up_nobody_and_gets_its_bytes(setup):
@@ -222,8 +280,9 @@ async def test_a_task_that_never_began_leaves_nothing(setup, monkeypatch):
         setup.started.append("/b/k")
     go_on, cancelled = PendingRead.go_on_by_task, []
 
-    def cancel_at_once(pending, read):
-        go_on(pending, read)
+    def cancel_at_once(pending):
+        read = pending._read
+        go_on(pending)
         pending._task.cancel()
         cancelled.append(read)
 

@@ -4,9 +4,13 @@ import asyncio
 import tracemalloc
 
 import pytest
+from aiohttp import web
 
+from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.connection import MOST_HELD_BYTES
-from shadeproxy.api.s3.relay import Answering, WorkerProtocol
+from shadeproxy.api.s3.port import peer_of, scheme_of
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.relay_connection import dial
 
 GET, HEAD, OLD = b"GET / HTTP/1.1\r\n\r\n", b"HEAD / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"
 
@@ -28,7 +32,7 @@ def head(status: int, *fields: bytes) -> bytes:
 )
 def test_the_end_is_found_however_the_bytes_arrive(asked, answer):
     for step in (1, 7, len(answer)):
-        answering = Answering(asked)
+        answering = AnswerEnd(asked)
         for start in range(0, len(answer), step):
             assert not answering.complete
             assert answering.take(answer[start : start + step]) is not None
@@ -40,17 +44,44 @@ def test_the_end_is_found_however_the_bytes_arrive(asked, answer):
     "answer", [head(200, b"Transfer-Encoding: chunked") + b"1\r\nx\r\n", head(100), b"SSH-2.0\r\n\r\n"]
 )
 def test_what_cannot_be_told_is_given_away(answer):
-    assert Answering(GET).take(answer) is None
+    assert AnswerEnd(GET).take(answer) is None
 
 
 def test_an_old_client_is_not_let_take_a_broken_end_for_a_good_one():
-    answering = Answering(OLD)
+    answering = AnswerEnd(OLD)
     answering.take(head(200) + b"some")
     assert answering.may_seem_complete
-    whole = Answering(OLD)
+    whole = AnswerEnd(OLD)
     whole.take(head(200, b"Content-Length: 4") + b"some")
     assert not whole.may_seem_complete
-    assert not Answering(GET).may_seem_complete
+    assert not AnswerEnd(GET).may_seem_complete
+
+
+@pytest.mark.parametrize("peer", ["192.0.2.7", "2001:db8::1", ""])
+@pytest.mark.parametrize("secure", [True, False])
+async def test_the_coordinator_learns_who_asks_and_by_which_scheme(tmp_path, peer, secure):
+    seen = []
+
+    async def answer(http):
+        seen.append((peer_of(http.transport), scheme_of(http)))
+        return web.Response()
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "relay")).start()
+    coming = asyncio.get_running_loop().create_future()
+
+    class Asking(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+
+        def connection_lost(self, exc):
+            coming.set_result(exc)
+
+    await dial(str(tmp_path / "relay"), Asking(), peer, secure=secure)
+    await coming
+    await runner.cleanup()
+    assert seen == [(peer, "https" if secure else "http")]
 
 
 class Hits:
@@ -221,7 +252,7 @@ async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
 
 
 def test_a_head_without_an_end_is_given_away_and_not_kept():
-    answering, piece = Answering(GET), b"x" * 4096
+    answering, piece = AnswerEnd(GET), b"x" * 4096
     answers = [answering.take(piece) for _ in range(64)]
     assert answers[0] == 0
     assert answers[-1] is None

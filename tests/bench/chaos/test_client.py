@@ -122,9 +122,9 @@ def test_nobody_listens(tmp_path):
 @pytest.mark.parametrize(
     ("failure", "found"),
     [
-        (Unreachable("refused"), "nobody answered in time"),
-        (Busy("503 SlowDown"), "nobody answered in time"),
-        (ReadError("x cannot be read: the proxy at y does not answer (z)"), "nobody answered in time"),
+        (Unreachable("refused"), "no answer in time"),
+        (Busy("503 SlowDown"), "no answer in time"),
+        (ReadError("x cannot be read: the proxy at y does not answer (z)"), "no answer in time"),
         (ControlError(503, "starting", ""), "control: 503"),
         (ControlError(404, "unknown", ""), "error"),
         (ReadError("x has 5 of the 7 bytes that its manifest promises"), "error"),

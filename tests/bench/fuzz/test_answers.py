@@ -53,7 +53,7 @@ def test_a_cut_answer_is_told_from_a_whole_one():
         (answer(200, b"no colon"), "no field"),
         (sized(200, b"a", b"Content-Length: 2"), "twice"),
         (answer(200, b"Content-Length: 1", b"Transfer-Encoding: chunked"), "beside"),
-        (answer(200, body=b"abc"), "nobody can tell"),
+        (answer(200, body=b"abc"), "no client can tell"),
         (b"HTTP/1.1 204 X\r\n\r\n", "without x-amz-request-id"),
         (sized(200, b"body", b'ETag: "' + b"0" * 32 + b'"'), "not that of its ETag"),
         (sized(206, b"abc", b"Content-Range: bytes 1-2/9"), "of 3 bytes"),

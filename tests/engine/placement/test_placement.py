@@ -214,7 +214,7 @@ async def test_a_finished_data_set_drains_away_for_the_next(make_bench):
 
 def reads_in_history(bench, n: int) -> int:
     slot = bench.cache.residents.first_page(object_hash(ref(n)))
-    return int(bench.cache.placement._histories._reads[slot])
+    return int(bench.cache.placement.histories._reads[slot])
 
 
 async def test_a_page_takes_its_read_history_along(make_bench):

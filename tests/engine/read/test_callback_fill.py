@@ -64,6 +64,8 @@ class Read:
 class Reads:
     """An origin of such reads. ``ready`` False: it would have to wait."""
 
+    lends_memory = False
+
     def __init__(self, bench):
         self.bench = bench
         self.ready = True

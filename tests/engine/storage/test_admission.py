@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from shadeproxy.core.errors import TierError
-from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.storage.transfers import NewPage
@@ -27,6 +26,11 @@ def body_of(bench, key, etag=ETAG):
     return None if view is None else bytes(view)
 
 
+def miss_all(bench, keys):
+    for key in keys:
+        bench.cache.miss(ObjectRef("b", key), 0, explained=False)
+
+
 async def test_pages_of_one_turn_are_stored_before_the_call_returns(make_bench):
     bench, answers = await make_bench(ram_bytes=1 << 20), {}
     bodies = {f"k{number}": bytes([number]) * (4000 + number) for number in range(20)}
@@ -40,7 +44,7 @@ async def test_a_full_tier_answers_each_page_and_holds_what_it_said(make_bench):
     bench, answers = await make_bench(ram_bytes=1 << 16, policy="lru"), {}
     for turn in range(10):
         keys = [f"{turn}-{n}" for n in range(6)]
-        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        miss_all(bench, keys)
         bench.cache.insert_many([new_page(key, answers) for key in keys])
     assert all(len(told) == 1 for told in answers.values())
     assert all(body_of(bench, key) is not None for key in list(answers)[-6:])
@@ -160,7 +164,7 @@ async def full_bench(make_bench, *, policy="lru", sizes=(4000,), **options):
     answers = {}
     for start in range(0, len(bodies), 40):
         keys = list(bodies)[start : start + 40]
-        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        miss_all(bench, keys)
         bench.cache.insert_many([new_page(key, answers, body=bodies[key]) for key in keys])
     assert all(len(told) == 1 for told in answers.values())
     return bench, bodies, answers
@@ -190,7 +194,7 @@ async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
     views = {key: view for key, view in views.items() if view is not None}
     for turn in range(SMALL // 16):
         keys, answers = [f"{turn}-{n}" for n in range(8)], {}
-        bench.cache.miss_many([(ObjectRef("b", key), 0, False) for key in keys])
+        miss_all(bench, keys)
         bench.cache.insert_many([new_page(key, answers, body=b"n" * 4000) for key in keys])
     assert all(bytes(view) == bodies[key] for key, view in views.items())
     views.clear()
@@ -244,28 +248,3 @@ async def test_a_slot_that_was_taken_over_has_another_generation_and_stamp(make_
     assert len(changed) == len(keys)
     assert (table.generation[changed] > before["generation"][changed]).all()
     assert (table.stamp[changed] > before["stamp"][changed]).all()
-
-
-@pytest.mark.parametrize("policy", ["default", "lru"])
-async def test_misses_of_one_turn_count_as_one_by_one(make_bench, policy):
-    single = (await make_bench(policy=policy)).cache
-    many = (await make_bench(policy=policy, name="many")).cache
-    random = np.random.default_rng(3)
-    for _ in range(60):
-        # Few objects, so that some are missed twice in a turn; more than the ghosts hold, over all.
-        keys = random.integers(0, random.choice([5, 9000]), random.integers(1, 40))
-        misses = [
-            (ObjectRef("b", f"g{key % 3}/{key}"), int(key) % 2, bool(random.random() < 0.2))
-            for key in keys.tolist()
-        ]
-        many.miss_many(misses)
-        for ref, number, explained in misses:
-            single.miss(ref, number, explained=explained)
-    assert many.tick() == single.tick()
-    ours, theirs = (cache.placement._histories._ghosts for cache in (many, single))
-    for column in ("tag", "last", "gap", "reads", "state", "prefix"):
-        assert np.array_equal(getattr(ours, column), getattr(theirs, column))
-    hashes = np.array([object_hash(ObjectRef("b", f"g{key % 3}/{key}")) for key in range(500)], np.uint64)
-    numbers = np.arange(500, dtype=np.uint32) % 2
-    rates = [cache.placement._histories.rates_of(hashes, numbers, 5000.0) for cache in (many, single)]
-    assert np.array_equal(*rates)

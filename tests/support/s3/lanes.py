@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from shadeproxy.api.s3 import COMPILED, FastLane, S3Server
-from shadeproxy.api.s3.relay import WorkerProtocol, dial
+from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.relay_connection import dial
 
 
 class GeneralLane(FastLane):

@@ -202,11 +202,15 @@ class Setup:
     proxy: Proxy
     server: ScriptedServer
     engine: Engine
-    limited: LimitedOrigin
-    pool: ConnectionPool
+    reads: CallbackReads
+    settings: Settings
     by_callbacks: bool
     started: list[str] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
+
+    @property
+    def pool(self) -> ConnectionPool:
+        return self.reads.gets.pool
 
     async def client(self, *, receive_bytes: int = 0) -> Client:
         client = await Client.open(self.proxy.s3_address, receive_bytes=receive_bytes)
@@ -233,7 +237,8 @@ class Setup:
             while not self.engine.idle or self.pool.in_use:
                 await asyncio.sleep(0.001)
             await self.engine.cache.drain()
-        assert self.limited.open_now == 0
+        assert isinstance(self.reads.limited, LimitedOrigin)
+        assert self.reads.limited.open_now == 0
         self.engine.assert_quiescent()
 
     async def cached(self, path: str, pages: int = 4) -> dict[str, Any]:
@@ -267,10 +272,15 @@ class Setup:
 
 @asynccontextmanager
 async def set_up(
-    directory: Path, *, by_callbacks: bool, config: Path | None = None, **changed: str
+    directory: Path,
+    *,
+    by_callbacks: bool,
+    config: Path | None = None,
+    server: ScriptedServer | None = None,
+    **changed: str,
 ) -> AsyncIterator[Setup]:
     """Start a server and a proxy before it. ``changed``: settings, with "__" for each dot."""
-    server = ScriptedServer()
+    server = server or ScriptedServer()
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     overrides = {
         "s3.listen": "127.0.0.1:0",
@@ -312,7 +322,7 @@ async def set_up(
         proxy = Proxy(settings)
         await proxy.start()
     (reads,) = made
-    setup = Setup(proxy, server, engines[0], reads.limited, reads.gets.pool, by_callbacks)
+    setup = Setup(proxy, server, engines[0], reads, settings, by_callbacks)
     begin = reads.start
 
     def start(wanted: Any, *args: Any) -> Any:

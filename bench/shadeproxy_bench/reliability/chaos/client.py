@@ -120,7 +120,7 @@ def excuse(error: shade.ShadeError) -> str:
     if isinstance(error, shade.ControlError):
         return f"control: {error.status}" if error.status >= 500 or error.status == 429 else "error"
     if "does not answer" in str(error) or isinstance(error, Unreachable | Busy):
-        return "nobody answered in time"
+        return "no answer in time"
     return "error"
 
 

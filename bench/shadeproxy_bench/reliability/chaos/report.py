@@ -24,7 +24,7 @@ between the last one acknowledged before the request and the newest; each reques
 (75 s a raw one, 150 s a batch of the SDK, 200 s a call of boto3 with its retries). Afterwards the faults end,
 and every object is read once more by a client that forgives nothing."""
 _LIMITS = """\
-What the proxy cannot know: that an origin's bytes are not those that were stored. It verifies the checksum of
+The proxy cannot know that an origin's bytes are not those that were stored. It verifies the checksum of
 every object that it fetches in one piece, where the origin gives one, before the last byte goes on; so bits
 are flipped, and `Content-Length` is too short, only where there is a checksum, or a `Content-Range` that says
 otherwise. A flipped bit in an answer without one looks like any other bit: over plain HTTP only TCP's
@@ -36,9 +36,9 @@ bits that rot on the medium are planted by the crash rounds."""
 _SEEN = """\
 `ok`: right, and whole. `cut`: the connection broke before the answer was whole. A status and a code: an S3
 error that clients repeat. `right bytes, total as the origin claimed`: a part was answered, with the size in
-`Content-Range` that the origin had announced, before its body ended too early. `connection refused`: nobody
-listened, the proxy was being started again. `nobody answered in time`: the SDK tried for 30 s, or wanted to
-register a dataset while nobody listened."""
+`Content-Range` that the origin had announced, before its body ended too early. `connection refused`: no
+proxy listened, it was being started again. `no answer in time`: the SDK tried for 30 s, or wanted to register
+a dataset while no proxy listened."""
 
 
 def summary(run: Run) -> list[str]:

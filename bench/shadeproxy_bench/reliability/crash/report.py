@@ -19,15 +19,15 @@ _HOW = (
 _WHEN = (
     "A kill by the clock comes at a random time after the start, under load, or after SIGTERM. A death at a"
     " step is planned at the nth write, hole, truncation, rename or deletion of a file, or inside SQLite:"
-    " before it, after it, or with only a part of the bytes written. What was under way is read from memory"
+    " before it, after it, or with only a part of the bytes written. The work under way is read from memory"
     " that the proxy shared with the run."
 )
 _FAILS = (
-    "What would fail the run: a byte that is of no version, or of one older than what a client was told; an"
+    "The run fails with: a byte that is of no version, or of one older than what a client was told; an"
     " answer of another status than the object's; segments that take more than the capacity on their medium"
     " at the moment of the death; a page that was there before the death and is not after the start (but for"
     " objects that a client wrote half a minute before: their tombstones drop them, docs/adr/0021); scores"
-    " that are torn or older than those read back before; a manifest that nobody sent; a start that fails"
+    " that are torn or older than those read back before; a manifest that no client sent; a start that fails"
     " where nothing was damaged, or without saying what to change; a traceback in the log; a proxy that"
     " hangs; a wrong sample in the training process."
 )
@@ -57,7 +57,7 @@ def markdown(found: Found, machine: str) -> str:
             "",
             *_table("meant to end how", found.deaths),
             "",
-            "What was under way at the death; several things may be:",
+            "Work under way at the death; several things may be:",
             "",
             *_table("phase", found.phases, (*PHASES, "serving, nothing of this")),
             "",
@@ -71,7 +71,7 @@ def markdown(found: Found, machine: str) -> str:
             "",
             *_damage(found),
             "",
-            "What the proxies said of it. A damaged body that is never read, or in a hole, is never noticed:",
+            "Its traces in the logs. A damaged body that is never read, or in a hole, is never noticed:",
             "",
             *_table("noticed", found.noticed),
             "",

@@ -88,7 +88,7 @@ def _with_body(status: int, fields: dict[bytes, bytes], rest: bytes) -> tuple[An
         return _chunked(status, fields, rest)
     if length is None:
         if fields.get(b"connection") != b"close":
-            raise Unreadable(f"nobody can tell where the body of a {status} ends")
+            raise Unreadable(f"no client can tell where the body of a {status} ends")
         return Answer(status, fields, rest, whole=True), b""
     size = int(length)
     return Answer(status, fields, rest[:size], whole=len(rest) >= size), rest[size:]

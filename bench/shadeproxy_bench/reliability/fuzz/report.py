@@ -13,7 +13,7 @@ _WHAT = (
     " up."
 )
 _FAILS = (
-    "What would fail the run: a 500, 502 or 504; a line of error or a traceback in the log; bytes that are no"
+    "The run fails with: a 500, 502 or 504; a line of error or a traceback in the log; bytes that are no"
     " HTTP answer; an error document that is no XML; a body that is not that of its ETag; a short body that"
     " looks whole; a connection that neither goes on nor ends; an ordinary write and read that no longer"
     " work; at the end anything under way in the engine, a task or a descriptor more than before."
@@ -39,7 +39,7 @@ def markdown(found: Found, machine: str) -> str:
             *counts_table("answer", "count", found.answers),
             "Connections without an answer are those whose request never ends: the client sends no more.",
             "",
-            "What the listeners understood (the proxy's own requests to its origin included):",
+            "Operations that the listeners saw (the proxy's own requests to its origin included):",
             "",
             *counts_table("operation", "count", found.operations),
         )

@@ -48,7 +48,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
         f"TLS: parts of {plan.part_bytes / MIB:.0f} MiB with a trailing CRC-32, ranged GETs with If-Match. "
         "Every request is signed, every byte compared: of uploads at the origin, of downloads at the client. "
         f"The far side is the slow one: each body is taken at {plan.rate / MIB:g} MiB a second at most, so "
-        "that what the proxy did not bound would pile up in it."
+        "that any buffer without a bound would pile up in it."
     )
     verdict = (
         f"**{'Failed' if failed(checks) else 'Passed'}**: "

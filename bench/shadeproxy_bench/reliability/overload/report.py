@@ -47,8 +47,8 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str, *, war
     )
     judged = f"{sum(check.passed is True for check in checks)} of {len(checks)} checks"
     without = (
-        "What happens when descriptors run out is tested in `tests/e2e/test_descriptors.py`: clients never "
-        "take the last ones; who comes then gets 503 SlowDown."
+        "The end of descriptors is tested in `tests/e2e/test_descriptors.py`: clients never "
+        "take the last ones; a client that comes then gets 503 SlowDown."
     )
     lines = [
         "# Overload",

@@ -20,7 +20,7 @@ from shadeproxy.simulate.bound import clairvoyant_hits
 from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.restart import Restart
-from shadeproxy.simulate.trace import NOBODY, Trace
+from shadeproxy.simulate.trace import NO_JOB, Trace
 from shadeproxy_bench.studies.hit_ratios.bounds import LRU, MIN, OURS, UNDISTURBED, Ratios, Results
 from shadeproxy_bench.studies.hit_ratios.row import Row
 from shadeproxy_bench.studies.hit_ratios.rows import GROUPS, ROWS
@@ -130,7 +130,7 @@ def ratios(trace: Trace, hits: NDArray[np.bool_], counted: NDArray[np.bool_]) ->
     """Return the ratios over the reads that count."""
     sizes = np.ones(trace.objects) if trace.sizes is None else trace.sizes
     read_bytes = sizes[trace.ids]
-    client = counted & (trace.job_of_reads() == NOBODY)
+    client = counted & (trace.job_of_reads() == NO_JOB)
     return Ratios(
         100 * float(hits[counted].mean()),
         100 * float(read_bytes[counted & hits].sum() / read_bytes[counted].sum()),

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.policy.default import Objective
-from shadeproxy.simulate.trace import NOBODY, Trace
+from shadeproxy.simulate.trace import NO_JOB, Trace
 from shadeproxy_bench.studies.hit_ratios.bounds import Bound
 
 Counted = Callable[[Trace], NDArray[np.bool_]]
@@ -26,7 +26,7 @@ def later_quarters(trace: Trace) -> NDArray[np.bool_]:
 
 
 def of_the_client(trace: Trace) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = trace.job_of_reads() == NOBODY
+    found: NDArray[np.bool_] = trace.job_of_reads() == NO_JOB
     return found
 
 

@@ -1,8 +1,8 @@
 """The body of a request as the origin gets it: decoded, counted, hashed, compared.
 
-Rules: every promise of the client (length, SHA-256, chunk signatures, trailing checksum) is checked before
-the last piece of the body is passed on, so an origin that waits for the announced length can never commit a
-wrong body. (Without a length the transfer coding ends the body, and after an error it is not ended.) `100
+Laws: every promise of the client (length, SHA-256, chunk signatures, trailing checksum) is checked before the
+last piece of the body is passed on. So an origin that waits for the announced length can never commit a wrong
+body. (Without a length the transfer coding ends the body, and after an error the proxy does not end it.) `100
 Continue` is sent when the first byte is wanted, and so never before the signature was accepted.
 
 Patience: only time in which the client sent nothing counts, never the origin's time. Each second of waiting
@@ -37,13 +37,13 @@ LEAST_BYTES_PER_S = 1024
 
 
 class Patience:
-    """The patience with one body. ``left_s``: seconds that the proxy may still wait."""
+    """The time for which one body may keep the proxy waiting. ``left_s``: seconds that it may still wait."""
 
     def __init__(self) -> None:
         self.left_s = GRACE_S
 
     async def wait_for(self, arrival: Awaitable[bytes]) -> bytes:
-        """Return the next bytes. Raises ClientTooSlow."""
+        """Wait for the next bytes and return them. Raises ClientTooSlow."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
@@ -67,7 +67,7 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
     expects = request.headers.get("Expect", "").lower() == "100-continue"
     if expects and request.version >= (1, 1) and not request.content.at_eof():
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # By this counter aiohttp tells whether an answer has begun.
+        # From this counter aiohttp infers whether an answer has begun.
         request.writer.output_size = 0
     patience = Patience()
     try:
@@ -78,15 +78,15 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 class UploadBody:
-    """The body from ``source``, sent as ``plan`` says; read it once.
+    """The body from ``source``, decoded as ``plan`` says. Read it once.
 
-    ``failure``: the error of the body, for a caller that sees it only wrapped in an OriginError.
+    ``failure``: the error of the body, for a caller that gets it only wrapped in an OriginError.
     """
 
     def __init__(self, plan: BodyPlan, source: AsyncIterator[bytes]) -> None:
         self.plan = plan
         self.trailers: dict[str, str] = {}
-        """Complete when the iteration has ended."""
+        """Trailing fields. Complete when the iteration has ended."""
         self.failure: ShadeProxyError | None = None
         self._source = source
 
@@ -101,7 +101,7 @@ class UploadBody:
             raise
 
     async def read(self, limit_bytes: int) -> bytes:
-        """Read the whole body. Raises as ``pieces``, and BodyTooLarge beyond ``limit_bytes``."""
+        """Read the whole body. Raises as ``pieces``, and BodyTooLarge for more than ``limit_bytes``."""
         body = bytearray()
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
@@ -111,9 +111,9 @@ class UploadBody:
         return bytes(body)
 
     async def hold(self, size_bytes: int) -> memoryview:
-        """Read the whole body, which has ``size_bytes`` by its ``plan``. Raises as ``pieces``.
+        """Read the whole body, whose ``plan`` says that it has ``size_bytes``. Raises as ``pieces``.
 
-        Uses a mapping, not the heap: it takes exactly this memory, and gives all of it back at once.
+        Uses a mapping instead of the heap: it takes exactly this memory, and returns all of it at once.
         """
         # A mapping cannot be empty.
         mapping = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -137,7 +137,7 @@ class UploadBody:
                 for checksum in checksums.values():
                     checksum.update(piece)
                 if length == plan.length:
-                    # Hold this piece back: without it the body is incomplete.
+                    # Hold this piece back: without it the body is incomplete at the origin.
                     held = piece
                 else:
                     yield piece

@@ -1,6 +1,6 @@
 """The XML that the proxy must parse: the keys of DeleteObjects, and the tags of an upload form.
 
-Law: the origin gets a new document of the authorised keys, so it cannot find other keys than the proxy did.
+Law: the origin gets a new document with the authorised keys, so it cannot find other keys than the proxy did.
 """
 
 from typing import NamedTuple
@@ -14,19 +14,21 @@ from defusedxml.ElementTree import fromstring
 from shadeproxy.core.errors import MalformedBody
 
 MAX_DELETE_BYTES = 8 * 1024 * 1024
-"""1,000 keys of 1,024 bytes, each byte written as a character reference, and room for the elements."""
+"""Longest DeleteObjects: 1,000 keys of 1,024 bytes, each byte written as a character reference, and the
+elements.
+"""
 
 _MAX_KEYS = 1000
 _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _OF_OBJECT = ("Key", "VersionId", "ETag", "LastModifiedTime", "Size")
 _QUIET = frozenset({"true", "false", ""})
 _XML_SPACE = " \t\r\n"
-# A parser would turn it into a line feed.
+# A parser would turn this character into a line feed.
 _KEPT = {"\r": "&#13;"}
 
 
 class Delete(NamedTuple):
-    """A DeleteObjects body: its ``keys``, and a document that names exactly these."""
+    """The content of a DeleteObjects body. ``document``: new XML that names exactly ``keys``."""
 
     keys: tuple[str, ...]
     document: bytes
@@ -64,7 +66,9 @@ def _delete_document(objects: list[dict[str, str]], *, quiet: bool) -> bytes:
 
 
 def _children(element: Element) -> list[Element]:
-    """Return the child elements. Raises MalformedBody if ``element`` has attributes, or text beside them."""
+    """Return the child elements. Raises MalformedBody if ``element`` has attributes, or text beside its
+    children.
+    """
     beside = [element.text, *(child.tail for child in element)]
     if element.attrib or any(text and text.strip(_XML_SPACE) for text in beside):
         raise MalformedBody(f"{_local(element)} holds elements alone, and has no attributes")
@@ -72,7 +76,7 @@ def _children(element: Element) -> list[Element]:
 
 
 def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the texts of the child elements, each of which may occur once. Raises MalformedBody."""
+    """Return the text of each child element. A child may occur only once. Raises MalformedBody."""
     fields: dict[str, str] = {}
     for child in _children(element):
         name = _plain_name(child)
@@ -84,13 +88,13 @@ def _fields_of(element: Element, known: tuple[str, ...]) -> dict[str, str]:
 
 def _text_of(element: Element) -> str:
     if len(element) or element.attrib:
-        # The origin may read another key from nested elements than the authorised one.
+        # From nested elements the origin might read another key than the authorised one.
         raise MalformedBody(f"A {_local(element)} of DeleteObjects holds text alone")
     return element.text or ""
 
 
 def _plain_name(element: Element) -> str:
-    """Return the name of an element of S3's namespace or of none; "" for others."""
+    """Return the name of an element in S3's namespace or in none; "" for other namespaces."""
     name = element.tag.removeprefix(_NAMESPACE)
     return "" if "}" in name else name
 

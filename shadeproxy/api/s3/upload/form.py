@@ -1,7 +1,7 @@
 """A browser's upload form: the fields before the file, then the file as it arrives.
 
-Rules: the fields are limited in size and read before the file, which is streamed. The file's length follows
-from the request's, because the file is the last part and the form ends as every browser ends it. Any other
+Laws: the fields are limited in size and read before the file, which is streamed. The file's length follows
+from the request's length, because the file is the last part and every browser ends a form alike. Any other
 form is refused before the file is complete. Source: RFC 7578, and "POST Object" in the S3 API reference.
 """
 
@@ -12,7 +12,7 @@ from email.message import Message
 from shadeproxy.core.errors import BodyMismatch, InvalidRequest
 
 MAX_FIELDS_BYTES = 64 * 1024
-"""S3 accepts 20 KB of fields; a policy with many conditions and a session token needs some."""
+"""S3 accepts 20 KB of fields. A policy with many conditions, or a session token, needs more."""
 
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{1,70}")
 _ORDER = "the file must be the last field, and the form must end with --boundary-- and a line break"
@@ -27,16 +27,16 @@ def boundary_of(content_type: str) -> bytes | None:
     try:
         boundary = message.get_boundary("")
     except (LookupError, ValueError):
-        boundary = ""  # its encoding (RFC 2231) is unknown, or decoding fails
+        boundary = ""  # Its encoding (RFC 2231) is unknown, or decoding fails.
     if not _BOUNDARY.fullmatch(boundary):
         raise InvalidRequest("The Content-Type of the form names no valid boundary")
     return boundary.encode()
 
 
 class Form:
-    """A form. ``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
+    """An upload form. ``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
 
-    ``fields``: lower-case names to values, without the file. ``filename``: the client's name of the file.
+    ``fields``: lower-case names to values, without the file. ``filename``: the client's name for the file.
     """
 
     def __init__(self, source: AsyncIterator[bytes], boundary: bytes, length: int) -> None:
@@ -45,7 +45,7 @@ class Form:
         self.file_length = 0
         self._source = source
         self._delimiter = b"\r\n--" + boundary
-        # The first delimiter needs no line break before it.
+        # The first delimiter needs no line break before it: this is one in advance.
         self._buffer = bytearray(b"\r\n")
         self._left = length + 2
 
@@ -96,7 +96,9 @@ class Form:
         return self._delimiter + b"--\r\n"
 
     async def _until(self, mark: bytes, *, before: bytes = b"") -> bytes:
-        """Return the bytes before ``mark``; consume both. ``before`` is put in front of the buffer first."""
+        """Return the bytes before ``mark``, and consume both. ``before``: bytes to put in front of the buffer
+        first.
+        """
         self._buffer[:0] = before
         self._left += len(before)
         while (end := self._buffer.find(mark)) < 0:

@@ -1,0 +1,65 @@
+"""Finds the end of a relayed answer, by its Content-Length."""
+
+import re
+
+from shadeproxy.api.s3.connection import MOST_HEAD_BYTES
+
+_HEAD_END = b"\r\n\r\n"
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})\r\n", re.IGNORECASE)
+_NO_BODY = frozenset({204, 304})
+
+
+class AnswerEnd:
+    """Finds the end of the answer to the request with the head ``raw``. Holds only the answer's head, until
+    that is complete.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        self._has_body = not raw.startswith(b"HEAD ")
+        self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+        self._head: bytearray | None = bytearray()
+        """None: its end was seen, or is not searched any more."""
+        self._left_bytes: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True if the whole answer was taken."""
+        return self._left_bytes == 0
+
+    @property
+    def may_seem_complete(self) -> bool:
+        """True if an HTTP/1.0 client could take the connection's end for the body's end. Such an answer must
+        not end normally, since it looks like one that was cut short.
+        """
+        return self._ends_by_closing and self._left_bytes != 0
+
+    def take(self, data: bytes) -> int | None:
+        """Return the number of bytes still to come: 0 also while unknown, negative if there were too many.
+        None: only the reader of the answer can tell.
+        """
+        if self._head is not None:
+            return self._take_head(self._head, data)
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+        return self._left_bytes
+
+    def _take_head(self, head: bytearray, data: bytes) -> int | None:
+        seen = max(0, len(head) - len(_HEAD_END) + 1)
+        head += data
+        end = head.find(_HEAD_END, seen) + len(_HEAD_END)
+        if end < len(_HEAD_END) and len(head) <= MOST_HEAD_BYTES:
+            return 0
+        self._head = None
+        body = self._body_bytes(bytes(head[:end])) if end >= len(_HEAD_END) else None
+        if body is not None:
+            self._left_bytes = body - (len(head) - end)
+        return self._left_bytes
+
+    def _body_bytes(self, head: bytes) -> int | None:
+        status, length = _STATUS.match(head), _LENGTH.search(head)
+        if status is None or status[1].startswith(b"1"):
+            return None
+        if not self._has_body or int(status[1]) in _NO_BODY:
+            return 0
+        return None if length is None else int(length[1])

@@ -1,0 +1,346 @@
+"""One page that a worker fetches for one of its clients.
+
+Laws: the bytes come by callbacks, and leave to the client as they come. The coordinator hears of the head,
+of the progress of slow and big pages, of the end, and of the leaving client. Before bytes came, any failure
+relays the client's request; afterwards the coordinator fills the rest, into the same memory.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from shadeproxy.api.s3.exchange import Asked, ReadReports
+from shadeproxy.api.s3.lane_read import LaneOutlet, LaneRead
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import OriginError, OriginUnavailable, ShadeProxyError
+from shadeproxy.core.pace import TurnLimiter
+from shadeproxy.core.tracing import REQUEST_ID, next_request_id
+from shadeproxy.core.types import SHARED, Intent, ObjectMeta, Source, Span
+from shadeproxy.engine.read.fill_memory import FillExtents
+from shadeproxy.engine.read.fill_messages import (
+    AllowFill,
+    ClientLeft,
+    FillComplete,
+    FillFailure,
+    FillHead,
+    FillProgress,
+    Outbox,
+)
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.origin.base import HandedOver, Wanted
+from shadeproxy.origin.callback_reads import CallbackReads
+from shadeproxy.origin.pool import Peer
+
+PROGRESS_BYTES = 256 * 1024
+"""Bytes of a page after which the coordinator hears of its progress: others may wait for them."""
+
+
+class WorkerOutlet(LaneOutlet, Protocol):
+    """The client's connection (relay.py)."""
+
+    def relay(self) -> None:
+        """Relay the request, of which nothing was answered."""
+        ...
+
+
+class Misses(Protocol):
+    """The parts that all fills of a worker share (worker_misses.py)."""
+
+    page_size: int
+    reads: CallbackReads
+    extents: FillExtents
+    outbox: Outbox
+    reports: ReadReports
+    clock: Clock
+    pace: TurnLimiter
+
+    def leave(self, reading: "WorkerFill") -> None:
+        """See lane_read.py ``KeepsReadings.leave``."""
+        ...
+
+    def took_connection(self, peer: Peer) -> None:
+        """Note that a fill has taken the connection that it wanted, or wants it no more."""
+        ...
+
+    def forget(self, ident: int) -> None:
+        """Drop a fill that is over."""
+        ...
+
+
+class WorkerFill:
+    """One read and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
+
+    __slots__ = (
+        "_allowed",
+        "_asked",
+        "_flight",
+        "_held",
+        "_ident",
+        "_lane",
+        "_misses",
+        "_outlet",
+        "_peer",
+        "_read",
+        "_relayed",
+        "_reported",
+        "_served",
+        "_span",
+        "deadline",
+        "source",
+        "under_pressure",
+    )  # fmt: skip
+
+    def __init__(self, misses: Misses, ident: int, outlet: WorkerOutlet, asked: Asked, peer: Peer) -> None:
+        self.source = Source.ORIGIN
+        """See ``LaneReading.source``."""
+        self.deadline: Deadline | None = None
+        """See ``LaneReading.deadline``: the coordinator watches it."""
+        self.under_pressure = False
+        """See ``LaneReading.under_pressure``: fill memory is bounded by itself."""
+        self._misses = misses
+        self._ident = ident
+        self._outlet: WorkerOutlet | None = outlet  # None: the client has left
+        self._asked = asked
+        self._peer: Peer | None = peer
+        self._allowed: AllowFill | None = None
+        self._flight: Flight | None = None
+        self._lane: LaneRead[WorkerFill] | None = None
+        self._read: Callable[[], None] | None = None  # ends the read of the origin; None: it has ended
+        self._relayed = False
+        self._reported = 0
+        self._held: tuple[FillHead, memoryview] | None = None  # not shown yet
+        self._span = Span(-1, -1)
+        self._served = False
+
+    # ------------------------------------------------------------------ what the coordinator says
+
+    def allow(self, allowed: AllowFill) -> None:
+        """Ask the origin."""
+        misses, asked = self._misses, self._asked
+        self._took_connection()
+        self._allowed = allowed
+        if self._outlet is None:
+            self._say_failed(None)
+            self._end()
+            return
+        ref, span = asked.wanted.ref, None if allowed.span is None else Span(*allowed.span)
+        part = None if allowed.part is None else Span(*allowed.part)
+        flight = Flight(
+            ref, allowed.number, SHARED, Intent.DEMAND, allowed.if_match, part=part, pace=misses.pace
+        )
+        request_id = next_request_id()
+        inside = REQUEST_ID.set(request_id)
+        try:
+            read = misses.reads.start(Wanted(ref, span, allowed.if_match, SHARED), Intent.DEMAND, self)
+        finally:
+            REQUEST_ID.reset(inside)
+        if read is None:
+            self._say_failed(None)  # the idle connection was lost meanwhile
+            self.relay()
+            return
+        self._flight, self._read = flight, read.abort
+        self._lane = LaneRead(
+            self._outlet,
+            misses.reports,
+            misses,
+            asked,
+            clock=misses.clock,
+            reading=self,
+            flight=flight,
+            request_id=request_id,
+        )
+        self._lane.follow()
+
+    def stop(self, *, refused: bool) -> None:
+        """End the read. ``refused``: the coordinator will answer the request; else the fill was given up."""
+        self._took_connection()
+        if refused and self._read is not None:
+            # The client's time is up. The fill goes on without it, as other readers may want the page.
+            if self._lane is not None:
+                self._lane.too_late()
+            return
+        self._abort()
+        if self._flight is None:
+            self.relay()
+        else:
+            self._flight.end(OriginUnavailable("the fill was given up"))
+        self._forget_if_over()
+
+    def progressed(self, filled: int) -> None:
+        """Send on what the coordinator has filled, after this read failed."""
+        flight = self._flight
+        if flight is not None and not flight.ended:
+            flight.advance(filled - flight.filled)
+
+    # ------------------------------------------------------------------ what the origin's read calls (Sink)
+
+    def opened(
+        self,
+        meta: ObjectMeta,
+        length: int,
+        *,
+        doubtful: bool = False,
+        held: bool = False,
+        memory: memoryview | None = None,
+    ) -> memoryview | None:
+        """See ``Sink.opened``."""
+        misses, flight, allowed = self._misses, self._flight, self._allowed
+        assert flight is not None, "the head comes in a later turn of the loop"
+        assert allowed is not None, "it was told to begin"
+        assert memory is None, "the origin brings none"
+        whole = min(meta.size, misses.page_size) if allowed.span is None else 0
+        wanted = whole if allowed.span is None else min(allowed.span[1], meta.size) - allowed.span[0]
+        if length != wanted or (taken := misses.extents.take(length)) is None:
+            return None
+        head = FillHead(self._ident, taken[0], length, meta.etag, meta.size, meta.headers, doubtful)
+        if held:
+            self._held = head, taken[1]
+        elif not self._open(flight, head, taken[1]):
+            return None
+        return taken[1]
+
+    def arrived(self, count: int) -> None:
+        """See ``Sink.arrived``."""
+        flight = self._flight
+        assert flight is not None, "opened before"
+        held, self._held = self._held, None
+        if held is not None and not self._open(flight, *held):
+            self._abort()
+            self._say_failed(None)
+            self._end_flight(None)
+            return
+        flight.advance(count)
+        # The first bytes meet the deadline of the client, which the coordinator watches.
+        due = not self._reported or flight.filled - self._reported >= PROGRESS_BYTES
+        if due and not flight.ended:
+            self.report_progress()
+
+    def _open(self, flight: Flight, head: FillHead, buffer: memoryview) -> bool:
+        """Open the flight here and at the coordinator; return False for metadata that no message can hold."""
+        misses = self._misses
+        try:
+            misses.outbox.send(head)
+        except UnicodeEncodeError:
+            return False
+        misses.extents.share(head.start)
+        meta = ObjectMeta(head.etag, head.size, head.headers)
+        flight.open(meta, head.length, doubtful=head.doubtful, memory=buffer)
+        return True
+
+    def complete(self) -> None:
+        """See ``Sink.complete``."""
+        self._read = None
+        self._misses.outbox.send(FillComplete(self._ident))
+        self._forget_if_over()
+
+    def failed(self, error: OriginError) -> None:
+        """See ``Sink.failed``."""
+        self._read = None
+        self._say_failed(error, final=True)
+        self._end_flight(error)
+
+    def hand_over(self, handed: HandedOver) -> None:
+        """See ``Sink.hand_over``."""
+        self.report_progress()
+        self._read = self._held = None
+        error = handed.take_error()
+        self._say_failed(error, received=handed.received_bytes)
+        handed.close()
+        if not self._reported or self._lacks_proof:
+            self._end_flight(error)
+
+    # ------------------------------------------------------------------ what the client's read calls
+
+    def opens(self, meta: ObjectMeta) -> bool:  # noqa: ARG002 - as LaneReading
+        """See ``LaneReading.opens``: the coordinator asked for a version, and compared it."""
+        return True
+
+    def count(self, span: Span) -> None:
+        """See ``LaneReading.count``."""
+        self._span = span
+
+    def done(self, number: int, *, served: bool) -> None:  # noqa: ARG002 - as LaneReading
+        """See ``LaneReading.done``."""
+        self._served = served
+
+    def left(self) -> None:
+        """Note that the client has its answer, or has gone."""
+        self._end()
+
+    # ------------------------------------------------------------------ what the client's connection calls
+
+    def look(self) -> None:
+        """Go on, because the client took enough."""
+        if self._lane is not None:
+            self._lane.look()
+
+    def cancel(self) -> None:
+        """Leave, because the client is gone; idempotent."""
+        if self._outlet is None:
+            return
+        if self._lane is None or self._relayed:
+            self._end()
+        else:
+            self._lane.cancel()
+
+    def relayed(self) -> None:
+        """Note that the coordinator answers the relayed request: it follows the page by itself."""
+        if self._outlet is not None:
+            self._end()
+
+    def relay(self) -> None:
+        """Relay the request, of which nothing was sent; idempotent."""
+        if not self._relayed and self._outlet is not None:
+            self._relayed = True
+            self._span = Span(-1, -1)  # the relayed request is counted
+            self._outlet.relay()
+
+    def report_progress(self) -> None:
+        """Tell the coordinator how much has come."""
+        flight = self._flight
+        if flight is not None and self._read is not None and flight.filled > self._reported:
+            self._reported = flight.filled
+            self._misses.outbox.send(FillProgress(self._ident, flight.filled))
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def _lacks_proof(self) -> bool:
+        """True if the coordinator cannot fill the rest, because the checksum of the bytes is here."""
+        return self._flight is not None and self._flight.doubtful
+
+    def _took_connection(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            self._misses.took_connection(peer)
+
+    def _say_failed(self, error: OriginError | None, *, received: int = 0, final: bool = False) -> None:
+        name, text = ("", "") if error is None else (type(error).__name__, str(error))
+        text = text.encode("utf-8", "backslashreplace").decode()
+        self._misses.outbox.send(FillFailure(self._ident, name, text, received, final))
+
+    def _end_flight(self, error: ShadeProxyError | None) -> None:
+        if self._flight is not None:
+            error = error or OriginUnavailable("the fill goes on elsewhere")
+            # Tracebacks refer back to the flight: the fill memory would wait for the collector.
+            self._flight.end(error.with_traceback(None))
+        self._forget_if_over()
+
+    def _abort(self) -> None:
+        abort, self._read, self._held = self._read, None, None
+        if abort is not None:
+            abort()
+
+    def _end(self) -> None:
+        """Note that the client has left."""
+        if self._outlet is not None:
+            self._outlet = None
+            # Before it leaves: a page that came whole is no page that is given up.
+            self.report_progress()
+            self._misses.outbox.send(ClientLeft(self._ident, *self._span, self._served))
+        self._forget_if_over()
+
+    def _forget_if_over(self) -> None:
+        if self._outlet is None and self._read is None and self._peer is None:
+            self._lane = None  # it refers back to this object: the fill memory would wait for the collector
+            self._misses.forget(self._ident)

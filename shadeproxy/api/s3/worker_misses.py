@@ -1,0 +1,216 @@
+"""Pages that a worker fetches from the origin, for clients of its own: the worker's half.
+
+Laws: the coordinator decides about each read before the origin is asked (engine/read/worker_fills.py). A
+request that it refuses, and a read that fails before its client got a byte, is relayed as if it just came.
+The page comes by callbacks into fill memory, and from there leaves to the client.
+"""
+
+import asyncio
+import itertools
+from contextlib import suppress
+
+from shadeproxy.api.s3.exchange import Asked, ReadReports, client_of
+from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.pace import TurnLimiter
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.types import SHARED, Intent
+from shadeproxy.engine.base import first_needed
+from shadeproxy.engine.read.fill_memory import FillExtents
+from shadeproxy.engine.read.fill_messages import (
+    AbortFill,
+    AllowFill,
+    BeginFill,
+    FillProgress,
+    FreeExtent,
+    FromCoordinator,
+    OriginKeys,
+    Outbox,
+    from_coordinator,
+)
+from shadeproxy.origin.callback_reads import CallbackReads
+from shadeproxy.origin.pool import NotConnected, Peer
+from shadeproxy.origin.s3pages import PageGets
+
+PROGRESS_S = 0.5
+"""Seconds between two reports of slower pages: one that does not move counts as stuck."""
+
+
+class GrantedSlots:
+    """The slots of a worker's reads: the coordinator has taken one for each that it lets begin."""
+
+    def take_now(self, intent: Intent) -> str:  # noqa: ARG002 - as TakesSlots
+        """See ``TakesSlots.take_now``."""
+        return ""
+
+    def give(self, client: str) -> None:
+        """See ``TakesSlots.give``."""
+
+
+class Uncounted:
+    """The statistics of a worker's reads: the coordinator counts them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now_s = clock.monotonic_s
+        """See ``CountsReads.now_s``."""
+
+    def unanswered(self, started_s: float, error: BaseException) -> BaseException:  # noqa: ARG002 - as CountsReads
+        """See ``CountsReads.unanswered``."""
+        return error
+
+    def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
+        """See ``CountsReads.note``."""
+
+
+class SentKeys:
+    """The credentials that the coordinator sends. Implements ``CredentialProvider``."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.current: Credentials | None = None
+
+    async def credentials(self) -> Credentials | None:
+        """See ``CredentialProvider.credentials``."""
+        return self.current
+
+    def adopt(self, keys: OriginKeys) -> None:
+        """Use ``keys`` from now on."""
+        self.current = Credentials(keys.access_key, keys.secret_key, keys.token) if keys.access_key else None
+
+
+class WorkerMisses:
+    """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the ends of reads."""
+
+    def __init__(
+        self,
+        gets: PageGets,
+        keys: SentKeys,
+        extents: FillExtents,
+        outbox: Outbox,
+        *,
+        reports: ReadReports,
+        clock: Clock,
+        page_size: int,
+    ) -> None:
+        self.page_size = page_size
+        """See ``KeepsReadings.page_size``."""
+        self.reads = CallbackReads(gets, GrantedSlots(), Uncounted(clock))
+        self.extents = extents
+        self.outbox = outbox
+        self.reports = reports
+        self.clock = clock
+        self.pace = TurnLimiter()
+        self._gets = gets
+        self._keys = keys
+        self._idents = itertools.count(1)
+        self._fills: dict[int, WorkerFill] = {}
+        self._wanting: dict[Peer, int] = {}  # reads that will soon take an idle connection
+        self._connecting: dict[Peer, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._fills)
+
+    def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
+        """Ask the coordinator whether to fetch the page that is wanted; None: relay the request."""
+        call, wanted = asked.call, asked.wanted
+        if (
+            call.request.method != "GET"
+            or wanted.upstream != SHARED
+            or wanted.force_check
+            or first_needed(wanted) is None
+        ):
+            return None
+        peer = self._gets.peer_of(wanted.ref)
+        if peer is None or not self._spares(peer) or not self.extents.fits(self.page_size):
+            return None
+        ident = next(self._idents)
+        asked_for = wanted.range
+        try:
+            self.outbox.send(
+                BeginFill(
+                    ident,
+                    wanted.ref.bucket,
+                    wanted.ref.key,
+                    client_of(outlet, call.identity),
+                    asked_for is not None,
+                    None if asked_for is None else asked_for.first,
+                    None if asked_for is None else asked_for.last,
+                    wanted.job,
+                )
+            )
+        except (UnicodeEncodeError, OverflowError):
+            return None  # the coordinator reads such names and numbers from the request itself
+        self._wanting[peer] = self._wanting.get(peer, 0) + 1
+        fill = self._fills[ident] = WorkerFill(self, ident, outlet, asked, peer)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
+        return fill
+
+    def hear(self, frame: bytes) -> None:
+        """Take in a frame of the coordinator."""
+        for message in from_coordinator(frame):
+            self._hear(message)
+
+    def _hear(self, message: FromCoordinator) -> None:
+        if isinstance(message, FreeExtent):
+            self.extents.give(message.start)
+        elif isinstance(message, OriginKeys):
+            self._keys.adopt(message)
+        elif (fill := self._fills.get(message.ident)) is not None:
+            if isinstance(message, AllowFill):
+                fill.allow(message)
+            elif isinstance(message, FillProgress):
+                fill.progressed(message.filled)
+            else:
+                fill.stop(refused=not isinstance(message, AbortFill))
+
+    async def aclose(self) -> None:
+        """Close the connections to the origin."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await self._gets.pool.aclose()
+
+    # ------------------------------------------------------------------ what fills call
+
+    def leave(self, reading: WorkerFill) -> None:
+        """See ``KeepsReadings.leave``."""
+        reading.left()
+
+    def took_connection(self, peer: Peer) -> None:
+        """Note that a read has taken the connection that it wanted, or wants it no more."""
+        self._wanting[peer] -= 1
+
+    def forget(self, ident: int) -> None:
+        """Drop a read that is over."""
+        self._fills.pop(ident, None)
+
+    # ------------------------------------------------------------------ inside
+
+    def _spares(self, peer: Peer) -> bool:
+        """Return whether a connection is idle for one more read; open one if not."""
+        if self._gets.pool.spare(peer) > self._wanting.get(peer, 0):
+            return True
+        if peer not in self._connecting:
+            task = asyncio.get_running_loop().create_task(self._connect(peer))
+            self._connecting[peer] = task
+        return False
+
+    async def _connect(self, peer: Peer) -> None:
+        pool = self._gets.pool
+        try:
+            # Another failure than this one is the coordinator's to tell: it reads the same origin.
+            with suppress(NotConnected):
+                pool.put_back(await pool.take(peer, fresh=True))
+        finally:
+            del self._connecting[peer]
+
+    def _report_progress(self) -> None:
+        self._timer = None
+        for fill in self._fills.values():
+            fill.report_progress()
+        if self._fills:
+            self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)

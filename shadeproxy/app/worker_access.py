@@ -1,0 +1,18 @@
+"""The authorisation of a worker: it answers clients that share the proxy's upstream.
+
+Law: the origin decides for each client with an upstream of its own, and only the coordinator knows its
+verdicts. A worker neither answers such a client nor remembers its requests, which would match objects that
+it remembers for others.
+"""
+
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
+from shadeproxy.api.s3.exchange import Call
+from shadeproxy.core.types import SHARED
+
+
+class SharedReadsAuthorizer(RequestAuthorizer):
+    """The authorisation of a worker."""
+
+    def reads_cache(self, call: Call) -> bool:
+        """Return whether this process's cache may answer this call; otherwise it is relayed."""
+        return call.identity.upstream == SHARED and super().reads_cache(call)

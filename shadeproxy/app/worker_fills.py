@@ -1,0 +1,124 @@
+"""Opens memory and channel by which a worker fetches pages, at the coordinator's end."""
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+
+from shadeproxy.app.channel import Channel, FillEnds
+from shadeproxy.app.origins import Providers, read_bounds
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import SHARED, JobContext
+from shadeproxy.core.units import format_size
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.read.fill_memory import FillMemory
+from shadeproxy.engine.read.fill_messages import Outbox
+from shadeproxy.engine.read.worker_fills import WorkerFills
+from shadeproxy.origin.callback_reads import CallbackReads
+
+_log = structlog.get_logger(__name__)
+_LEDGER_PAGES = 2
+_LEAST_PAGES = 2
+_SHARE = 2  # one part in this many of ``cache.inflight`` is fill memory
+
+
+def fill_memory_bytes(settings: Settings) -> int:
+    """Return the bytes of fill memory of each worker; 0: workers fetch nothing.
+
+    Together it is at most half of ``cache.inflight``, of which it is taken. Less than two pages each is none:
+    while the client of one is slow, the worker could fetch nothing else.
+    """
+    workers = settings.s3.processes - 1
+    if workers < 1 or settings.origin.kind != "s3" or settings.origin.delay or settings.origin.bandwidth:
+        return 0
+    page_size = settings.cache.page_size
+    each = (settings.cache.inflight - _LEDGER_PAGES * page_size) // _SHARE // workers
+    return each // page_size * page_size if each >= _LEAST_PAGES * page_size else 0
+
+
+def why_no_fills(settings: Settings) -> str:
+    """Return why workers fetch no pages although they could, and the remedy; else ""."""
+    processes = settings.s3.processes
+    if processes == 1 or settings.origin.kind != "s3" or fill_memory_bytes(settings):
+        return ""
+    if settings.origin.delay or settings.origin.bandwidth:
+        return ""
+    pages = _LEAST_PAGES * _SHARE * (processes - 1) + _LEDGER_PAGES
+    least = format_size(pages * settings.cache.page_size)
+    return (
+        f"{processes - 1} workers fetch no pages: set cache.inflight to {least} or more, or fewer s3.workers"
+    )
+
+
+class OpenFills(NamedTuple):
+    """The fills of one worker. ``theirs``: its end of the channel; close it once the worker has it."""
+
+    fills: WorkerFills
+    memory: FillMemory
+    channel: Channel
+    theirs: socket.socket
+    ends: FillEnds
+
+    def close(self) -> None:
+        """Let others go on with its pages: the worker has ended."""
+        self.channel.close()
+        self.fills.close()
+        self.memory.close()
+
+
+class FillsOpener:
+    """Opens memory and channel for each worker that starts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        reads: CallbackReads,
+        providers: Providers,
+        clock: Clock,
+        *,
+        on_job: Callable[[JobContext], None],
+    ) -> None:
+        """Set it up. ``reads``: those of the coordinator, whose slots and statistics are shared.
+
+        ``on_job``: called for each read of a job.
+        """
+        self._settings = settings
+        self._engine = engine
+        self._reads = reads
+        self._providers = providers
+        self._clock = clock
+        self._on_job = on_job
+        if why := why_no_fills(settings):
+            _log.warning("memory is too small for workers", hint=why)
+
+    async def open(self, kill: Callable[[], None]) -> OpenFills | None:
+        """Open them; None if workers fetch nothing. ``kill``: ends a worker that takes no messages."""
+        size_bytes = fill_memory_bytes(self._settings)
+        if not size_bytes:
+            return None
+        memory = FillMemory.create(size_bytes)
+        ours, theirs = socket.socketpair()
+
+        def hear(frame: bytes) -> None:
+            fills.hear(frame)
+
+        def close() -> None:
+            fills.close()
+
+        channel = await Channel.open(ours, hear, close)
+        fills = WorkerFills(
+            self._engine,
+            memory,
+            Outbox(channel.say, kill),
+            slots=self._reads.limited,
+            counts=self._reads.counted,
+            provider=lambda: self._providers.get(SHARED),
+            clock=self._clock,
+            bounds=read_bounds(self._settings),
+            on_job=self._on_job,
+        )
+        ends = FillEnds(theirs.fileno(), memory.descriptor, self._reads.gets.instance)
+        return OpenFills(fills, memory, channel, theirs, ends)

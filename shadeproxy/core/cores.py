@@ -1,0 +1,32 @@
+"""The processor cores that this process may use: its affinity, and the CPU limits of its control groups.
+
+Source: sched_setaffinity(2); "cpu.max" in the kernel's cgroup-v2 documentation, sched-bwc.txt for version 1.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from shadeproxy.core.control_groups import Group, control_groups
+
+
+def available_cores(proc: Path = Path("/proc")) -> int:
+    """Return the number of whole cores, at least 1. A limit that cannot be read is ignored."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        for group in control_groups("cpu", proc):
+            with suppress(OSError, ValueError):
+                cores = min(cores, _limit(group))
+    return max(cores, 1)
+
+
+def _limit(group: Group) -> int:
+    """Return the whole cores that a group may use at a time. Raises ValueError if it has no limit."""
+    if group.version == 2:
+        quota, period = (group.directory / "cpu.max").read_text().split()
+    else:
+        quota, period = ((group.directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    # No limit is "max" in version 2, which is no number, and -1 in version 1.
+    if (quota_us := int(quota)) <= 0:
+        raise ValueError("no limit")
+    return quota_us // int(period)

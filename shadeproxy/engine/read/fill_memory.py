@@ -1,0 +1,102 @@
+"""Fill memory: where a worker receives pages that it fetches, mapped by the worker and the coordinator.
+
+Laws: the worker alone hands out extents and writes to them. An extent is free again when no view of it is
+left in either process: a view may wait in a transport for a slow client long after its page was stored. It
+is charged to the proxy's memory as a whole, when it is made, so single fills are not.
+"""
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from shadeproxy.tiers.extents import FreeExtents
+
+_UNIT_BYTES = 4096
+
+
+class FillMemory:
+    """The memory behind ``descriptor``, mapped into this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map it. The descriptor stays open. Raises OSError."""
+        self.descriptor = descriptor
+        self.size_bytes = os.fstat(descriptor).st_size
+        self._mapping = mmap.mmap(descriptor, self.size_bytes)
+        self._watched: dict[int, weakref.ref[object]] = {}
+
+    @classmethod
+    def create(cls, size_bytes: int) -> "FillMemory":
+        """Make new memory, which takes no room until it is written to. Raises OSError."""
+        descriptor = os.memfd_create("shadeproxy-fills", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size_bytes)
+            return cls(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def view(self, start: int, length: int, unused: Callable[[int], None]) -> memoryview:
+        """Return ``length`` bytes from ``start``. ``unused(start)`` is called when no view of them is left.
+
+        Raises ValueError for bytes outside.
+        """
+        array = np.frombuffer(self._mapping, np.uint8, length, start)
+
+        def end(_: object) -> None:
+            del self._watched[start]
+            unused(start)
+
+        self._watched[start] = weakref.ref(array, end)
+        return array.data
+
+    def close(self) -> None:
+        """Close the descriptor. The mapping goes with the last view."""
+        os.close(self.descriptor)
+        self._watched.clear()
+
+
+class FillExtents:
+    """Hands out extents of ``memory``. For the worker alone."""
+
+    def __init__(self, memory: FillMemory) -> None:
+        self._memory = memory
+        self._free = FreeExtents()
+        self._free.add(0, memory.size_bytes // _UNIT_BYTES)
+        self._units: dict[int, int] = {}  # by start, in bytes
+        self._holders: dict[int, int] = {}
+
+    @property
+    def taken(self) -> int:
+        """Number of extents handed out."""
+        return len(self._units)
+
+    def fits(self, length: int) -> bool:
+        """Return whether ``take`` would find so many bytes."""
+        return next(self._free.candidates(-(-length // _UNIT_BYTES)), None) is not None
+
+    def take(self, length: int) -> tuple[int, memoryview] | None:
+        """Return the start of ``length`` free bytes, and a view of them; None if there are none."""
+        units = -(-length // _UNIT_BYTES)
+        found = next(self._free.candidates(units), None)
+        if found is None:
+            return None
+        self._free.take(found[0], units)
+        start = found[0] * _UNIT_BYTES
+        self._units[start], self._holders[start] = units, 1
+        return start, self._memory.view(start, length, self.give)
+
+    def share(self, start: int) -> None:
+        """Note that the coordinator has views of an extent too, until it gives it back."""
+        self._holders[start] += 1
+
+    def give(self, start: int) -> None:
+        """Note that one of the two processes has no view of an extent any more."""
+        left = self._holders[start] - 1
+        if left:
+            self._holders[start] = left
+        else:
+            del self._holders[start]
+            self._free.add(start // _UNIT_BYTES, self._units.pop(start))

@@ -1,0 +1,160 @@
+"""Messages between a worker that fetches pages and the coordinator, which decides about them.
+
+A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. Then the worker
+asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``;
+``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time; after a failure,
+``FillProgress``, as it fills the rest. ``ident`` names the fill, within one worker, and is never used twice.
+Messages of one turn of the loop travel in one frame.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from shadeproxy.core.types import Headers, JobContext
+
+
+class BeginFill(msgspec.Struct, array_like=True, tag=1, frozen=True, gc=False):
+    """A client wants a page that is not resident. ``first`` and ``last``: its range, as in RangeSpec."""
+
+    ident: int
+    bucket: str
+    key: str
+    client: str
+    ranged: bool = False
+    first: int | None = None
+    last: int | None = None
+    job: JobContext | None = None
+
+
+class FillHead(msgspec.Struct, array_like=True, tag=2, frozen=True, gc=False):
+    """The head of the origin's answer has come. The body comes to ``start`` of the fill memory."""
+
+    ident: int
+    start: int
+    length: int
+    etag: str
+    size: int
+    headers: Headers
+    doubtful: bool
+
+
+class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False):
+    """``filled`` bytes have come."""
+
+    ident: int
+    filled: int
+
+
+class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
+    """All bytes have come, are right, and no others came."""
+
+    ident: int
+
+
+class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
+    """The worker cannot go on. ``error``: name of a class of core/errors.py; "": nothing went wrong.
+
+    ``received`` bytes came. ``final``: another attempt would not help.
+    """
+
+    ident: int
+    error: str = ""
+    text: str = ""
+    received: int = 0
+    final: bool = False
+
+
+class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
+    """The client has left. ``start`` and ``stop``: bytes of the object that its answer has; -1: none."""
+
+    ident: int
+    start: int = -1
+    stop: int = -1
+    served: bool = False
+
+
+class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
+    """The credentials for requests to the origin from now on. ``access_key`` "": unsigned."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+    def __repr__(self) -> str:
+        return "OriginKeys(...)"
+
+
+class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
+    """Ask the origin for a page, or for ``part`` (start and stop within it). ``span``: of the object to ask
+    for; None: the whole object.
+    """
+
+    ident: int
+    number: int
+    part: tuple[int, int] | None
+    span: tuple[int, int] | None
+    if_match: str | None
+
+
+class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
+    """Relay the request."""
+
+    ident: int
+
+
+class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
+    """End the fill: no reader wants it, or it took too long."""
+
+    ident: int
+
+
+class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
+    """The coordinator has no view of an extent of the fill memory any more."""
+
+    start: int
+
+
+FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft
+FromCoordinator = OriginKeys | AllowFill | RefuseFill | AbortFill | FreeExtent | FillProgress
+Message = FromWorker | FromCoordinator
+
+_encode = msgspec.msgpack.Encoder().encode
+_FROM_WORKER = msgspec.msgpack.Decoder(list[FromWorker])
+_FROM_COORDINATOR = msgspec.msgpack.Decoder(list[FromCoordinator])
+
+
+def from_worker(frame: bytes) -> Sequence[FromWorker]:
+    """Unpack a frame of a worker. Raises msgspec.ValidationError."""
+    return _FROM_WORKER.decode(frame)
+
+
+def from_coordinator(frame: bytes) -> Sequence[FromCoordinator]:
+    """Unpack a frame of the coordinator. Raises msgspec.ValidationError."""
+    return _FROM_COORDINATOR.decode(frame)
+
+
+class Outbox:
+    """Sends the messages of one turn of the loop together, by ``say(frame)``.
+
+    ``behind``: called if ``say`` returns False, because the other process takes no more.
+    """
+
+    def __init__(self, say: Callable[[bytes], bool], behind: Callable[[], None]) -> None:
+        self._say = say
+        self._behind = behind
+        self._messages: list[msgspec.Raw] = []
+
+    def send(self, message: Message) -> None:
+        """Send soon. Raises UnicodeEncodeError for text that is not valid Unicode; then nothing is sent."""
+        packed = msgspec.Raw(_encode(message))
+        if not self._messages:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._messages.append(packed)
+
+    def flush(self) -> None:
+        """Send now what waits."""
+        messages, self._messages = self._messages, []
+        if messages and not self._say(_encode(messages)):
+            self._behind()

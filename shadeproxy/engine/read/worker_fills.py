@@ -1,0 +1,182 @@
+"""Pages that a worker fetches: the coordinator's half.
+
+Laws: the coordinator decides (whether a read may begin, what is asked for, whether the page is stored), over
+the same flights, versions, slots and cache as for its own reads; the worker moves the bytes. To the flight a
+worker is one more way to read the origin by callbacks, whose bytes come in fill memory. A worker that ends,
+is stuck or fails is an origin that broke off: others that wait for the page go on without it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.types import OWN, Intent, JobContext, ObjectMeta, ObjectRef
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read.fill_memory import FillMemory
+from shadeproxy.engine.read.fill_messages import (
+    BeginFill,
+    FillHead,
+    FreeExtent,
+    OriginKeys,
+    Outbox,
+    RefuseFill,
+    from_worker,
+)
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.read.worker_read import WorkerRead
+from shadeproxy.origin.base import CallbackOrigin
+from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
+from shadeproxy.origin.credentials import CredentialProvider
+
+
+class BeginsWorkerReads(Protocol):
+    """The engine, as workers fetch pages by it."""
+
+    def cacheable(self, ref: ObjectRef) -> bool:
+        """See ``ReadsNow.cacheable``."""
+        ...
+
+    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
+        """See ``ReadsNow.usable_now``."""
+        ...
+
+    def begin(
+        self, request: ReadRequest, meta: ObjectMeta | None, reads: CallbackOrigin | None = None
+    ) -> tuple[EngineReading, Flight] | None:
+        """Begin a read as lane_read.py ``BeginsReads.begin``. With ``reads``, fetch the page by them; then
+        None also if it is on its way already.
+        """
+        ...
+
+    def leave(self, reading: EngineReading) -> None:
+        """See lane_read.py ``BeginsReads.leave``."""
+        ...
+
+
+class WorkerFills:
+    """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
+
+    ``on_job``: called for each read of a job.
+    """
+
+    def __init__(
+        self,
+        engine: BeginsWorkerReads,
+        memory: FillMemory,
+        outbox: Outbox,
+        *,
+        slots: TakesSlots,
+        counts: CountsReads,
+        provider: Callable[[], CredentialProvider | None],
+        clock: Clock,
+        bounds: ReadBounds,
+        on_job: Callable[[JobContext], None],
+    ) -> None:
+        self.engine = engine
+        self.memory = memory
+        self.outbox = outbox
+        self.slots = slots
+        self.counts = counts
+        self._provider = provider
+        self._clock = clock
+        self._bounds = bounds
+        self._on_job = on_job
+        self._reads: dict[int, WorkerRead] = {}
+        self._keys: Credentials | None = None
+        self._keys_sent = False
+        self._closed = False
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def hear(self, frame: bytes) -> None:
+        """Take in a frame of the worker."""
+        for message in from_worker(frame):
+            if isinstance(message, BeginFill):
+                self._begin(message)
+                continue
+            read = self._reads.get(message.ident)
+            if read is not None:
+                read.hear(message)
+            elif isinstance(message, FillHead):
+                self.outbox.send(FreeExtent(message.start))
+
+    def close(self) -> None:
+        """Let others that wait for pages go on: the worker is gone. Idempotent."""
+        self._closed = True
+        for read in list(self._reads.values()):
+            read.lose()
+
+    def free(self, start: int) -> None:
+        """Tell the worker that an extent is not used here any more. The last view may go in any thread."""
+        if self._closed:
+            return
+        if threading.get_ident() == self._thread:
+            self.outbox.send(FreeExtent(start))
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and the worker has ended
+                self._loop.call_soon_threadsafe(self.free, start)
+
+    def forget(self, ident: int) -> None:
+        """Drop a read that is over."""
+        self._reads.pop(ident, None)
+
+    def _begin(self, message: BeginFill) -> None:
+        read = WorkerRead(self, message.ident)
+        try:
+            allowed = not self._closed and self._send_keys() and self._start(read, message)
+        except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
+            read.give_slot()
+            allowed = False
+        if not allowed:
+            self.outbox.send(RefuseFill(message.ident))
+        elif message.job is not None:
+            self._on_job(message.job)
+
+    def _start(self, read: WorkerRead, message: BeginFill) -> bool:
+        wanted = RangeSpec(message.first, message.last) if message.ranged else None
+        request = ReadRequest(ObjectRef(message.bucket, message.key, OWN), wanted, job=message.job)
+        engine = self.engine
+        if not engine.cacheable(request.ref):
+            return False
+        whose = CLIENT.set(message.client)
+        bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
+        try:
+            slot = self.slots.take_now(Intent.DEMAND)
+            if slot is None:
+                return False
+            read.slot = slot
+            begun = engine.begin(request, engine.usable_now(request), read)
+        finally:
+            CLIENT.reset(whose)
+            DEADLINE.reset(bounded)
+        if begun is None:
+            read.give_slot()
+            return False
+        self._reads[message.ident] = read
+        read.allow(*begun)
+        return True
+
+    def _send_keys(self) -> bool:
+        """Send the origin's credentials if they are new; return False if they are not known now."""
+        provider = self._provider()
+        if provider is None or not provider.is_ready:
+            return False
+        keys = provider.current
+        if not self._keys_sent or keys != self._keys:
+            self._keys, self._keys_sent = keys, True
+            self.outbox.send(
+                OriginKeys("", "", None)
+                if keys is None
+                else OriginKeys(keys.access_key, keys.secret_key, keys.session_token)
+            )
+        return True

@@ -1,0 +1,286 @@
+"""One page that a worker fetches, as the coordinator sees it: one more way to read the origin by callbacks.
+
+Laws: the flight sees bytes only after the worker has said that they came. A worker that ends, is stuck or
+fails is an origin that broke off: a task goes on with what came, unless only the worker could prove the rest.
+"""
+
+import asyncio
+from typing import Protocol
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
+from shadeproxy.core.types import Intent, ObjectMeta, Span
+from shadeproxy.engine.read.fill_memory import FillMemory
+from shadeproxy.engine.read.fill_messages import (
+    AbortFill,
+    AllowFill,
+    ClientLeft,
+    FillComplete,
+    FillFailure,
+    FillHead,
+    FillProgress,
+    Outbox,
+    RefuseFill,
+)
+from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.origin.base import HandedOver, Sink, Wanted
+from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
+
+_ERRORS: dict[str, type[OriginError]] = {
+    error.__name__: error for error in (BodyCutShort, BodyDamaged, ObjectChanged, OriginUnavailable)
+}
+_ENDED = "the worker that fetched it ended"
+_SILENT = "the worker that fetched it got no answer in time"
+
+
+class LeavesReadings(Protocol):
+    """The engine, as a read that ends uses it."""
+
+    def leave(self, reading: EngineReading) -> None:
+        """See lane_read.py ``KeepsReadings.leave``."""
+        ...
+
+
+class SharedReads(Protocol):
+    """The parts that all reads of a worker share (worker_fills.py)."""
+
+    memory: FillMemory
+    outbox: Outbox
+    slots: TakesSlots
+    counts: CountsReads
+
+    @property
+    def engine(self) -> LeavesReadings:
+        """The engine that began the reads."""
+        ...
+
+    def free(self, start: int) -> None:
+        """Tell the worker that an extent is not used here any more."""
+        ...
+
+    def forget(self, ident: int) -> None:
+        """Drop a read that is over."""
+        ...
+
+
+class WorkerRead:
+    """One read, and the page that it fetches.
+
+    Implements origin/base.py ``CallbackOrigin`` and ``StartedRead`` for the flight of the page, and flight.py
+    ``Follower`` for the client.
+    """
+
+    __slots__ = (
+        "_filled",
+        "_fills",
+        "_flight",
+        "_goes_on",
+        "_ident",
+        "_length",
+        "_opened",
+        "_reading",
+        "_sink",
+        "_started_s",
+        "_wanted",
+        "deadline",
+        "lends_memory",
+        "slot",
+    )  # fmt: skip
+
+    def __init__(self, fills: SharedReads, ident: int) -> None:
+        self.lends_memory = True
+        """See ``CallbackOrigin.lends_memory``."""
+        self.slot: str | None = None
+        """Client to which the read slot is charged."""
+        self.deadline: Deadline | None = None
+        """See ``Follower.deadline``."""
+        self._fills = fills
+        self._ident = ident
+        self._sink: Sink | None = None  # None: the fill has ended here
+        self._wanted: Wanted
+        self._started_s = 0.0
+        self._reading: EngineReading | None = None  # None: the client has left
+        self._flight: Flight | None = None
+        self._opened = False
+        self._goes_on = False  # by a task
+        self._length = self._filled = 0
+
+    # ------------------------------------------------------------------ what the flight calls
+
+    def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "WorkerRead":  # noqa: ARG002 - as CallbackOrigin
+        """See ``CallbackOrigin.start``; ``allow`` tells the worker."""
+        self._wanted, self._sink = wanted, sink
+        self._started_s = self._fills.counts.now_s()
+        return self
+
+    def abort(self) -> None:
+        """See ``StartedRead.abort``."""
+        if self._sink is None:
+            return
+        self._sink = None
+        self._fills.outbox.send(AbortFill(self._ident))
+        failure: BaseException = asyncio.CancelledError()
+        if not self._opened:
+            failure = self._fills.counts.unanswered(self._started_s, failure)
+        self._note(failure)
+        self._forget_if_over()
+
+    @property
+    def waiting(self) -> bool:
+        """See ``Follower.waiting``."""
+        return self._filled < self._length or not self._opened
+
+    def look(self) -> None:
+        """See ``Follower.look``: a task fetches the page now, if anything does.
+
+        A client that may have a part of it gets the rest. Another one asks the coordinator.
+        """
+        flight = self._flight
+        if self._sink is not None or flight is None or not (flight.meta or flight.ended):
+            return
+        if not self._filled:
+            self._leave(served=False)
+        elif self._goes_on:
+            self._tell_rest(flight)
+
+    def too_late(self) -> None:
+        """See ``Follower.too_late``: the worker's client leaves, others may still wait."""
+        flight = self._flight
+        if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
+            # The worker may be stuck: others that wait, or come, shall not wait for it too.
+            self._fills.outbox.send(AbortFill(self._ident))
+            self._hand_over(OriginUnavailable(_SILENT), 0)
+        else:
+            self._fills.outbox.send(RefuseFill(self._ident))
+        self._leave(served=False)
+
+    # ------------------------------------------------------------------ what the worker says
+
+    def allow(self, reading: EngineReading, flight: Flight) -> None:
+        """Let the worker fetch the page."""
+        self._reading, self._flight = reading, flight
+        self.deadline = reading.deadline
+        flight.follow(self)
+        wanted = self._wanted
+        self._fills.outbox.send(
+            AllowFill(self._ident, flight.number, flight.part, wanted.span, wanted.if_match),
+        )
+
+    def hear(self, message: FillHead | FillProgress | FillComplete | FillFailure | ClientLeft) -> None:
+        """Take in a message about this read."""
+        match message:
+            case FillHead():
+                self._open(message)
+            case FillProgress():
+                self._arrived(message.filled)
+            case FillComplete():
+                self._done()
+            case FillFailure():
+                self._failed(message)
+            case ClientLeft():
+                self._ended(message)
+
+    def lose(self) -> None:
+        """Go on without the worker, which is gone, and with it the client."""
+        self._leave(served=False)
+        if self._sink is not None:
+            self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))
+
+    def give_slot(self) -> None:
+        """Release the slot; idempotent."""
+        if self.slot is not None:
+            slot, self.slot = self.slot, None
+            self._fills.slots.give(slot)
+
+    # ------------------------------------------------------------------ inside
+
+    def _open(self, message: FillHead) -> None:
+        fills = self._fills
+        memory = fills.memory.view(message.start, message.length, fills.free)
+        if self._sink is None:
+            return
+        meta = ObjectMeta(message.etag, message.size, message.headers)
+        self._opened, self._length = True, message.length
+        if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
+            fills.outbox.send(AbortFill(self._ident))
+            self._hand_over(None, 0)
+
+    def _arrived(self, filled: int) -> None:
+        count = filled - self._filled
+        if self._sink is not None and self._opened and count > 0:
+            self._filled = filled
+            self.deadline = None
+            self._sink.arrived(count)
+
+    def _done(self) -> None:
+        self._arrived(self._length)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self._note(None)
+            sink.complete()
+        self._forget_if_over()
+
+    def _failed(self, message: FillFailure) -> None:
+        if self._sink is None:
+            return
+        kind = _ERRORS.get(message.error, OriginUnavailable)
+        error = kind(message.text) if message.error else None
+        doubtful = self._flight is not None and self._flight.doubtful
+        # The worker has the checksum of what came, and no task could verify the rest.
+        if error is not None and (message.final or (doubtful and self._filled)):
+            sink, self._sink = self._sink, None
+            self._note(error)
+            sink.failed(error)
+        else:
+            self._hand_over(error, message.received)
+        self._forget_if_over()
+
+    def _hand_over(self, error: OriginError | None, received: int) -> None:
+        sink, self._sink = self._sink, None
+        assert sink is not None, "asked for before"
+        self._goes_on = True
+        slot, self.slot = self.slot, None
+        handed = HandedOver(
+            started_s=self._started_s,
+            error=error,
+            received_bytes=received,
+            slot=slot,
+            close=self._close,
+        )
+        sink.hand_over(handed)
+
+    def _tell_rest(self, flight: Flight) -> None:
+        if flight.filled > self._filled:
+            self._filled = flight.filled
+            self._fills.outbox.send(FillProgress(self._ident, flight.filled))
+        if flight.error is not None:
+            self._goes_on = False
+            self._fills.outbox.send(AbortFill(self._ident))
+
+    def _close(self, handed: HandedOver) -> None:
+        if (slot := handed.take_slot()) is not None:
+            self._fills.slots.give(slot)
+
+    def _note(self, failure: BaseException | None) -> None:
+        self.give_slot()
+        self._fills.counts.note("get", self._filled, self._started_s, failure)
+
+    def _ended(self, message: ClientLeft) -> None:
+        reading, flight = self._reading, self._flight
+        if reading is not None and flight is not None and flight.meta is not None and message.start >= 0:
+            reading.opens(flight.meta)
+            reading.count(Span(message.start, message.stop))
+        self._leave(served=message.served)
+
+    def _leave(self, *, served: bool) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None and self._flight is not None:
+            self._flight.unfollow(self)
+            reading.done(self._flight.number, served=served)
+            self._fills.engine.leave(reading)
+        self._forget_if_over()
+
+    def _forget_if_over(self) -> None:
+        if self._sink is None and self._reading is None:
+            self._fills.forget(self._ident)

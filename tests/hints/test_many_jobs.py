@@ -1,0 +1,171 @@
+"""Next uses of pages alone, and of pages of very many jobs: as each job by itself tells them."""
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import JobContext
+from shadeproxy.hints import expectations, shared_columns
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.shared_columns import PageUnits, SharedColumns
+from shadeproxy.policy.expected import JobColumns, expect, second_use
+from tests.support.announcing import NOW_S, Long, announce, tick_of
+from tests.support.shard_pages import PAGE, pages_of, shards
+
+
+@pytest.fixture(autouse=True)
+def small_datasets_share(monkeypatch):
+    monkeypatch.setattr(shared_columns, "LEAST_PAGES", 0)
+
+
+def score(job, name, seed):
+    scores = np.random.default_rng(seed).lognormal(size=job.count).astype(np.float32)
+    job.hints.apply(name, job.hints.check_by_ids(name, np.arange(job.count), scores), NOW_S)
+
+
+@pytest.mark.parametrize("orders", [0, 1, 2])
+@pytest.mark.parametrize("scored", [0, 1, 2])
+def test_a_page_is_expected_alone_as_it_is_among_others(orders, scored):
+    job = Long(512, jobs=("one", "two"))
+    random = np.random.default_rng(orders * 3 + scored)
+    for name in ("one", "two")[:orders]:
+        job.announce(random.permutation(512)[:300], job=name)
+    for name in ("one", "two")[:scored]:
+        score(job, name, 4)
+    for name in ("one", "two"):
+        job.read(random.integers(0, 512, 90), job=name)
+    job.hashes[500:] += np.uint64(1)  # of no dataset
+    together = np.array(job.expect(np.arange(512)))
+    few = [np.array(job.expect(np.arange(start, min(start + 3, 512)))) for start in range(0, 512, 3)]
+    assert np.array_equal(np.concatenate(few, axis=1), together)
+
+
+def crowd(jobs=10, count=1024, **kwargs):
+    """Jobs that read orders of their own at one speed, the first half of them by scores too."""
+    names = [f"job{number}" for number in range(jobs)]
+    job = Long(count, jobs=names, **kwargs)
+    for number, name in enumerate(names):
+        job.announce(np.random.default_rng(number).permutation(count), job=name)
+        if number % 2:
+            score(job, name, number)
+    return job, names
+
+
+def read_on(job, names, start, stop):
+    orders = [np.random.default_rng(number).permutation(job.count) for number in range(len(names))]
+    for place in range(start, stop):
+        for name, order in zip(names, orders, strict=True):
+            job.read(order[place : place + 1], job=name)
+        job.expect([0])
+
+
+def of_each(job, ids, monkeypatch):
+    """What the jobs say if each is asked; shared columns are gone then."""
+    monkeypatch.setattr(expectations, "LEAST_JOBS", 1000)
+    return job.expect(ids)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_shared_columns_say_what_the_jobs_told(seed):
+    random, count, tick = np.random.default_rng(seed), 300, 1e6
+    job = Long(count)
+    pages = PageUnits.of(job.hints.space("one"), job.hashes, np.zeros(count, np.uint32))
+    told = []
+    for _ in range(random.integers(1, 20)):
+        distance = np.where(random.random(count) < 0.4, np.inf, 1 + random.exponential(5000, count))
+        draws = random.random(count) * random.integers(0, 2)
+        told.append(JobColumns(distance, draws, random.exponential(3000), random.random()))
+    shared = SharedColumns(job.hints.space("one"), tick)
+    shared.tell(pages, told, tick)
+    soonest, rate = expect(told, count)
+    found = expect([shared.columns(pages, tick)], count)
+    assert found[0] == pytest.approx(soonest, abs=1e-6)
+    assert np.array_equal(found[1], rate)
+    later = shared.columns(pages, tick + 700).distance
+    assert later == pytest.approx(np.maximum(soonest - 700, 1), abs=1e-6)
+    distances = np.sort([one.distance for one in told] + [np.full(count, np.inf)], axis=0)
+    assert np.array_equal(second_use(told, count), distances[1])
+    shared.read(job.hashes[:9], np.zeros(9, np.uint32), 2e6, np.ones(9, bool))
+    assert shared.columns(pages, tick).distance[:9] == pytest.approx(distances[1][:9], abs=1e-6)
+
+
+def test_what_many_jobs_share_is_what_each_of_them_says(monkeypatch):
+    job, names = crowd()
+    read_on(job, names, 0, 200)
+    shared, each = job.expect(np.arange(1024)), of_each(job, np.arange(1024), monkeypatch)
+    coming = np.isfinite(each[0])
+    assert np.array_equal(np.isfinite(shared[0]), coming)
+    assert not np.array_equal(shared[0], each[0]), "they are shared"
+    error = np.abs(shared[0] - each[0])[coming]
+    assert np.median(error) <= 320, "of 10,240 ticks of an epoch; a job's cursor jumps by 64 of its reads"
+    order = np.argsort(np.argsort(shared[0][coming])) - np.argsort(np.argsort(each[0][coming]))
+    assert np.median(np.abs(order)) < 0.05 * coming.sum()
+
+
+def test_a_page_that_was_read_waits_for_another_job_at_once():
+    job, names = crowd()
+    read_on(job, names, 0, 200)
+    order = np.random.default_rng(0).permutation(1024)
+    job.expect([0])
+    told = []
+    for place in range(200, 230):
+        before = job.ticks(order[[place]])[0]
+        job.read(order[[place]], job="job0")
+        told.append((before, job.ticks(order[[place]])[0]))
+    assert np.mean([after > before for before, after in told]) > 0.9
+
+
+def test_a_page_alone_is_expected_as_among_others_where_columns_are_shared():
+    job, names = crowd()
+    read_on(job, names, 0, 120)
+    together, one_by_one = job.expect([3, 7, 11, 15]), [job.expect([one]) for one in (3, 7, 11, 15)]
+    assert np.array_equal(np.concatenate(one_by_one, axis=1), np.array(together))
+
+
+def test_of_pages_of_several_samples_the_same_is_said(monkeypatch):
+    hints, hashes = shards(jobs=[f"job{number}" for number in range(9)])
+    order = np.random.default_rng(5).permutation(1024)
+    for number in range(9):
+        announce(hints, order.tolist(), job=f"job{number}")
+    for place in range(150):
+        for number in range(9):
+            one = int(order[place])
+            at, tick = one % 64 * PAGE // 4, tick_of(hints) + 1
+            hints.expectations.note_read(int(hashes[one // 64]), at, JobContext(f"job{number}"), NOW_S, tick)
+        hints.expectations.expect(*pages_of(hashes, [0]), tick_of(hints))
+    asked = pages_of(hashes, np.arange(0, 1024, 4))
+    assert len(hints.expectations._shared) == 1
+    assert hints.expectations._shared[0].ready
+    shared = hints.expectations.expect(*asked, tick_of(hints))[0]
+    monkeypatch.setattr(expectations, "LEAST_JOBS", 1000)
+    each = hints.expectations.expect(*asked, tick_of(hints))[0]
+    assert np.array_equal(np.isfinite(shared), np.isfinite(each))
+    assert np.median(np.abs(shared - each)[np.isfinite(each)]) <= 600, "of 9,216 ticks of an epoch"
+
+
+def test_jobs_that_come_and_go_leave_nothing_behind():
+    job, names = crowd(jobs=8, count=64)
+    for number in range(4096):
+        name = f"passing{number}"
+        job.hints.put_job(Job(name, dataset="train"), NOW_S)
+        job.announce(np.arange(64), job=name)
+        job.read(np.arange(3), job=name)
+        job.read([5], job=f"unregistered{number}")
+        job.expect([0, 1])
+        job.hints.delete_job(name)
+    book = job.hints.expectations
+    assert len(book._activities) <= len(names)
+    assert sum(len(jobs) for _, jobs in book._spaces) <= len(names)
+    assert all(len(shared._read) <= 256 for shared in book._shared)
+    for name in names:
+        job.hints.delete_job(name)
+    job.expect([0])
+    assert (book._shared, book._spaces) == ([], [])
+
+
+def test_jobs_on_a_small_dataset_are_each_asked(monkeypatch):
+    monkeypatch.setattr(shared_columns, "LEAST_PAGES", 1025)
+    job, names = crowd()
+    read_on(job, names, 0, 40)
+    asked = job.expect(np.arange(0, 1024, 3))
+    assert np.array_equal(asked, of_each(job, np.arange(0, 1024, 3), monkeypatch))
+    assert not shared_columns.can_share(job.hints.space(names[0]))
