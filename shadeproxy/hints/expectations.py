@@ -2,12 +2,12 @@
 
 Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: only
 jobs in use that have read something count; a job that names no read is heard where it is the only one on its
-dataset; what reads bear out is believed, and nothing else.
+dataset; a hint is believed as far as reads bear it out, and no further.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,30 @@ from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
 from shadeproxy.hints.order.orders import JobMatch, Orders
 from shadeproxy.hints.order.sequence import NEVER
 from shadeproxy.hints.scoreboard import ScoreColumn
+from shadeproxy.hints.shared_columns import (
+    LEAST_JOBS,
+    PageUnits,
+    SharedColumns,
+    can_share,
+    has_whole_objects,
+)
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, expect
+from shadeproxy.policy.expected import JobColumns, JobScale, expect, expect_one
 
 _LEAST_WEIGHT = 1e-9
 _MOST_JOB_WEIGHT = 32.0
 _NEW_READS = 128
 _DOUBT = 0.5
+_SPACES_TICKS = 64.0  # for which one list of many jobs serves
+_WORTH_COLUMNS = 4
+"""Pages of which columns are made: fewer cost less one by one."""
+
 _UNREGISTERED = JobContext("")
 """Stands for all jobs that readers name and that are not registered: names cost nothing."""
 
 
 class Belief(NamedTuple):
-    """How far a job is believed, for display. Trust is from 0 to 1. ``gap_reads``: reads of all clients from
+    """Trust in a job, for display. Trust is from 0 to 1. ``gap_reads``: reads of all clients from
     one of its reads to the next, None before the first; ``silent_reads``: those since its last read, 0 while
     that is usual.
     """
@@ -42,28 +53,6 @@ class Belief(NamedTuple):
     gap_reads: float | None
     silent_reads: int
     reason: str
-
-
-class _Pages(NamedTuple):
-    """Pages that are asked for, of one space; all of shape (k,). ``units``: -1 outside, see ``pages.py``.
-
-    ``outside``: places of the pages of other spaces. ``samples``: of each page, any outside, where samples
-    are objects of their own; else None.
-    """
-
-    object_hashes: Hashes
-    numbers: NDArray[np.uint32]
-    units: Ids
-    outside: Ids
-    samples: Ids | None
-
-    @classmethod
-    def of(cls, space: Space, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Self:
-        units = space.units_of(object_hashes, numbers)
-        outside, samples = np.flatnonzero(units < 0), None
-        if isinstance(space, Dataset) and space.pages is None and space.count:
-            samples = space.groups.members.take(units, mode="wrap").astype(np.int64)
-        return cls(object_hashes, numbers, units, outside, samples)
 
 
 class Expectations:
@@ -85,10 +74,15 @@ class Expectations:
         self._page_size = page_size
         self._activities: dict[str, JobActivity] = {}
         self._tick = 0.0
+        self._spaces: list[tuple[Space, list[Job]]] = []
+        self._spaces_until = 0.0
+        self._shared: list[SharedColumns] = []
 
     def forget(self, job: str) -> None:
         """Forget how a deleted job has read."""
         self._activities.pop(job, None)
+        self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
+        self._spaces_until = 0.0
 
     def _activity(self, job: str) -> JobActivity:
         """Return the activity of a registered job, a new one at its first read."""
@@ -100,23 +94,109 @@ class Expectations:
         self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float
     ) -> tuple[Column, Column]:
         self._tick = max(tick, self._tick)
-        by_space: dict[int, tuple[Space, list[Job]]] = {}
-        for job in self._jobs:
-            # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
-            activity = self._activities.get(job.name)
-            if activity is not None and activity.reads and job.in_use and self._says_anything(job):
-                space = self._space(job.name)
-                by_space.setdefault(id(space), (space, []))[1].append(job)
-        columns: list[JobColumns] = []
-        for space, jobs in by_space.values():
-            pages = _Pages.of(space, object_hashes, numbers)
-            if len(pages.outside) < len(object_hashes):
-                columns += [self._columns(job, space, pages, tick) for job in jobs]
-        return expect(columns, len(object_hashes))
+        count, spaces = len(object_hashes), self._spaces_at(tick)
+        if 0 < count < _WORTH_COLUMNS and all(has_whole_objects(space) for space, _ in spaces):
+            return self._expect_few(spaces, object_hashes, tick)
+        columns: list[JobColumns[Column]] = []
+        for space, jobs in spaces:
+            pages = PageUnits.of(space, object_hashes, numbers)
+            if len(pages.outside) < count:
+                shared = self._shared_by(space)
+                if shared is None:
+                    columns += [self._columns(job, space, pages, tick) for job in jobs]
+                else:
+                    columns.append(shared.columns(pages, tick))
+        return expect(columns, count)
 
-    def _columns(self, job: Job, space: Space, pages: _Pages, tick: float) -> JobColumns:
+    def _spaces_at(self, tick: float) -> list[tuple[Space, list[Job]]]:
+        """Return the jobs that count, by their samples; of many jobs those of the last reads."""
+        if tick >= self._spaces_until or len(self._jobs) < LEAST_JOBS:
+            by_space: dict[int, tuple[Space, list[Job]]] = {}
+            for job in self._jobs:
+                # Most of many jobs have not read through this proxy: skip them, so that they cost nothing.
+                activity = self._activities.get(job.name)
+                if activity is not None and activity.reads and job.in_use and self._says_anything(job):
+                    space = self._space(job.name)
+                    by_space.setdefault(id(space), (space, []))[1].append(job)
+            self._spaces, self._spaces_until = list(by_space.values()), tick + _SPACES_TICKS
+            self._share(tick)
+        return self._spaces
+
+    def _share(self, tick: float) -> None:
+        """Keep shared columns of the datasets that have many jobs, and of no others."""
+        known, self._shared = self._shared, []
+        for space, jobs in self._spaces:
+            if len(jobs) >= LEAST_JOBS and can_share(space):
+                mine = next((one for one in known if one.space is space), None)
+                self._shared.append(mine or SharedColumns(space, tick))
+
+    def _shared_by(self, space: Space) -> SharedColumns | None:
+        """Return the columns that the jobs of a dataset share, once every page is told."""
+        return next((one for one in self._shared if one.ready and one.space is space), None)
+
+    def _read_on(self, object_hashes: Hashes, offsets: Ids, tick: float, explained: Bits) -> None:
+        """Note reads in shared columns, and tell the pages that are due there."""
+        numbers = (offsets // self._page_size).astype(np.uint32)
+        for shared in self._shared:
+            shared.read(object_hashes, numbers, tick, explained)
+            if tick >= shared.due_tick:
+                jobs = next((jobs for space, jobs in self._spaces if space is shared.space), [])
+                pages = shared.due(len(jobs), tick)
+                columns = (self._columns(job, shared.space, pages, tick, kept=True) for job in jobs)
+                shared.tell(pages, list(columns), tick)
+
+    def _expect_few(
+        self, spaces: list[tuple[Space, list[Job]]], object_hashes: Hashes, tick: float
+    ) -> tuple[Column, Column]:
+        """Return what ``expect`` does, page by page, where all samples are whole objects."""
+        hashes = object_hashes.tolist()
+        parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
+        for space, jobs in spaces:
+            assert isinstance(space, Dataset), "growing sets are left to columns"
+            samples = [space.groups.find_one(hashed) for hashed in hashes]
+            if max(samples) < 0:
+                continue
+            if (shared := self._shared_by(space)) is None:
+                for job in jobs:
+                    self._add_parts(parts, job, space.count, samples, tick)
+            else:
+                for part, sample in zip(parts, samples, strict=True):
+                    if sample >= 0:
+                        part.append(shared.column(sample, tick))
+        soonest, rates = np.array([expect_one(part) for part in parts]).T
+        return soonest, rates
+
+    def _add_parts(
+        self, parts: list[list[JobColumns[float]]], job: Job, count: int, samples: list[int], tick: float
+    ) -> None:
+        """Add a job's part in each sample, as ``_columns`` has it; -1 is none of its samples."""
+        tracker, scores = self._orders.tracker(job.name), self._scores(job.name)
+        scale = self._scale(job, tick)
+        trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * (1 / count)
+        for part, sample in zip(parts, samples, strict=True):
+            if sample < 0:
+                continue
+            left, draws = np.inf, 1 / count
+            if (
+                tracker is not None
+                and tracker.left
+                and (place := tracker.columns.next_at.item(sample)) != NEVER
+            ):
+                left = max(place - (tracker.cursor - 1.0), 1.0)
+            if scores is not None:
+                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), count) * trust
+            part.append(scale.columns(left, draws))
+
+    def _scale(self, job: Job, tick: float) -> JobScale:
         activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
-        left, coming = np.full(len(pages.units), np.inf), 0
+        weight, coming = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT), 0 if tracker is None else tracker.left
+        return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
+
+    def _columns(
+        self, job: Job, space: Space, pages: PageUnits, tick: float, *, kept: bool = False
+    ) -> JobColumns[Column]:
+        """Return a job's part in pages. ``kept``: among those of other ticks, while its cursor jumps."""
+        tracker, left = self._orders.tracker(job.name), np.full(len(pages.units), np.inf)
         if tracker is not None and tracker.left:
             if pages.samples is None:
                 places = tracker.next_places(pages.object_hashes, pages.numbers)
@@ -124,15 +204,14 @@ class Expectations:
                 places = tracker.columns.next_at.take(pages.samples)
                 places[pages.outside] = NEVER
             # The cursor is the median of the latest reads: a place behind it may still be read at any time.
-            left = np.maximum(places - (tracker.cursor - 1.0), 1.0)
+            cursor = tracker.cursor + tracker.unsettled if kept else tracker.cursor
+            left = np.maximum(places - (cursor - 1.0), 1.0)
             left[places == NEVER] = np.inf
-            coming = tracker.left
         draws = self._draws(job.name, space, pages, 1 / space.count)
         draws[pages.outside] = 0.0
-        weight = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT)
-        return activity.columns(left, draws, coming=coming, silent=activity.silence(tick), weight=weight)
+        return self._scale(job, tick).columns(left, draws)
 
-    def _draws(self, job: str, space: Space, pages: _Pages, rate: float) -> Column:
+    def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:
         """Return the draws of each page of the job's samples in one read; a mean sample has ``rate``."""
         scores = self._scores(job)
         if scores is not None:
@@ -211,6 +290,8 @@ class Expectations:
                 explained |= self._judge_scores(reader, [weight])
             if (is_of_job or job is not None) and reader.name not in again:
                 self._activity(reader.name).read(1, tick)
+        if self._shared:
+            self._read_on(np.array([object_hash], np.uint64), np.array([offset]), tick, np.array([explained]))
         return explained
 
     def note_reads(
@@ -239,6 +320,8 @@ class Expectations:
         # Count all reads of a job together: its ranks and epochs read in the same ticks.
         for name, reads in counts.items():
             self._activity(name).read(reads, tick)
+        if self._shared:
+            self._read_on(object_hashes, offsets, tick, explained)
         return explained
 
     def _note_together(

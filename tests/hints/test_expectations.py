@@ -9,8 +9,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from tests.support.announcing import NOW_S, Long, tick_of
-
-PAGE = 1 << 20
+from tests.support.shard_pages import PAGE, pages_of, shards
 
 
 def belief(job, name="one"):
@@ -38,6 +37,17 @@ def test_an_announced_use_is_as_many_ticks_away_as_its_job_takes_for_the_reads_b
     assert ((distance >= [400, 4000, 12_000]) & (distance <= [800, 4400, 12_400])).all()
     assert np.isinf(job.ticks(job.order[:900])).all()
     assert (job.ticks(job.order[1000:]) >= 4).all(), "none is past, not even the next one"
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_no_pages_have_no_expectations(announced):
+    """Placement asks so for an empty tier, of which a page beats none."""
+    job = Long()
+    if announced:
+        job.announce()
+        job.read(job.order[:100])
+    distances, rates = job.expect([])
+    assert distances.shape == rates.shape == (0,)
 
 
 def test_a_new_job_is_believed_by_a_half_and_one_that_keeps_its_order_in_full():
@@ -306,20 +316,6 @@ def test_a_batch_of_several_jobs_is_told_apart():
 # ------------------------------------------------------------------ pages of several samples
 
 
-def shards(samples=64, shard_count=16, jobs=("one",)):
-    """Each shard holds 64 samples of a quarter of a page: 16 pages of 4."""
-    builder = ManifestBuilder("train", page_size=PAGE)
-    for shard in range(shard_count):
-        for number in range(samples):
-            builder.add(ObjectRef("b", f"s{shard}"), number * PAGE // 4, PAGE // 4)
-    hints = HintRegistry(page_size=PAGE)
-    hints.put_dataset(builder.finish())
-    for name in jobs:
-        hints.put_job(Job(name, dataset="train"), NOW_S)
-    hashes = np.array([object_hash(ObjectRef("b", f"s{shard}")) for shard in range(shard_count)], np.uint64)
-    return hints, hashes
-
-
 def read_shards(hints, hashes, ids):
     return [
         hints.expectations.note_read(
@@ -327,11 +323,6 @@ def read_shards(hints, hashes, ids):
         )
         for one in ids
     ]
-
-
-def pages_of(hashes, ids):
-    ids = np.asarray(ids)
-    return hashes[ids // 64], (ids % 64 // 4).astype(np.uint32)
 
 
 def test_a_page_of_several_samples_is_read_with_the_first_of_them():

@@ -85,7 +85,7 @@ class Long:
 
     def expect(self, ids, tick=None):
         """Ticks to the announced read, and reads per tick by draws."""
-        ids, at = np.asarray(ids), tick_of(self.hints) if tick is None else tick
+        ids, at = np.asarray(ids, dtype=np.intp), tick_of(self.hints) if tick is None else tick
         return self.hints.expectations.expect(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32), at)
 
     def ticks(self, ids, tick=None):
