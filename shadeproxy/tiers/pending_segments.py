@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from shadeproxy.core.errors import ConfigError
 from shadeproxy.tiers.base import Dropped, Location
 from shadeproxy.tiers.directory import HeldDirectory
 from shadeproxy.tiers.extents import Extent
@@ -68,17 +69,24 @@ class PendingSegments:
     def segments(self) -> list[Segment]:
         return [segment for segment, _ in self._segments.values()]
 
-    def open(self, claim: HeldDirectory) -> None:
-        """Register every segment of the directory as pending, without reading it. Raises OSError that names
-        the file.
+    def open(self, claim: HeldDirectory, setting: str, *, most_files: int) -> None:
+        """Register every segment of the directory as pending, without reading it. Raises ConfigError, with
+        ``setting`` and the number of open files that its capacity needs.
         """
         self._ignored, self._halted = set(claim.session.tombstones.found), False
         self.dropped.lists += claim.session.lost_lists
-        for number, path in self._files.existing():
-            segment = self._files.keep(number, path)
-            pending_bytes = self._space.pending_bytes_of(segment)
-            self._segments[number] = segment, pending_bytes
-            self._space.pending_bytes += pending_bytes
+        try:
+            for number, path in self._files.existing():
+                segment = self._files.keep(number, path)
+                pending_bytes = self._space.pending_bytes_of(segment)
+                self._segments[number] = segment, pending_bytes
+                self._space.pending_bytes += pending_bytes
+        except OSError as error:
+            self.close()
+            raise ConfigError(
+                f"{setting}: cannot open {error.filename or claim.path}: {error.strerror}; this capacity "
+                f"needs up to {most_files} open files (ulimit -n), and a readable file system"
+            ) from error
         self._claim = claim
 
     def disown(self, object_hash: int) -> bool:

@@ -9,7 +9,7 @@ punch, in order.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -144,6 +144,37 @@ class Space:
             self.used_bytes += added_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
             return start, taken
+        return None
+
+    def place_run(self, lengths: Sequence[int], own_from: int) -> list[tuple[int, int]] | None:
+        """Take room for records that follow each other in one piece. Return the address and the length of
+        each, or None if there is no such room.
+
+        ``lengths``: in units. ``own_from``: units from which on a record gets the rest of its last block.
+        """
+        padding = sum(units >= own_from for units in lengths) * (UNITS_PER_BLOCK - 1)
+        most = sum(lengths) + padding
+        for start, free in self._free.candidates(most):
+            segment, unit = self.segments[number_of(start)], unit_of(start)
+            holes, slack = segment.cost(unit, most)
+            if (holes + slack) * BLOCK_BYTES > self._room_bytes:
+                continue
+            self.empty_segments -= segment.records == 0
+            run, used = [], 0
+            for units in lengths:
+                taken = units + (-(unit + used + units) % UNITS_PER_BLOCK if units >= own_from else 0)
+                run.append((start + used, taken))
+                used += taken
+            if free - used < LEAST_UNITS:
+                run[-1] = run[-1][0], run[-1][1] + free - used
+                used = free
+            holes, slack = segment.cost(unit, used)
+            self._free.take(start, used)
+            for address, taken in run:
+                segment.occupy(unit_of(address), taken)
+            self.used_bytes += (holes + slack) * BLOCK_BYTES
+            self.slack_bytes -= slack * BLOCK_BYTES
+            return run
         return None
 
     def shorten(self, address: int, units: int, kept: int) -> int:

@@ -9,12 +9,12 @@ medium raises only TierError. A tier that keeps failing takes no more pages, wit
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVarTuple
 
-from shadeproxy.core.errors import ConfigError, TierError, TierFull
+from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
 from shadeproxy.tiers.directory import PROBE_NAME, HeldDirectory, check_medium, claim
@@ -76,12 +76,9 @@ class SegmentStore:
         tombstones: Path | None = None,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
-        self.name = name
-        self.path = path
-        self.capacity_bytes = capacity_bytes
+        self.name, self.path, self.capacity_bytes = name, path, capacity_bytes
         self.most_segments = min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
-        self._segment_bytes = segment_bytes
-        self._min_free_bytes = min_free_bytes
+        self._segment_bytes, self._min_free_bytes = segment_bytes, min_free_bytes
         self._submit = submit
         self._claim = partial(
             claim, path, contents=contents, set_aside=set_aside, group_id=group_id, place=tombstones
@@ -143,7 +140,7 @@ class SegmentStore:
         try:
             check_medium(held, setting, self.capacity_bytes, self._min_free_bytes)
             self._sendfile = self._sendfile and allows_sendfile(self.path / PROBE_NAME)
-            self._await_segments(held, setting)
+            self._pending.open(held, setting, most_files=2 * self.most_segments)
             self.erasures.open(held.session)
         except BaseException:
             held.release(clean=False)
@@ -151,16 +148,6 @@ class SegmentStore:
         self.claim = held
         self._store_id = held.store_id
         self._measure()
-
-    def _await_segments(self, held: HeldDirectory, setting: str) -> None:
-        try:
-            self._pending.open(held)
-        except OSError as error:
-            self._pending.close()
-            raise ConfigError(
-                f"{setting}: cannot open {error.filename or held.path}: {error.strerror}; this capacity "
-                f"needs up to {2 * self.most_segments} open files (ulimit -n), and a readable file system"
-            ) from error
 
     def arrivals(self) -> Iterator[Arrival]:
         return self._pending.arrivals()
@@ -219,10 +206,20 @@ class SegmentStore:
             extent = space.place(units, to_block_end=own_blocks)
         if extent is None:
             raise TierFull(f"tier {self.name} has no room for {record_bytes} bytes")
-        self._punch(space.trim())
-        if not space.empty_segments:
-            self._prepare_segment()
+        self._after_placing()
         return pack(*extent)
+
+    def reserve_many(self, record_bytes: Sequence[int]) -> list[Location] | None:
+        lengths = [max(-(-one // UNIT_BYTES), LEAST_UNITS) for one in record_bytes]
+        if self._health.disabled_reason is not None or max(lengths) > MOST_RECORD_UNITS:
+            return None
+        self._collect()
+        self._watch_room(sum(record_bytes))
+        run = self._space.place_run(lengths, WHOLE_BLOCKS_UNITS if self._sendfile else MOST_RECORD_UNITS + 1)
+        if run is None:
+            return None
+        self._after_placing()
+        return [pack(*extent) for extent in run]
 
     def take_over(self, location: Location, record_bytes: int) -> Location | None:
         self._watch_room(record_bytes)
@@ -295,8 +292,11 @@ class SegmentStore:
         self._space.add_segment(self._files.ready.popleft())
         return True
 
-    def _prepare_segment(self) -> None:
-        """Create the next segment file before it is needed, because creating it may wait for the disk."""
+    def _after_placing(self) -> None:
+        self._punch(self._space.trim())
+        if self._space.empty_segments:
+            return
+        # Create the next segment file before it is needed, because creating it may wait for the disk.
         if not self._files.ready and not self._files.creating and self.segments < self.most_segments:
             self._files.creating = True
             self._try(self._files.create, self._files.new_number())

@@ -1,6 +1,6 @@
 """``Tier``: the port to a tier. base.py says what tier and caller guarantee, and tests/tiers checks it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from shadeproxy.core.types import ObjectMeta, Page
@@ -96,6 +96,13 @@ class Tier(Protocol):
     def reserve(self, record_bytes: int) -> Location:
         """Reserve room for a record. Raises TierFull (release something first), TierError (the
         tier is off).
+        """
+        ...
+
+    def reserve_many(self, record_bytes: Sequence[int]) -> list[Location] | None:
+        """Reserve room for records that follow each other in one piece: less work than ``reserve`` for each.
+
+        Return None, and change nothing, if there is no such room. ``reserve`` may still find some.
         """
         ...
 

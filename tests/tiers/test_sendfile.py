@@ -148,6 +148,33 @@ def test_a_long_body_is_lent_to_its_end_and_keeps_it_whoever_comes_next(tmpfs, s
     store.close()
 
 
+def test_records_reserved_together_are_placed_as_one_by_one(tmpfs):
+    lengths = [LENGTH, 9_000, 100, LENGTH + 77, 65_536, 64]
+    found = []
+    for together in (False, True):
+        store = opened(tmpfs / f"{together}", 1 << 21)
+        write(store, "first", bytes(1))
+        first = store.used_bytes
+        locations = store.reserve_many(lengths) if together else [store.reserve(one) for one in lengths]
+        found.append((locations, store.used_bytes))
+        for location in locations:
+            store.release(location)
+        assert store.used_bytes == first
+        store.close()
+    assert found[0] == found[1]
+
+
+def test_records_without_room_for_all_together_get_none(tmpfs):
+    store = opened(tmpfs / "ram", 600_000)
+    write(store, "first", bytes(1))
+    used_bytes = store.used_bytes
+    assert store.reserve_many([LENGTH] * 2) is None
+    assert store.reserve_many([LENGTH] * 8) is None, "longer than a segment"
+    assert store.used_bytes == used_bytes
+    assert len(store.reserve_many([LENGTH, LENGTH // 2])) == 2
+    store.close()
+
+
 def test_short_records_share_their_blocks(tmpfs):
     store = opened(tmpfs / "ram")
     write(store, "first", bytes(1))

@@ -103,6 +103,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.live[self.number] = (location, sample)
         return self.number
 
+    @rule(sizes=st.lists(SIZES, min_size=1, max_size=6), target=handles)
+    def add_many(self, sizes):
+        samples = [self.make_sample(self.number + 1 + n, size) for n, size in enumerate(sizes)]
+        wanted = [self.store.record_bytes(one.header.page, one.header.meta, len(one.body)) for one in samples]
+        used = self.store.used_bytes
+        locations = self.store.reserve_many(wanted)
+        if locations is None:
+            assert self.store.used_bytes == used
+            return multiple()
+        assert (record_bytes(np.array(locations)) >= wanted).all()
+        self.run_queue()
+        for location, sample in zip(locations, samples, strict=True):
+            self.number += 1
+            self.store.write(location, sample.header, sample.body)
+            self.live[self.number] = (location, sample)
+        return multiple(*range(self.number - len(sizes) + 1, self.number + 1))
+
     @rule(size=SIZES, handle=consumes(handles), written=st.booleans(), target=handles)
     def take_over(self, size, handle, written):
         if handle not in self.live:

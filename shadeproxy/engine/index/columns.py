@@ -67,6 +67,19 @@ _RETIRED = -1
 _WHERE = np.dtype(np.int32)
 
 
+class NewRows(NamedTuple):
+    """Pages that need slots; columns of shape (n,). ``tick``: the same for all pages."""
+
+    object_hash: NDArray[np.uint64]
+    number: NDArray[np.uint32]
+    etag: NDArray[np.uint64]
+    group: NDArray[np.intp]
+    record_bytes: NDArray[np.int64]
+    body_bytes: NDArray[np.int64]
+    validated_s: NDArray[np.float64]
+    tick: float
+
+
 class Columns(NamedTuple):
     """The columns of the table of resident pages, by slot."""
 

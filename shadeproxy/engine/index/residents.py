@@ -5,7 +5,7 @@ keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M
 metadata are not here: the record header in the tier has them.
 """
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from shadeproxy.engine.index.columns import (
     PAGE_ROW,
     REST,
     REST_HEAD,
+    NewRows,
     Share,
     private_columns,
 )
@@ -28,23 +29,10 @@ from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.location import record_bytes
 from shadeproxy.tiers.rows import Rows
 
-__all__ = ["NO_TIER", "Residents", "Slots", "etag_hash", "page_hash"]
+__all__ = ["NO_TIER", "NewRows", "Residents", "Slots", "etag_hash", "page_hash"]
 
 _PINNED = -1  # Position of a pinned page, which is not a member.
 _NOWHERE = 0  # Location of a page that has none yet.
-
-
-class NewRows(NamedTuple):
-    """Pages that need slots; columns of shape (n,). ``tick``: the same for all pages."""
-
-    object_hash: NDArray[np.uint64]
-    number: NDArray[np.uint32]
-    etag: NDArray[np.uint64]
-    group: NDArray[np.intp]
-    record_bytes: NDArray[np.int64]
-    body_bytes: NDArray[np.int64]
-    validated_s: NDArray[np.float64]
-    tick: float
 
 
 class Residents:
@@ -198,17 +186,34 @@ class Residents:
         self.holds[slot] = pinned
         return slot
 
+    def add_many(self, pages: NewRows, tier: int) -> Slots:
+        """Return slots for unpinned pages that have none yet, as members of a tier, not ready to be read.
+
+        Call ``ready_again`` or ``abandon`` for each before anything else is decided.
+        """
+        recycled = [self._free.pop() for _ in pages.number[: len(self._free)]]
+        first = self._grow(new := len(pages.number) - len(recycled))
+        slots = np.array([*recycled, *range(first, first + new)], np.int64)
+        self.pinned[slots] = False
+        self._position[slots] = self.members[tier].extend(slots)
+        self._write_rows(slots, pages)
+        return slots
+
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of unpinned pages of a tier to pages that have no slot yet.
 
         The old pages are gone, and the new ones not ready to be read. Their slots stay among the members:
         call ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
-        order = slots.tolist()
-        for slot in order:
+        for slot in slots.tolist():
             self._leave_index(slot)
         self.stamp[slots] += 1
         self.tier[slots] = NO_TIER
+        self._write_rows(slots, pages)
+
+    def _write_rows(self, slots: Slots, pages: NewRows) -> None:
+        """Make slots those of new pages, which enter the index."""
+        order = slots.tolist()
         self.object_hash[slots], self.number[slots], self.etag[slots] = (
             pages.object_hash,
             pages.number,

@@ -153,13 +153,24 @@ class PageHistories:
             self.ghosts.put(self._page(slot), history, self.learner.prefix(int(self._residents.group[slot])))
             self._reads[slot] = 0
 
+    def add_many(self, pages: NewRows, tier: int) -> Slots:
+        """Return slots for new pages, as ``Residents.add_many`` does, with the histories they had before."""
+        slots = self._residents.add_many(pages, tier)
+        self._fit()
+        self._put(slots, self._before(pages))
+        return slots
+
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give slots to new pages as ``leave`` and ``enter`` would, one after another."""
         self._fit()
-        found = self.ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)
+        before = self._before(pages)
         self._leave_many(slots)
         self._residents.take_over(slots, pages)
-        self._last[slots], self._gap[slots], self._reads[slots], self._state[slots] = found[:4]
+        self._put(slots, before)
+
+    def _before(self, pages: NewRows) -> Histories:
+        """Return the histories of pages without slots, from their ghosts."""
+        return Histories(*self.ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)[:4])
 
     def _leave_many(self, slots: Slots) -> None:
         table, slots = self._residents, slots[self._reads[slots] > 0]

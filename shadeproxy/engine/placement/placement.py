@@ -242,6 +242,12 @@ class Placement:
         """
         return self._drawn[index].worst_key(self.tick)
 
+    def add_many(self, index: int, pages: NewRows) -> Slots:
+        """Return slots for new pages of a tier, as ``Residents.add_many`` does, with their histories."""
+        if self._policy.learns:
+            return self.histories.add_many(pages, index)
+        return self._residents.add_many(pages, index)
+
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of victims to new pages, as ``Residents.take_over`` does, with their histories."""
         if self._policy.learns:

@@ -1,9 +1,9 @@
 """Admission of the pages that came from the origin in one turn of the loop.
 
 Laws: plain defs. Each page is answered exactly once, whatever raises: before ``insert_many`` returns, or by
-the task that writes the page. In a full tier in memory a page takes over slot and place of the victim that it
-beats, so that features and ranks are computed once for all pages of the turn. Every other page is decided
-alone.
+the task that writes the page. In a tier in memory the pages of a turn share their work. If there is one piece
+of free room for all of them, nothing is ranked. In a full tier a page takes over slot and place of the victim
+that it beats, so that features and ranks are computed once. Every other page is decided alone.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class _NewPlace(NamedTuple):
     new: NewPage
     hashed: int
     record_bytes: int
-    slot: int
     location: Location
+    slot: int = _NO_SLOT
 
 
 class PageAdmission:
@@ -74,16 +74,10 @@ class PageAdmission:
         task.
         """
         told: _Told = {}
-        # In a small tier all pages are ranked for each new page.
-        big = len(self._media) == 1 and self._residents.members[0].count > SAMPLE
-        together = self._placement.together(0) if big else len(pages)
+        together = self._may_go_together(pages)
         try:
-            for start in range(0, len(pages), together or 1):
-                some = pages[start : start + together]
-                if big and self._may_take_over(some):
-                    some = self._take_over(some, told)
-                for new in some:
-                    self._insert(new, told)
+            if not (together and self._fill_room(pages, told)):
+                self._insert_each(pages, told, together=together)
         finally:
             if len(told) < len(pages):
                 for new in pages:
@@ -93,16 +87,40 @@ class PageAdmission:
             if error is not None:
                 raise error
 
-    def _may_take_over(self, pages: Sequence[NewPage]) -> bool:
-        """Return whether pages may take over the places of victims: no write needs a task, and no page comes
-        twice.
-        """
+    def _insert_each(self, pages: Sequence[NewPage], told: _Told, *, together: bool) -> None:
+        # In a small tier all pages are ranked for each new page.
+        big = together and len(self._media) == 1 and self._residents.members[0].count > SAMPLE
+        count = self._placement.together(0) if big else len(pages)
+        for start in range(0, len(pages), count or 1):
+            some = pages[start : start + count]
+            if big and len(some) >= WORTH_COLUMNS:
+                some = self._take_over(some, told)
+            for new in some:
+                self._insert(new, told)
+
+    def _may_go_together(self, pages: Sequence[NewPage]) -> bool:
+        """Return whether pages may share their work: no write needs a task, and no page comes twice."""
         return (
             len(pages) >= WORTH_COLUMNS
             and self._media[0].write is None
             and not self._pins.any
             and len({(new.page.ref, new.page.number) for new in pages}) == len(pages)
         )
+
+    def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
+        """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
+        tier, hashes = self._media[0].tier, [object_hash(new.page.ref) for new in pages]
+        for new, hashed in zip(pages, hashes, strict=True):
+            if self._residents.occupant(hashed, new.page.number) is not None:
+                return False
+        try:
+            sizes = [tier.record_bytes(new.page, new.meta, len(new.body)) for new in pages]
+        except TierError:
+            return False
+        if (locations := tier.reserve_many(sizes)) is None:
+            return False
+        self._write_new(list(map(_NewPlace, pages, hashes, sizes, locations)), told)
+        return True
 
     def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
         """Store pages in free room, or in the places of victims that they beat. Return the pages that must be
@@ -132,7 +150,7 @@ class PageAdmission:
                     _tell(new, False, told)
         finally:
             self._write_over([one for one in taken if one.slot != _NO_SLOT], told)
-            self._write_fresh([one for one in taken if one.slot == _NO_SLOT], told)
+            self._write_new([one for one in taken if one.slot == _NO_SLOT], told)
         return left
 
     def _find(self, new: NewPage, hashed: int, bar: float) -> "_NewPlace | int":
@@ -149,36 +167,43 @@ class PageAdmission:
             record_bytes = tier.record_bytes(page, new.meta, body_bytes)
             if record_bytes <= room_bytes:
                 with contextlib.suppress(TierFull):
-                    return _NewPlace(new, hashed, record_bytes, _NO_SLOT, tier.reserve(record_bytes))
+                    return _NewPlace(new, hashed, record_bytes, tier.reserve(record_bytes))
         except TierError:
             return UNFIT
         slot = self._placement.victim(0, bar, record_bytes)
         if slot < 0:
             return slot
         location = tier.take_over(Location(self._residents.locations[slot]), record_bytes)
-        return UNFIT if location is None else _NewPlace(new, hashed, record_bytes, slot, location)
+        return UNFIT if location is None else _NewPlace(new, hashed, record_bytes, location, slot)
 
     def _write_over(self, taken: Sequence[_NewPlace], told: _Told) -> None:
         """Write pages to the places that they take over, and answer them."""
-        if not taken:
-            return
-        slots, transfers = [one.slot for one in taken], self._transfers
+        if taken:
+            slots = [one.slot for one in taken]
+            self._transfers.vacate(slots, 0, "policy")
+            self._placement.take_over(np.array(slots), self._rows(taken))
+            self._write(taken, slots, told)
+
+    def _write_new(self, taken: Sequence[_NewPlace], told: _Told) -> None:
+        """Write pages to places in free room, and answer them."""
+        if taken:
+            self._write(taken, self._placement.add_many(0, self._rows(taken)).tolist(), told)
+
+    def _rows(self, taken: Sequence[_NewPlace]) -> NewRows:
         pages = [one.new.page for one in taken]
-        transfers.vacate(slots, 0, "policy")
-        self._placement.take_over(
-            np.array(slots),
-            NewRows(
-                np.array([one.hashed for one in taken], np.uint64),
-                np.array([page.number for page in pages], np.uint32),
-                np.array([etag_hash(page.etag) for page in pages], np.uint64),
-                np.array([self._groups.of(page.ref) for page in pages], np.intp),
-                np.array([one.record_bytes for one in taken], np.int64),
-                np.array([len(one.new.body) for one in taken], np.int64),
-                np.array([one.new.validated_s for one in taken], np.float64),
-                self._placement.tick,
-            ),
+        return NewRows(
+            np.array([one.hashed for one in taken], np.uint64),
+            np.array([page.number for page in pages], np.uint32),
+            np.array([etag_hash(page.etag) for page in pages], np.uint64),
+            np.array([self._groups.of(page.ref) for page in pages], np.intp),
+            np.array([one.record_bytes for one in taken], np.int64),
+            np.array([len(one.new.body) for one in taken], np.int64),
+            np.array([one.new.validated_s for one in taken], np.float64),
+            self._placement.tick,
         )
-        written = [False] * len(taken)
+
+    def _write(self, taken: Sequence[_NewPlace], slots: list[int], told: _Told) -> None:
+        transfers, written = self._transfers, [False] * len(taken)
         try:
             for number, one in enumerate(taken):
                 new = one.new
@@ -187,17 +212,6 @@ class PageAdmission:
             transfers.settle_many(0, slots, [one.location for one in taken], written)
             for one, stored in zip(taken, written, strict=True):
                 _tell(one.new, stored, told)
-
-    def _write_fresh(self, taken: Sequence[_NewPlace], told: _Told) -> None:
-        """Write pages to free room, and answer them."""
-        for number, (new, hashed, record_bytes, _, location) in enumerate(taken):
-            try:
-                slot = self._add(new, hashed, record_bytes)
-                _tell(new, self._transfers.store_at(slot, 0, location, new), told)
-            except BaseException:
-                for left in taken[number + 1 :]:
-                    self._media[0].tier.release(left.location)
-                raise
 
     def _insert(self, new: NewPage, told: _Told) -> None:
         """Store one page as ``Transfers.store`` does."""

@@ -135,14 +135,6 @@ class Transfers:
         self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
         return None
 
-    def store_at(self, slot: int, index: int, location: Location, new: NewPage) -> bool:
-        """Write a page in a new slot, without a task, to a place that was reserved for it. Return as
-        ``store``.
-        """
-        token = self._unplaced[slot] = object()
-        plan = Write(slot, token, index, location, self._residents.sizes[slot], new.header, new.body)
-        return self._write_now(plan, new.wanted)
-
     def unplaced_among(self, slots: Slots) -> list[int]:
         """Return the slots in ``slots`` whose page is on its way into a tier."""
         unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))

@@ -51,11 +51,67 @@ async def test_a_full_tier_answers_each_page_and_holds_what_it_said(make_bench):
     bench.cache.assert_quiescent()
 
 
-async def test_a_page_that_is_no_longer_wanted_is_not_placed(make_bench):
+@pytest.mark.parametrize("others", ["a", "acdef"])
+async def test_a_page_that_is_no_longer_wanted_is_not_placed(make_bench, others):
     bench, answers = await make_bench(), {}
-    bench.cache.insert_many([new_page("a", answers), new_page("b", answers, wanted=lambda: False)])
-    assert answers == {"a": [True], "b": [False]}
+    bench.cache.insert_many([new_page("first", {})])
+    bench.cache.drop_object(ObjectRef("b", "first"), "written")
+    empty = bench.cache.media[0].tier.used_bytes
+    pages = [new_page(key, answers) for key in others]
+    bench.cache.insert_many([*pages, new_page("b", answers, wanted=lambda: False)])
+    assert answers == {**{key: [True] for key in others}, "b": [False]}
     assert body_of(bench, "b") is None
+    bench.cache.assert_quiescent()
+    for key in others:
+        assert body_of(bench, key) == b"x" * 5000
+        bench.cache.drop_object(ObjectRef("b", key), "written")
+    assert bench.cache.media[0].tier.used_bytes == empty
+
+
+@pytest.mark.parametrize("policy", ["default", "lru"])
+@pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
+async def test_pages_in_free_room_are_stored_as_if_alone(make_bench, policy, disk_bytes):
+    """The same pages, with gaps and slots of dropped ones to use again, together and one by one."""
+    told, found = [], []
+    for together in (True, False):
+        bench = await make_bench(
+            ram_bytes=1 << 21, disk_bytes=disk_bytes, policy=policy, name="together" if together else "alone"
+        )
+        answers = {}
+        for turn in range(4):
+            keys = [f"{turn}-{n}" for n in range(12)]
+            miss_all(bench, keys * (turn + 1))
+            pages = [
+                new_page(key, answers, body=b"%d" % n * (300 + 700 * n), number=n % 2)
+                for n, key in enumerate(keys)
+            ]
+            for some in [pages] if together else [[page] for page in pages]:
+                bench.cache.insert_many(some)
+            for key in keys[::5]:
+                bench.cache.drop_object(ObjectRef("b", key), "written")
+            miss_all(bench, keys[::5])
+        table = bench.cache.residents
+        bench.cache.assert_quiescent()
+        slots = sorted(table.ready().tolist(), key=lambda slot: int(table.object_hash[slot]))
+        names = ("object_hash", "number", "etag", "body_bytes", "record_bytes", "uses", "admitted", "tier")
+        columns = {name: getattr(table, name)[slots].tolist() for name in names}
+        columns["rates"] = bench.cache.placement.histories.rates(np.array(slots), 500.0).tolist()
+        columns["members"] = sorted(table.members[0].slots.tolist()) == sorted(slots)
+        columns["pages"] = [bool(bench.cache.residents.pages_of(hashed)) for hashed in columns["object_hash"]]
+        told.append(answers)
+        found.append((columns, bench.stats.tiers["ram"].admissions))
+    assert told[0] == told[1]
+    assert found[0] == found[1]
+    assert len(found[0][0]["uses"]) == 36
+
+
+async def test_a_version_that_is_resident_is_replaced_among_others(make_bench):
+    bench, answers = await make_bench(), {}
+    bench.cache.insert_many([new_page(key, answers) for key in "abcde"])
+    newer = [new_page(key, answers, body=b"n" * 5000, etag='"v2"') for key in "cdefg"]
+    bench.cache.insert_many(newer)
+    assert [body_of(bench, key) for key in "abcde"] == [b"x" * 5000] * 2 + [None] * 3
+    assert [body_of(bench, key, '"v2"') for key in "cdefg"] == [b"n" * 5000] * 5
     bench.cache.assert_quiescent()
 
 
@@ -104,8 +160,9 @@ async def test_a_task_that_is_cancelled_answers_and_gives_its_place_back(make_be
     bench.cache.assert_quiescent()
 
 
+@pytest.mark.parametrize("keys", ["abc", "abcdef"])
 @pytest.mark.parametrize("fails", ["encode", "write", "stored", "wanted"])
-async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatch, fails):
+async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatch, fails, keys):
     bench, answers = await make_bench(), {}
     tier = bench.cache.media[0].tier
     stored = wanted = None
@@ -126,18 +183,15 @@ async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatc
         stored = raise_
     else:
         wanted = raise_
-    pages = [
-        new_page("a", answers),
-        new_page("b", answers, stored=stored, wanted=wanted or (lambda: True)),
-        new_page("c", answers),
-    ]
+    pages = [new_page(key, answers) for key in keys]
+    pages[1] = new_page("b", answers, stored=stored, wanted=wanted or (lambda: True))
     if fails in ("stored", "wanted"):
         with pytest.raises(ValueError, match="a caller's fault"):
             bench.cache.insert_many(pages)
     else:
         bench.cache.insert_many(pages)
-    assert [len(answers[key]) for key in "abc"] == [1, 1, 1]
-    for key in "abc":
+    assert [len(answers[key]) for key in keys] == [1] * len(keys)
+    for key in keys:
         assert (body_of(bench, key) is not None) is answers[key][0]
     bench.cache.assert_quiescent()
 
