@@ -1,7 +1,7 @@
 """Opens the parts behind the listeners: state, origin, cache and engine, and registers how they close."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.reuse.ghosts import BYTES
-from shadeproxy.origin.base import Origin
+from shadeproxy.origin.base import CallbackOrigin, Origin
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -141,6 +141,7 @@ class PartOpener:
         share: Share | None,
         upstreams: Upstreams,
         callback_reads: CallbackReads | None = None,
+        prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
@@ -165,6 +166,7 @@ class PartOpener:
             recording=None if recorder is None else recorder.reads,
             upstreams=upstreams,
             callback_reads=callback_reads,
+            prefetch_reads=prefetch_reads,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

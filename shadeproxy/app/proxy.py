@@ -46,6 +46,7 @@ from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.read.worker_fills import PrefetchWorkers
 from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
@@ -124,6 +125,7 @@ class Proxy:
             share=self._share,
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
+            prefetch_reads=(prefetch := PrefetchWorkers()).pick,
         )
         pins = opener.pins(state, engine.cache)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
@@ -136,7 +138,15 @@ class Proxy:
         fills = (
             None
             if callback_reads is None
-            else FillsOpener(settings, engine, callback_reads, providers, clock, on_job=observer.on_job)
+            else FillsOpener(
+                settings,
+                engine,
+                callback_reads,
+                providers,
+                clock,
+                on_job=observer.on_job,
+                prefetch=prefetch,
+            )
         )
         workers = self._make_workers(engine, reloadable, observer, tls, fills)
         targets = ReloadTargets(

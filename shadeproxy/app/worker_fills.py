@@ -15,7 +15,7 @@ from shadeproxy.core.units import format_size
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
-from shadeproxy.engine.read.worker_fills import WorkerFills
+from shadeproxy.engine.read.worker_fills import PrefetchWorkers, WorkerFills
 from shadeproxy.origin.callback_reads import CallbackReads
 
 _log = structlog.get_logger(__name__)
@@ -60,9 +60,15 @@ class OpenFills(NamedTuple):
     channel: Channel
     theirs: socket.socket
     ends: FillEnds
+    prefetch: PrefetchWorkers
+
+    def serve(self) -> None:
+        """Let the worker prefetch too, because it serves."""
+        self.prefetch.add(self.fills)
 
     def close(self) -> None:
         """Let others go on with its pages: the worker has ended."""
+        self.prefetch.remove(self.fills)
         self.channel.close()
         self.fills.close()
         self.memory.close()
@@ -80,11 +86,13 @@ class FillsOpener:
         clock: Clock,
         *,
         on_job: Callable[[JobContext], None],
+        prefetch: PrefetchWorkers,
     ) -> None:
         """Set it up. ``reads``: those of the coordinator, whose slots and statistics are shared.
 
-        ``on_job``: called for each read of a job.
+        ``on_job``: called for each read of a job. ``prefetch``: gets the workers that serve.
         """
+        self._prefetch = prefetch
         self._settings = settings
         self._engine = engine
         self._reads = reads
@@ -119,6 +127,8 @@ class FillsOpener:
             clock=self._clock,
             bounds=read_bounds(self._settings),
             on_job=self._on_job,
+            # The other half of its memory is left to its clients.
+            most_orders=size_bytes // self._settings.cache.page_size // 2,
         )
         ends = FillEnds(theirs.fileno(), memory.descriptor, self._reads.gets.instance)
-        return OpenFills(fills, memory, channel, theirs, ends)
+        return OpenFills(fills, memory, channel, theirs, ends, self._prefetch)

@@ -33,7 +33,7 @@ from shadeproxy.app.channel import (
 )
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
-from shadeproxy.app.worker_fills import FillsOpener
+from shadeproxy.app.worker_fills import FillsOpener, OpenFills
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
@@ -177,6 +177,11 @@ class Workers:
                 _log.warning("a worker ended; another one is started", code=code)
                 await asyncio.sleep(_RESTART_S)
 
+    def _serves(self, fills: OpenFills | None) -> None:
+        self.serving.set()
+        if fills is not None:
+            fills.serve()
+
     async def _run(self, listener: int) -> int:
         ours, theirs = socket.socketpair()
         unconfirmed = deque[asyncio.Future[None]]()
@@ -185,7 +190,7 @@ class Workers:
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
             elif frame == SERVING:
-                self.serving.set()
+                self._serves(fills)
             else:
                 self._on_reads(*unpack_reads(frame))
 

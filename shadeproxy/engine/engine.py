@@ -5,7 +5,7 @@ object; may its cached metadata answer by its freshness rule; is the page reside
 way. If not, it reads the page from the origin.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -64,8 +64,10 @@ class Engine:
         recording: Recording | None = None,
         upstreams: Upstreams = ONLY_OWN,
         callback_reads: CallbackOrigin | None = None,
+        prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``verdicts``: None
+        """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
+        returns a way to prefetch the next page; None: as pages for readers are fetched. ``verdicts``: None
         unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
         ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
@@ -121,6 +123,7 @@ class Engine:
             stats=stats,
             page_size=page_size,
             upstreams=upstreams,
+            reads=prefetch_reads,
         )
         self.hits = hits = Hits(cache, page_size, access_log=self.access_log, fresh=self._fresh)
         # ``Hits`` implements these calls of ``ReadPath``.

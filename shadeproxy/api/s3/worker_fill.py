@@ -15,7 +15,7 @@ from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError, OriginUnavailable, ShadeProxyError
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import REQUEST_ID, next_request_id
-from shadeproxy.core.types import SHARED, Intent, ObjectMeta, Source, Span
+from shadeproxy.core.types import OWN, SHARED, Intent, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
@@ -24,6 +24,7 @@ from shadeproxy.engine.read.fill_messages import (
     FillFailure,
     FillHead,
     FillProgress,
+    OrderFill,
     Outbox,
 )
 from shadeproxy.engine.read.flight import Flight
@@ -90,7 +91,15 @@ class WorkerFill:
         "under_pressure",
     )  # fmt: skip
 
-    def __init__(self, misses: Misses, ident: int, outlet: WorkerOutlet, asked: Asked, peer: Peer) -> None:
+    def __init__(
+        self,
+        misses: Misses,
+        ident: int,
+        outlet: WorkerOutlet | None = None,
+        asked: Asked | None = None,
+        peer: Peer | None = None,
+    ) -> None:
+        """``outlet``, ``asked``, ``peer``: of the client's read; None for a prefetch."""
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = None
@@ -99,9 +108,9 @@ class WorkerFill:
         """See ``LaneReading.under_pressure``: fill memory is bounded by itself."""
         self._misses = misses
         self._ident = ident
-        self._outlet: WorkerOutlet | None = outlet  # None: the client has left
+        self._outlet = outlet  # None: the client has left, or there is none
         self._asked = asked
-        self._peer: Peer | None = peer
+        self._peer = peer
         self._allowed: AllowFill | None = None
         self._flight: Flight | None = None
         self._lane: LaneRead[WorkerFill] | None = None
@@ -118,27 +127,19 @@ class WorkerFill:
         """Ask the origin."""
         misses, asked = self._misses, self._asked
         self._took_connection()
-        self._allowed = allowed
-        if self._outlet is None:
+        if self._outlet is None or asked is None:
             self._say_failed(None)
             self._end()
             return
-        ref, span = asked.wanted.ref, None if allowed.span is None else Span(*allowed.span)
-        part = None if allowed.part is None else Span(*allowed.part)
-        flight = Flight(
-            ref, allowed.number, SHARED, Intent.DEMAND, allowed.if_match, part=part, pace=misses.pace
-        )
         request_id = next_request_id()
         inside = REQUEST_ID.set(request_id)
         try:
-            read = misses.reads.start(Wanted(ref, span, allowed.if_match, SHARED), Intent.DEMAND, self)
+            flight = self._start(asked.wanted.ref, allowed, Intent.DEMAND)
         finally:
             REQUEST_ID.reset(inside)
-        if read is None:
-            self._say_failed(None)  # the idle connection was lost meanwhile
+        if flight is None:
             self.relay()
             return
-        self._flight, self._read = flight, read.abort
         self._lane = LaneRead(
             self._outlet,
             misses.reports,
@@ -150,6 +151,26 @@ class WorkerFill:
             request_id=request_id,
         )
         self._lane.follow()
+
+    def prefetch(self, order: OrderFill) -> None:
+        """Ask the origin for a page that no client of this worker waits for."""
+        allowed = AllowFill(self._ident, 0, None, order.span, order.if_match)
+        self._start(ObjectRef(order.bucket, order.key, OWN), allowed, Intent.PREFETCH)
+        self._forget_if_over()
+
+    def _start(self, ref: ObjectRef, allowed: AllowFill, intent: Intent) -> Flight | None:
+        """Ask the origin; return None, and tell the coordinator, if no connection is idle."""
+        misses = self._misses
+        span = None if allowed.span is None else Span(*allowed.span)
+        part = None if allowed.part is None else Span(*allowed.part)
+        flight = Flight(ref, allowed.number, SHARED, intent, allowed.if_match, part=part, pace=misses.pace)
+        self._allowed = allowed
+        read = misses.reads.start(Wanted(ref, span, allowed.if_match, SHARED), intent, self)
+        if read is None:
+            self._say_failed(None)  # the idle connection was lost meanwhile
+            return None
+        self._flight, self._read = flight, read.abort
+        return flight
 
     def stop(self, *, refused: bool) -> None:
         """End the read. ``refused``: the coordinator will answer the request; else the fill was given up."""
@@ -248,6 +269,7 @@ class WorkerFill:
         handed.close()
         if not self._reported or self._lacks_proof:
             self._end_flight(error)
+        self._forget_if_over()
 
     # ------------------------------------------------------------------ what the client's read calls
 

@@ -14,16 +14,18 @@ from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import Credentials
-from shadeproxy.core.types import SHARED, Intent
+from shadeproxy.core.types import OWN, SHARED, Intent, ObjectRef
 from shadeproxy.engine.base import first_needed
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AbortFill,
     AllowFill,
     BeginFill,
+    FillFailure,
     FillProgress,
     FreeExtent,
     FromCoordinator,
+    OrderFill,
     OriginKeys,
     Outbox,
     from_coordinator,
@@ -144,8 +146,7 @@ class WorkerMisses:
             return None  # the coordinator reads such names and numbers from the request itself
         self._wanting[peer] = self._wanting.get(peer, 0) + 1
         fill = self._fills[ident] = WorkerFill(self, ident, outlet, asked, peer)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
+        self._watch_progress()
         return fill
 
     def hear(self, frame: bytes) -> None:
@@ -158,6 +159,8 @@ class WorkerMisses:
             self.extents.give(message.start)
         elif isinstance(message, OriginKeys):
             self._keys.adopt(message)
+        elif isinstance(message, OrderFill):
+            self._prefetch(message)
         elif (fill := self._fills.get(message.ident)) is not None:
             if isinstance(message, AllowFill):
                 fill.allow(message)
@@ -165,6 +168,19 @@ class WorkerMisses:
                 fill.progressed(message.filled)
             else:
                 fill.stop(refused=not isinstance(message, AbortFill))
+
+    def _prefetch(self, order: OrderFill) -> None:
+        peer = self._gets.peer_of(ObjectRef(order.bucket, order.key, OWN))
+        if peer is None or not self._spares(peer) or not self.extents.fits(self.page_size):
+            self.outbox.send(FillFailure(order.ident))
+            return
+        fill = self._fills[order.ident] = WorkerFill(self, order.ident)
+        fill.prefetch(order)
+        self._watch_progress()
+
+    def _watch_progress(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
 
     async def aclose(self) -> None:
         """Close the connections to the origin."""
@@ -213,4 +229,4 @@ class WorkerMisses:
         for fill in self._fills.values():
             fill.report_progress()
         if self._fills:
-            self._timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
+            self._watch_progress()

@@ -102,7 +102,7 @@ class PageFiller:
             wanted=None if meta is None else meta.etag,
             part=part,
             part_only=part_only,
-            at_once=partial(self._fill_at_once, meta, reads or self._callback_reads),
+            at_once=partial(self._fill_at_once, meta, self._callback_reads if reads is None else reads),
         )
         if intent is Intent.DEMAND:
             if coalesced:

@@ -3,7 +3,8 @@
 A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. Then the worker
 asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``;
 ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time; after a failure,
-``FillProgress``, as it fills the rest. ``ident`` names the fill, within one worker, and is never used twice.
+``FillProgress``, as it fills the rest. A prefetch begins with ``OrderFill``, and goes on in the same way.
+``ident`` names the fill, within one worker, and is never used twice.
 Messages of one turn of the loop travel in one frame.
 """
 
@@ -116,8 +117,18 @@ class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False)
     start: int
 
 
+class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
+    """Fetch a page for no client: a prefetch. ``ident`` is negative. The rest is as in ``AllowFill``."""
+
+    ident: int
+    bucket: str
+    key: str
+    span: tuple[int, int] | None
+    if_match: str | None
+
+
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft
-FromCoordinator = OriginKeys | AllowFill | RefuseFill | AbortFill | FreeExtent | FillProgress
+FromCoordinator = OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress
 Message = FromWorker | FromCoordinator
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -23,6 +23,7 @@ from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.origin.base import CallbackOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SHARE = 0.5  # Share of the memory for pages on their way; the rest is left to demand reads.
@@ -60,8 +61,12 @@ class PrefetchPort:
         stats: Stats,
         page_size: int,
         upstreams: Upstreams = ONLY_OWN,
+        reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``upstreams``: see namespaces.py."""
+        """``upstreams``: see namespaces.py. ``reads``: returns a way to fetch the next page; None: as pages
+        for readers are fetched.
+        """
+        self._reads = reads
         self.page_size = page_size
         self._upstreams = upstreams
         self._cache = cache
@@ -174,7 +179,12 @@ class PrefetchPort:
         meta = self._versions.known_now(need.ref)
         upstream = self._upstreams.get(need.ref.namespace, NO_CLIENT)
         flight, coalesced = self._filling.join(
-            need.ref, need.number, upstream=upstream, intent=Intent.PREFETCH, meta=meta
+            need.ref,
+            need.number,
+            upstream=upstream,
+            intent=Intent.PREFETCH,
+            meta=meta,
+            reads=self._reads(),
         )
         assert not coalesced, "the caller knows which pages are on their way"
         self._begun.add(flight)

@@ -3,13 +3,16 @@
 Laws: the coordinator decides (whether a read may begin, what is asked for, whether the page is stored), over
 the same flights, versions, slots and cache as for its own reads; the worker moves the bytes. To the flight a
 worker is one more way to read the origin by callbacks, whose bytes come in fill memory. A worker that ends,
-is stuck or fails is an origin that broke off: others that wait for the page go on without it.
+is stuck or fails is an origin that broke off: others that wait for the page go on without it. A prefetch may
+go to a worker too: then the coordinator itself is the only one that waits.
 """
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Protocol
 
 from shadeproxy.core.clock import Clock
@@ -17,13 +20,14 @@ from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.types import OWN, Intent, JobContext, ObjectMeta, ObjectRef
+from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     BeginFill,
     FillHead,
     FreeExtent,
+    OrderFill,
     OriginKeys,
     Outbox,
     RefuseFill,
@@ -32,7 +36,7 @@ from shadeproxy.engine.read.fill_messages import (
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.worker_read import WorkerRead
-from shadeproxy.origin.base import CallbackOrigin
+from shadeproxy.origin.base import CallbackOrigin, Sink, Wanted
 from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
 
@@ -64,7 +68,8 @@ class BeginsWorkerReads(Protocol):
 class WorkerFills:
     """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
 
-    ``on_job``: called for each read of a job.
+    ``on_job``: called for each read of a job. ``most_orders``: prefetches that it may carry out at a time.
+    Implements ``CallbackOrigin`` for these.
     """
 
     def __init__(
@@ -79,7 +84,12 @@ class WorkerFills:
         clock: Clock,
         bounds: ReadBounds,
         on_job: Callable[[JobContext], None],
+        most_orders: int = 0,
     ) -> None:
+        self.lends_memory = True
+        """See ``CallbackOrigin.lends_memory``."""
+        self.orders = 0
+        """Number of prefetches that the worker carries out."""
         self.engine = engine
         self.memory = memory
         self.outbox = outbox
@@ -89,6 +99,8 @@ class WorkerFills:
         self._clock = clock
         self._bounds = bounds
         self._on_job = on_job
+        self._most_orders = most_orders
+        self._order_idents = itertools.count(-1, -1)
         self._reads: dict[int, WorkerRead] = {}
         self._keys: Credentials | None = None
         self._keys_sent = False
@@ -97,6 +109,30 @@ class WorkerFills:
 
     def __len__(self) -> int:
         return len(self._reads)
+
+    @property
+    def takes_orders(self) -> bool:
+        """True if the worker may get one more prefetch."""
+        return self.orders < self._most_orders and not self._closed
+
+    def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
+        """Let the worker fetch a page of which no client of its own has asked."""
+        if wanted.upstream != SHARED or not self._send_keys():
+            return None
+        slot = self.slots.take_now(intent)
+        if slot is None:
+            return None
+        read = WorkerRead(self, ident := next(self._order_idents))
+        read.slot = slot
+        span = None if wanted.span is None else (wanted.span.start, wanted.span.stop)
+        try:
+            self.outbox.send(OrderFill(ident, wanted.ref.bucket, wanted.ref.key, span, wanted.if_match))
+        except UnicodeEncodeError:
+            read.give_slot()
+            return None
+        self._reads[ident] = read
+        self.orders += 1
+        return read.start(wanted, intent, sink)
 
     def hear(self, frame: bytes) -> None:
         """Take in a frame of the worker."""
@@ -128,7 +164,8 @@ class WorkerFills:
 
     def forget(self, ident: int) -> None:
         """Drop a read that is over."""
-        self._reads.pop(ident, None)
+        if self._reads.pop(ident, None) is not None and ident < 0:
+            self.orders -= 1
 
     def _begin(self, message: BeginFill) -> None:
         read = WorkerRead(self, message.ident)
@@ -180,3 +217,24 @@ class WorkerFills:
                 else OriginKeys(keys.access_key, keys.secret_key, keys.session_token)
             )
         return True
+
+
+class PrefetchWorkers:
+    """The workers that may fetch pages for the prefetcher."""
+
+    def __init__(self) -> None:
+        self._workers: list[WorkerFills] = []
+
+    def add(self, worker: WorkerFills) -> None:
+        """Add a worker that serves."""
+        self._workers.append(worker)
+
+    def remove(self, worker: WorkerFills) -> None:
+        """Remove a worker, if it was added."""
+        with suppress(ValueError):
+            self._workers.remove(worker)
+
+    def pick(self) -> CallbackOrigin | None:
+        """Return the worker with the fewest prefetches, None if no worker may get one more."""
+        free = [worker for worker in self._workers if worker.takes_orders]
+        return min(free, key=attrgetter("orders"), default=None)

@@ -68,10 +68,11 @@ class WorkerRead:
     """One read, and the page that it fetches.
 
     Implements origin/base.py ``CallbackOrigin`` and ``StartedRead`` for the flight of the page, and flight.py
-    ``Follower`` for the client.
+    ``Follower`` for the client. A prefetch has no client.
     """
 
     __slots__ = (
+        "_doubtful",
         "_filled",
         "_fills",
         "_flight",
@@ -102,7 +103,7 @@ class WorkerRead:
         self._started_s = 0.0
         self._reading: EngineReading | None = None  # None: the client has left
         self._flight: Flight | None = None
-        self._opened = False
+        self._opened = self._doubtful = False
         self._goes_on = False  # by a task
         self._length = self._filled = 0
 
@@ -201,7 +202,7 @@ class WorkerRead:
         if self._sink is None:
             return
         meta = ObjectMeta(message.etag, message.size, message.headers)
-        self._opened, self._length = True, message.length
+        self._opened, self._length, self._doubtful = True, message.length, message.doubtful
         if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
             fills.outbox.send(AbortFill(self._ident))
             self._hand_over(None, 0)
@@ -226,9 +227,8 @@ class WorkerRead:
             return
         kind = _ERRORS.get(message.error, OriginUnavailable)
         error = kind(message.text) if message.error else None
-        doubtful = self._flight is not None and self._flight.doubtful
         # The worker has the checksum of what came, and no task could verify the rest.
-        if error is not None and (message.final or (doubtful and self._filled)):
+        if error is not None and (message.final or (self._doubtful and self._filled)):
             sink, self._sink = self._sink, None
             self._note(error)
             sink.failed(error)

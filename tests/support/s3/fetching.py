@@ -95,7 +95,10 @@ class Silent:
 class FetchingWorker:
     """A worker before ``setup``'s coordinator. ``begun``: fills that the coordinator let begin."""
 
-    def __init__(self, setup: Setup, *, wire: Wire | None = None, fill_bytes: int = FILL_BYTES) -> None:
+    def __init__(
+        self, setup: Setup, *, wire: Wire | None = None, fill_bytes: int = FILL_BYTES, most_orders: int = 0
+    ) -> None:
+        """``most_orders``: prefetches that go to it at a time."""
         settings, clock = setup.settings, SystemClock()
         self.setup = setup
         self.wire = wire or Wire()
@@ -113,7 +116,10 @@ class FetchingWorker:
             clock=clock,
             bounds=read_bounds(settings),
             on_job=lambda _job: None,
+            most_orders=most_orders,
         )
+        if most_orders:
+            setup.engine.prefetch_port._reads = lambda: self.fills if self.fills.takes_orders else None
         keys = SentKeys()
         gets = build_origin(
             settings, clock=clock, providers={SHARED: keys}, instance=setup.reads.gets.instance
