@@ -127,7 +127,7 @@ class FillsOpener:
             clock=self._clock,
             bounds=read_bounds(self._settings),
             on_job=self._on_job,
-            # The other half of its memory is left to its clients.
+            # Half of its memory, so that its clients and bodies on their way have the other half.
             most_orders=size_bytes // self._settings.cache.page_size // 2,
         )
         ends = FillEnds(theirs.fileno(), memory.descriptor, self._reads.gets.instance)

@@ -12,7 +12,6 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from operator import attrgetter
 from typing import Protocol
 
 from shadeproxy.core.clock import Clock
@@ -68,7 +67,7 @@ class BeginsWorkerReads(Protocol):
 class WorkerFills:
     """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
 
-    ``on_job``: called for each read of a job. ``most_orders``: prefetches that it may carry out at a time.
+    ``on_job``: called for each read of a job. ``most_orders``: prefetches that may wait for memory at a time.
     Implements ``CallbackOrigin`` for these.
     """
 
@@ -88,8 +87,8 @@ class WorkerFills:
     ) -> None:
         self.lends_memory = True
         """See ``CallbackOrigin.lends_memory``."""
-        self.orders = 0
-        """Number of prefetches that the worker carries out."""
+        self.orders: set[int] = set()
+        """Prefetches of the worker that have no memory yet, by their idents."""
         self.engine = engine
         self.memory = memory
         self.outbox = outbox
@@ -113,7 +112,7 @@ class WorkerFills:
     @property
     def takes_orders(self) -> bool:
         """True if the worker may get one more prefetch."""
-        return self.orders < self._most_orders and not self._closed
+        return len(self.orders) < self._most_orders and not self._closed
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
         """Let the worker fetch a page of which no client of its own has asked."""
@@ -131,7 +130,7 @@ class WorkerFills:
             read.give_slot()
             return None
         self._reads[ident] = read
-        self.orders += 1
+        self.orders.add(ident)
         return read.start(wanted, intent, sink)
 
     def hear(self, frame: bytes) -> None:
@@ -164,8 +163,8 @@ class WorkerFills:
 
     def forget(self, ident: int) -> None:
         """Drop a read that is over."""
-        if self._reads.pop(ident, None) is not None and ident < 0:
-            self.orders -= 1
+        self._reads.pop(ident, None)
+        self.orders.discard(ident)
 
     def _begin(self, message: BeginFill) -> None:
         read = WorkerRead(self, message.ident)
@@ -237,4 +236,4 @@ class PrefetchWorkers:
     def pick(self) -> CallbackOrigin | None:
         """Return the worker with the fewest prefetches, None if no worker may get one more."""
         free = [worker for worker in self._workers if worker.takes_orders]
-        return min(free, key=attrgetter("orders"), default=None)
+        return min(free, key=lambda worker: len(worker.orders), default=None)

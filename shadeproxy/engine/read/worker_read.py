@@ -49,6 +49,7 @@ class SharedReads(Protocol):
     outbox: Outbox
     slots: TakesSlots
     counts: CountsReads
+    orders: set[int]
 
     @property
     def engine(self) -> LeavesReadings:
@@ -199,6 +200,7 @@ class WorkerRead:
     def _open(self, message: FillHead) -> None:
         fills = self._fills
         memory = fills.memory.view(message.start, message.length, fills.free)
+        fills.orders.discard(self._ident)
         if self._sink is None:
             return
         meta = ObjectMeta(message.etag, message.size, message.headers)

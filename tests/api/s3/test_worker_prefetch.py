@@ -82,7 +82,7 @@ async def outcome(tmp_path, script, *, by_worker):
         if worker is not None:
             assert worker.begun == ["/b/k"]
             await worker.settle()
-            assert worker.fills.orders == 0
+            assert not worker.fills.orders
         told = fetched.meta, fetched.size_bytes, fetched.stored, type(fetched.error)
         prefetches = setup.proxy.stats.snapshot()["prefetch"]
         return {"told": told, "cached": cached, "counted": counted, "prefetches": prefetches}
@@ -185,9 +185,10 @@ async def test_a_prefetch_that_is_given_up_ends_at_the_worker(tmp_path):
         await setup.server.reached.wait()
         await asyncio.sleep(0.02)
         assert worker.held["extents"] == 1
+        assert not worker.fills.orders, "it has its memory"
         port.give_up(flight)
         await worker.settle()
-        assert worker.fills.orders == 0
+        assert not worker.fills.orders
         assert await setup.cached("/b/k") == {}
         setup.server.go_on.set()
 
@@ -241,14 +242,14 @@ async def test_a_page_that_a_stuck_worker_has_fails_in_time(tmp_path):
         assert not fetched.stored
         assert isinstance(fetched.error, ShadeProxyError)
         assert setup.server.asked == []
-        assert worker.fills.orders == 0
+        assert not worker.fills.orders
         await setup.settle()
 
 
 def test_the_worker_with_the_fewest_prefetches_gets_the_next_one():
     class Worker:
         def __init__(self, orders, *, takes_orders=True):
-            self.orders, self.takes_orders = orders, takes_orders
+            self.orders, self.takes_orders = set(range(orders)), takes_orders
 
     workers, busy, idle, full = PrefetchWorkers(), Worker(3), Worker(1), Worker(0, takes_orders=False)
     assert workers.pick() is None
