@@ -16,7 +16,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, pages_of
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.namespaces import NO_CLIENT, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
@@ -63,8 +63,8 @@ class PrefetchPort:
         upstreams: Upstreams = ONLY_OWN,
         reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``upstreams``: see namespaces.py. ``reads``: returns a way to fetch the next page; None: as pages
-        for readers are fetched.
+        """``upstreams``: see namespaces.py. ``reads``: returns a way to fetch the next page with the proxy's
+        own credentials; None: as pages for readers are fetched.
         """
         self._reads = reads
         self.page_size = page_size
@@ -184,7 +184,7 @@ class PrefetchPort:
             upstream=upstream,
             intent=Intent.PREFETCH,
             meta=meta,
-            reads=self._reads(),
+            reads=self._reads() if upstream == SHARED else None,
         )
         assert not coalesced, "the caller knows which pages are on their way"
         self._begun.add(flight)

@@ -116,7 +116,8 @@ class WorkerFills:
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
         """Let the worker fetch a page of which no client of its own has asked."""
-        if wanted.upstream != SHARED or not self._send_keys():
+        assert wanted.upstream == SHARED, "a worker has no other credentials"
+        if not self._send_keys():
             return None
         slot = self.slots.take_now(intent)
         if slot is None:

@@ -155,6 +155,11 @@ async def test_what_is_prefetched_is_read_with_the_credentials_of_its_namespace(
     await get(bench, "big", range=RangeSpec(0, 9))
     needs = [need for need in bench.engine.prefetch_port.missing(ref) if need is not None]
     assert needs
+
+    def of_workers():
+        raise AssertionError("workers have the proxy's own credentials alone")
+
+    bench.engine.prefetch_port._reads = of_workers
     for need in needs:
         bench.engine.prefetch_port.begin(need, lambda _fetched: None)
     await bench.settle()
