@@ -1,8 +1,8 @@
 """System calls on segments.
 
-Some are missing from Python: punching holes, and asking what is in the page cache. The others change or read
-a segment; they form one object, so that a test can put a faulty one in its place. The bindings are thin;
-failures are OSError with the errno of the call.
+Python lacks some of them: punching holes, and asking what is in the page cache. The others change or read a
+segment. They form one object, so that a test can put a faulty one in its place. The bindings are thin; a
+failure is an OSError with the errno of the call.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ class Calls(Protocol):
 
 
 class SystemCalls:
-    """Calls of the kernel, without faults of a test."""
+    """The calls of the kernel itself."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)

@@ -2,8 +2,8 @@
 one while the proxy serves.
 
 Laws: until a segment is taken in, no record is placed in it, and all its bytes count against the capacity. A
-record never becomes a page if a tombstone names its object, or if the object was disowned meanwhile.
-``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
+record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
+``arrivals`` runs on a thread of its own; everything else runs on the store's thread.
 """
 
 import logging
@@ -25,7 +25,7 @@ from shadeproxy.tiers.space import Space
 
 _logger = logging.getLogger(__name__)
 
-# The owner's thread handles so many free extents or pages in one step: about 2 ms.
+# Free extents or pages that the store's thread handles in one step of about 2 ms.
 _GAPS = 1024
 _ROWS = 1024
 

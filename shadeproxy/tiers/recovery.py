@@ -250,8 +250,8 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    A segment with any other record (not in ``pages``, or not erased) gets no catalogue, so the next start
-    scans it.
+    A segment gets no catalogue if it holds a record that is not in ``pages``, or one whose erasure failed.
+    The next start scans such a segment.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])

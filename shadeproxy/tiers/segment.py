@@ -33,7 +33,7 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""An address that no page has: it is not aligned, so mincore refuses it and every address a page after it."""
+"""Address of a closed segment. It is not aligned, so mincore refuses it, and every address whole pages on."""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
@@ -121,7 +121,7 @@ class Segment:
         """Number of blocks that hold bytes but no record."""
         return self._blocks.count(_SLACK)
 
-    # ------------------------------------------------------------------ books
+    # ------------------------------------------------------------------ counts
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
         """Return how many blocks a record at this place would take: from holes, and from slack."""
@@ -150,7 +150,7 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, units: int) -> None:
-        """Count a record in. Only this record touches the blocks between its first and its last."""
+        """Count a record in. No other record touches the blocks between its first and its last block."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -208,8 +208,8 @@ class Segment:
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the slack in a range that was sent by sendfile into holes. It must not be overwritten. Return
-        the runs of blocks that must be punched.
+        """Turn the slack in a range that was sent by sendfile into holes, because a socket may still hold its
+        pages, which must not be overwritten. Return the runs of blocks that must be punched.
         """
         runs: list[BlockRange] = []
         position, stop = blocks
@@ -336,7 +336,7 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        # The catalogue goes first: left alone, the next segment of this number would take it for its own.
+        # The catalogue goes first: if it stayed, the next segment of this number would use it as its own.
         self.catalogue_path.unlink(missing_ok=True)
         self.path.unlink()
         self.close()

@@ -73,13 +73,13 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # If its directory were chosen again, this file would pass for the tombstones of a later session.
+            # If a later start kept its tombstones there again, this file would pass for a later session's.
             with suppress(OSError):
                 self._before.unlink()
 
     def _begin_list(self, number: int, *, in_doubt: bool) -> None:
-        """Begin the tombstones of session ``number``. If their own directory refuses the file, it lies beside
-        the cache.
+        """Begin the tombstones of session ``number``. If their directory refuses the file, keep it in the
+        cache directory.
         """
         try:
             self._open_list(number, in_doubt=in_doubt)
@@ -175,7 +175,7 @@ class Session:
         """End the session. ``clean``: every erasure is known to be on the medium. ``checked``: every record
         was checked with the origin during this session. Raises OSError.
 
-        The doubt lasts unless both hold: an unchecked page is as doubtful as before.
+        The doubt goes on unless both are true: an unchecked page is as doubtful as before.
         """
         try:
             if clean and checked and self.unflushed and self.tombstones.doubt_ends:
@@ -219,7 +219,7 @@ def _write_mark(mark: Path, text: str) -> None:
         file.flush()
         # The mark must reach the medium before any change of the session does.
         os.fsync(file.fileno())
-    # The finished file is renamed into place: a kill while it is written leaves no mark without a boot.
+    # Rename the finished file: a kill during the write then leaves no mark that lacks its boot id.
     fresh.rename(mark)
     _sync_directory(mark.parent)
 

@@ -4,8 +4,8 @@ I/O.
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
 that hold bytes but no record. They are kept for the next record, because returning 100 KB of blocks and
 taking them again costs 36 us of CPU, and overwriting them costs 7 (bench suite "tiers"). Slack is returned as
-soon as it stands in the way, or exceeds ``slack_bytes``. Methods return the blocks that their caller must
-punch, in order.
+soon as records need its room, or when it exceeds ``slack_bytes``. Methods return the blocks that their caller
+must punch, in order.
 """
 
 from collections import deque
@@ -122,7 +122,7 @@ class Space:
 
         ``to_block_end``: add the rest of the last block, unless the next record uses it.
         """
-        # These blocks no neighbour can share. Their number alone decides most refusals, without a search.
+        # Blocks that no neighbour can share. Their number alone decides most refusals, without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
@@ -186,7 +186,7 @@ class Space:
         return segment, punches
 
     def trim(self) -> list[Punch]:
-        """Turn slack into holes until the laws hold. Return the blocks to punch, oldest first."""
+        """Turn slack into holes until the module's law holds. Return the blocks to punch, oldest first."""
         punches: list[Punch] = []
         if not self._slack:
             return punches

@@ -1,6 +1,6 @@
 """SegmentStore: the one implementation of a tier, on tmpfs (RAM) and on a local file system (disk).
 
-Each method is of one of two kinds. Methods of the owner's thread decide, count and return at once. Methods
+Each method is of one of two kinds. Methods of the store's thread decide, count and return at once. Methods
 that do I/O touch only their own record and may run on a pool thread. I/O that follows from a decision goes
 through ``submit`` in the order of the decisions, so a block is punched before it is written again. A failing
 medium raises only TierError. A tier that keeps failing takes no more pages, with the reason in
@@ -98,7 +98,7 @@ class SegmentStore:
         self._store_id = 0
         self._sendfile, self._encoder = sendfile, MetaEncoder()
 
-    # ------------------------------------------------------------------ owner's thread: facts
+    # ------------------------------------------------------------------ store's thread: facts
 
     @property
     def used_bytes(self) -> int:
@@ -197,7 +197,7 @@ class SegmentStore:
             self.claim.release(clean=finished, checked=checked)
             self.claim = None
 
-    # ------------------------------------------------------------------ owner's thread: decisions
+    # ------------------------------------------------------------------ store's thread: decisions
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Return the bytes of the record. Raises TierError when the metadata cannot be stored."""

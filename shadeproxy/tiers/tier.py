@@ -67,12 +67,12 @@ class Tier(Protocol):
 
     def arrivals(self) -> Iterator[Arrival]:
         """Recover and yield each pending segment (blocking; run it on one thread beside the
-        owner's thread).
+        store's thread).
         """
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """Take in a recovered segment (owner's thread), in steps of about 2 ms; iterate to the end.
+        """Take in a recovered segment (store's thread), in steps of about 2 ms; iterate to the end.
 
         Yields the records, which the caller owns from then on. Their fields are hints: before the caller
         serves a byte of the page, it compares them with the header that ``load`` proves.

@@ -2,8 +2,8 @@
 
 An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
 page cache was written. So a write to an object is acknowledged only after its name is in this file. The name
-goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out of
-reach of a failing disk; elsewhere each name is synced.
+is removed only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out
+of reach of a failing disk; elsewhere each name is synced.
 
 Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: names
 are added to one while those of the other wait for their erasures (``turn``, ``forget``). If a half is full or
