@@ -22,13 +22,13 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
-"""First path segments that do not mean a bucket: of Ceph RGW (its admin API, and Swift) and of MinIO. A
-request to one of them would run with the proxy's own rights.
+"""First path segments that name an interface of Ceph RGW (its admin API, and Swift) or of MinIO, not a
+bucket. A request to one of them would run with the proxy's own rights.
 """
 
 
 def is_aws(url: str) -> bool:
-    """Return whether an endpoint belongs to AWS; "" does."""
+    """Return whether an endpoint belongs to AWS. The empty string means AWS."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 

@@ -1,8 +1,8 @@
 """HTTP/1.1 answers as pure functions: the head, the framing of the body, and the chunked coding.
 
-Strict where leniency lets two readers disagree (RFC 9112 sections 2.2, 5.2, 6.3): no bare line feeds, no
-folded fields, no two lengths, no length beside a transfer coding, no coding but "chunked". A refused answer
-raises BadAnswer, which never leaves this package. No I/O, no asyncio.
+Parsing is strict wherever two readers could disagree on where an answer ends (RFC 9112 sections 2.2, 5.2,
+6.3): no bare line feeds, no folded fields, no two lengths, no length beside a transfer coding, no coding but
+"chunked". A refused answer raises BadAnswer, which never leaves this package. No I/O, no asyncio.
 """
 
 import re
@@ -101,8 +101,8 @@ def _status(line: bytes) -> tuple[int, bool]:
 
 @lru_cache(maxsize=64)
 def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
-    """Return the positions of the fields that frame the body. Cached, because a server's answers are much
-    alike.
+    """Return the positions of the fields that frame the body. Cached, because most answers of a server have
+    the same fields.
     """
     lowered = enumerate(map(str.lower, names))
     return tuple(pair for pair in lowered if pair[1] in _FRAMING)

@@ -1,5 +1,4 @@
-"""``MemoryOrigin``: an origin in a dict, for tests and experiments. It is in the product, so that all of them
-share one.
+"""``MemoryOrigin``: an origin in a dict. It is part of the product, so that tests and experiments share it.
 
 It passes the conformance suite of every origin. It also counts calls, records reads, can refuse an upstream,
 and can stop bodies in the middle (``gate``).

@@ -1,10 +1,10 @@
 """``RetryingOrigin``: repeats failed requests where that is safe, with exponential backoff and full jitter.
 
 It repeats head, list_objects, open before its first byte, and a body that broke off. The body continues where
-it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats forward (a
-body may have been sent; the client knows better), probe (``check`` must see the first error), and final
-errors. A whole read has one budget of attempts. Source: "Exponential Backoff And Jitter", AWS Architecture
-Blog; Retry-After: RFC 9110 section 10.2.3.
+it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats a forwarded
+request (its body may have been sent, and the client must decide), probe (the command ``check`` must see the
+first error), or a request with a final error. A whole read has one budget of attempts. Source: "Exponential
+Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 
 import random
@@ -196,7 +196,7 @@ class _RetriedRead:
             return await self._open()
         except OriginAnswer as answer:
             if answer.status == 416 and handed is not None and handed.received_bytes:
-                raise failure from answer  # Raised as in ``_go_on``.
+                raise failure from answer  # The object ends where the body did; see ``_go_on``.
             raise
 
     async def _open(self) -> OriginRead:

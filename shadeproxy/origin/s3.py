@@ -67,8 +67,8 @@ class S3Origin:
 
     ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; an upstream
     without one gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: True if the server accepts checksums after a body; "auto": only AWS does. After a
-    server refuses one, it gets no more. ``reserved_names``: names that do not mean a bucket there.
+    ``trailing_checksums``: whether the server accepts checksums after a body; "auto": only AWS does. After a
+    server has refused one, the proxy sends it none. ``reserved_names``: names that mean no bucket there.
     ``instance``: the name by which the proxy recognises its own requests when they come back. Raises
     ConfigError for an endpoint or CA file that cannot be used.
     """

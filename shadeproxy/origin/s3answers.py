@@ -78,7 +78,7 @@ def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
 @lru_cache(maxsize=64)
 def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
     """Return the position of the ETag among these fields, and which fields belong to the object. Cached,
-    because a server's answers are much alike.
+    because most answers of a server have the same fields.
     """
     lowered = [name.lower() for name in names]
     kept = tuple(
@@ -225,7 +225,7 @@ async def buckets_listed(endpoint: str, head: Head, body: bytes, *, now_s: float
     """Return how many buckets the answer lists.
 
     Raises OriginAnswer for an error of an S3 server, NotS3 for an answer of something else, and
-    OriginUnavailable or OriginThrottled if the next answer may be another.
+    OriginUnavailable or OriginThrottled if a later attempt may get another answer.
     """
     if len(body) <= _PARSED_AT_ONCE_BYTES:
         root = document_root(body)

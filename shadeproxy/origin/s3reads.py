@@ -32,7 +32,7 @@ class Answered(NamedTuple):
 
 
 class Reads:
-    """Sends such requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
+    """Sends these requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
     proxy's own requests. ``forwarded``: connections for requests that last as long as their client likes.
     """
 

@@ -230,7 +230,7 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The connection ended before there was an answer. Its cause says how."""
+    """The connection ended before there was an answer. ``__cause__`` is the connection's error."""
 
 
 async def _sent_once(
@@ -238,8 +238,8 @@ async def _sent_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
 
-    The origin may have carried it out, and would answer the second request differently: the client must
-    decide.
+    The origin may have carried out the first request, and would answer the second one differently: the client
+    must decide.
     """
     try:
         return await handler(request)

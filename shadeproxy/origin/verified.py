@@ -47,7 +47,7 @@ class VerifiedOrigin(WrappedOrigin):
 
 
 class _VerifiedRead:
-    """One read of a whole object; or of the rest of one, whose first bytes ``begun`` has received."""
+    """One read of a whole object; or of its rest, when ``begun`` has summed its first bytes."""
 
     def __init__(
         self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None
@@ -140,8 +140,8 @@ def check_of(headers: Headers) -> Check | None:
 
 @lru_cache(maxsize=64)
 def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
-    """Return names and positions of the checksum fields. Cached, because an origin's answers
-    are much alike.
+    """Return names and positions of the checksum fields. Cached, because most answers of an origin have the
+    same fields.
     """
     lowered = [(name.lower(), place) for place, name in enumerate(names)]
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
