@@ -59,7 +59,7 @@ class Entries:
         return ObjectRef(bucket, self.blob[start:stop].decode(), self.namespace)
 
     def refs(self, entries: NDArray[np.integer]) -> list[ObjectRef]:
-        """Return the objects of ``entries``, at half the cost that one by one would have."""
+        """Return the objects of ``entries``, at half the cost of calling ``ref`` for each."""
         places = zip(
             self.bucket_of[entries].tolist(),
             self.ends[entries].tolist(),
@@ -180,7 +180,7 @@ class Dataset:
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
     object; both None when all samples are whole objects. pages: the samples of each page; None when the
-    samples are different whole objects: then a *unit* (see pages.py) is a group.
+    samples are different whole objects; a *unit* (see pages.py) is then a group.
     """
 
     name: str
@@ -205,8 +205,8 @@ class Dataset:
         return Sample(ref, int(self.offset[sample_id]), int(self.length[sample_id]))
 
     def pick(self, ids: NDArray[np.integer]) -> list[Sample]:
-        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost that one by one
-        would have.
+        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost of calling ``sample`` for
+        each.
         """
         refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
         if self.offset is None or self.length is None:

@@ -21,8 +21,8 @@ from shadeproxy.hints.scoreboard import Scores
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, and so does
-not take those objects for its own.
+"""Version of a dataset outside the proxy's own namespace. Older releases, which know no namespaces, refuse
+it, and so do not use those objects as their own.
 """
 
 Stored = TypeVar("Stored")
@@ -74,7 +74,7 @@ class _StoredPosition(msgspec.Struct):
 class ScoresOf:
     """A score column and the digest of its dataset, or the hashes of its scored objects.
 
-    ``of_run``: see ScoreColumn. None: it was stored without that field, and all scores count.
+    ``of_run``: see ScoreColumn. None: an older release stored the scores, and all of them count.
     """
 
     digest: str | None

@@ -2,7 +2,7 @@
 
 Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting until its next sign of
 life; one that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while it
-counts and not all of its ranks have ended; only then does it hold on to its dataset.
+counts and not all of its ranks have ended. A job that is in use keeps its dataset from being changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 class Job:
     """A job. ``dataset`` None: it scores by key, and its samples are numbered as they come.
 
-    ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier ones, too.
+    ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier runs, too.
     """
 
     name: str
@@ -173,7 +173,7 @@ class Jobs:
             self._on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
-        """Let silent jobs stop counting. Return those that are forgotten, already removed."""
+        """Stop counting silent jobs. Remove those that were silent for far longer, and return them."""
         for job in self._jobs.values():
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]

@@ -72,8 +72,8 @@ class HintRegistry:
     def put_dataset(self, dataset: Dataset) -> bool:
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
-        Ended jobs on another manifest of that name lose their scores and orders, which name its ids. Raises
-        Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
+        Ended jobs on another manifest of that name lose their scores and orders, whose ids are of that
+        manifest. Raises Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
         """
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
@@ -351,7 +351,7 @@ class HintRegistry:
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
         """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
 
-        An error changes nothing. A restored job counts as alive: its silence may be the proxy's.
+        An error changes nothing. A restored job counts as alive: perhaps only the proxy was silent.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self._page_size)

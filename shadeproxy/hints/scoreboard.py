@@ -203,8 +203,8 @@ class _PageSums:
         return float(weighed / read) if read > 0 else 0.0
 
     def _moments_of(self, units: Ids | slice) -> Weights:
-        """Return five sums over units: f64[5]. With scores t and numbers of unknown samples u: tt, tu, uu, t,
-        u.
+        """Return five sums over units: f64[5]. With the total score t of a unit, and the number u of its
+        unknown samples, these are the sums of t * t, t * u, u * u, t and u.
         """
         totals, unknown = self._totals[units], (self._counts[units] - self._known[units]).astype(np.float64)
         sums = (totals @ totals, totals @ unknown, unknown @ unknown, totals.sum(), unknown.sum())

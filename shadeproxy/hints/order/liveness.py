@@ -15,7 +15,7 @@ from shadeproxy.hints.jobs import Progress
 _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
-_START_S = 300.0  # Time until the first read: indexing a dataset, compiling a model.
+_START_S = 300.0  # Time that a start may take before the first read: indexing a dataset, compiling a model.
 _SHORT_GAP_S = 1.0  # Far below the gaps that matter, so that a busy job costs almost nothing.
 _HALF_LIFE_S = 60.0  # Half-life of a gap: soon after a pause the limit is as short as before.
 

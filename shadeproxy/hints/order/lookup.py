@@ -1,7 +1,7 @@
 """Lookup for one dataset: from reads to samples, and from pages to their next use.
 
 Law: a Lookup never changes. A read is identified by its object and first byte; in a dataset of whole objects
-the first byte does not matter. If several samples have the same bytes, the first sample stands for all.
+the first byte does not matter. If several samples have the same bytes, they all count as the first of them.
 """
 
 import numpy as np

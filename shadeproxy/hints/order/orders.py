@@ -1,7 +1,7 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is that of the latest call with a
-time. The order of one job never changes the order of another. After a changed announcement the caller builds
+Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is the latest that a call was
+given. The order of one job never changes the order of another. After a changed announcement the caller builds
 the new order (``begin``, any thread, ``finish``); until then the old order is used.
 """
 
@@ -162,7 +162,7 @@ class Orders:
     # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
-        """Return an order of a job that must be built, or None. Only one build at a time for each job."""
+        """Return the job's order if it must be built now, or None. A job has only one build at a time."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)

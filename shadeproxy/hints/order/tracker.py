@@ -1,8 +1,8 @@
 """Order tracker: the announced order of one job, and the job's place in it.
 
 Laws: ``next_at`` holds for each sample its earliest place that is not over. When the job reads that place, or
-passes it unread, the next place of the same id is stored. A read matches only a place near the cursor: so one
-unannounced read spoils nothing, and a false order is found out. Event loop only.
+passes it unread, the next place of the same id is stored. A read matches only a place near the cursor. So one
+unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ class OrderTracker:
         self._paced = 0  # How many of ``_read`` and ``_surprises`` were already added to the pace.
         self._late = 0
         self._skipped_to = 0
-        self._sure = 0  # The cursor when, of the last reads that moved it, most were announced near it.
+        self._sure = 0  # The cursor at the last time that most reads were announced near it.
         self._left_until = 0  # Places before this one are over, because the job has left their epoch.
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
@@ -115,7 +115,7 @@ class OrderTracker:
 
     @property
     def is_to_be_cut(self) -> bool:
-        """True if the job's tail has moved since the lookup was built."""
+        """True if the position at which the job leaves epochs has changed since the order was built."""
         return self._log is None and self.tail.stops_at != self._stops_at
 
     def unannounced(self) -> tuple[Ids | None, int]:
@@ -259,7 +259,7 @@ class OrderTracker:
         self._follow()
 
     def _consume(self, samples: Ids) -> Bits:
-        """Mark the matching places near the cursor as over. Return which reads have one."""
+        """Mark the places near the cursor that match ``samples`` as over. Return which samples matched."""
         columns, limit = self.columns, self.cursor + self._near_now
         found, at = np.zeros(len(samples), dtype=np.bool_), np.arange(len(samples))
         for _ in range(_MOST_REPEATS):

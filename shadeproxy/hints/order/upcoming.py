@@ -37,7 +37,7 @@ class NextUses(Protocol):
 
 
 class ReadObserver(Protocol):
-    """A receiver of demand reads. So samples that were read are not named as upcoming again."""
+    """Receives demand reads, so that samples that were read are no longer named as upcoming."""
 
     @property
     def active(self) -> bool:

@@ -20,7 +20,7 @@ MOST_PREFIXES = 64
 # Reads that a group needs, and all other groups together, before the group becomes a prefix of its own.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# 1 / n of the cache's pages in reads until the next table: a change of phase takes some of these to show.
+# Reads until the next table: 1 / n of the number of cached pages, as a change of phase takes several tables.
 _REFRESH_SHARE = 64
 
 

@@ -131,8 +131,8 @@ class ReuseSample:
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return the ticks that sampled pages have waited since their waits were last counted.
 
-        So a page that is not read teaches while it waits. Pages that have waited for longer than the table
-        reaches leave.
+        So a page teaches also while it is not read. Pages that have waited for longer than the table reaches
+        leave.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)
