@@ -51,7 +51,7 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, None for "gone".
+    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, or None if the object is gone.
 
     Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
     object of a listing that was asked for at ``asked_s``, and ``outdated(ref)`` for a cached object of
@@ -212,8 +212,8 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Return whether to try a listing for ``count`` stale keys, and for the keys lately
-        checked by HEAD.
+        """Return whether a listing is worth a try: for ``count`` stale keys, and the keys of this prefix that
+        were lately checked by HEAD.
         """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):
@@ -231,7 +231,7 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # None if a reader has checked the object meanwhile: then the list has no credentials for it.
+                # A reader that checks the object meanwhile removes its entry, and the credentials in it.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
@@ -247,8 +247,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check by one listing, of the whole prefix or from the first key on. Check keys that it does not
-        confirm by HEAD. Return the sorted keys beyond its end.
+        """Check ``keys`` by one listing, of the whole prefix or from the first key on. Send a HEAD for each
+        key that the listing does not confirm. Return the sorted keys beyond the end of the listing.
         """
         first = keys[0]
         start_after = _just_before(first) if prefix in self._long else ""

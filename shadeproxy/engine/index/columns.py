@@ -103,7 +103,7 @@ class Share:
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
             np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[3]),
         )
-        # Not resident either, unless clients have upstreams of their own.
+        # This memory too is resident only once it is written, which only clients with own upstreams cause.
         verdicts = np.frombuffer(memory, VERDICT, SHARED_CAPACITY, starts[2])
         self._verdicts, self._verdict_slots = verdicts, 0
         self._verdict_stamps = verdicts["stamp"].data
@@ -146,7 +146,7 @@ class Share:
             # A reader that finds the new stamp must not find the old time beside it.
             self._verdicts_until_s[slot] = 0.0
             self._verdict_stamps[slot] = stamp
-            # Memory of slots beyond the last one was never written.
+            # ``hide_verdicts`` clears the slots below this number; memory beyond was never written.
             self._verdict_slots = max(self._verdict_slots, slot + 1)
         self._verdicts_until_s[slot] = until_s
 

@@ -48,8 +48,8 @@ class NewRows(NamedTuple):
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: lets workers find them; None: they do
-    not, or no longer.
+    """Every page that is in a tier or being written to one. ``share``: the shared memory in which workers
+    find these pages; None if workers cannot find them, or no longer.
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
@@ -99,7 +99,7 @@ class Residents:
         self._index.bind(self.object_hash.data, self.number.data)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
-        """Return a copy of some rows of ``columns.PAGE``, which costs half as much as their fields do."""
+        """Return a copy of these rows of ``columns.PAGE``, at half the cost of copying their fields apart."""
         return self._pages.take(slots)
 
     def __len__(self) -> int:
