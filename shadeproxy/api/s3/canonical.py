@@ -1,8 +1,8 @@
 """The canonical form of a request: used for rights, for the cache, and for the request to the origin.
 
 Law: the request to the origin is made from the decoded values that were checked, never from the received
-bytes. A presigned URL becomes the request that it stands for; a copy source has one form. Source: CopyObject
-and UploadPartCopy in the S3 API reference.
+bytes. A presigned URL becomes the plain request that was signed; a copy source has one form. Source:
+CopyObject and UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
 
 
-# At these characters some parser may end a version or begin another parameter.
+# At these characters some parser may end a version id, or begin another parameter.
 _ENDS = frozenset("&=;+#?")
 
 

@@ -2,7 +2,7 @@
 
 Law: clients never take the last descriptors. Without any descriptor, the process could not answer the probes
 of its supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one.
-It counts connections and knows no operation.
+This module counts connections and knows no operation.
 """
 
 import asyncio

@@ -218,8 +218,8 @@ def check_known(fields: Mapping[str, str]) -> None:
 
 
 def _check_connection(field: str) -> None:
-    """Raise InvalidRequest for a Connection option that names a field of the request: it must
-    not remove one.
+    """Raise InvalidRequest if Connection names a field of the request, because servers drop the fields that
+    Connection names.
     """
     for option in field.lower().split(","):
         name = option.strip()

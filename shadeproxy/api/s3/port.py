@@ -23,7 +23,7 @@ from shadeproxy.api.s3.response import (
 TURN_BYTES = 2 * WRITE_BYTES
 """Bytes sent in one turn to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
 
-# Begins the name of an abstract socket, which is in no file system.
+# Beginning of the name of an abstract Unix socket. Such a socket is in no file system.
 _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 

@@ -80,7 +80,7 @@ class PartHead(NamedTuple):
 
 
 class RequestCache:
-    """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
+    """The request cache of a listener. Add only requests that ``RequestAuthorizer.identify`` accepted."""
 
     __slots__ = (
         "_ends",
@@ -127,8 +127,8 @@ class RequestCache:
         return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
-        """Return the plan of a header block, if its client is known; else None. No two signed blocks are
-        equal.
+        """Return the plan of a header block, if its client is known; else None. Signed blocks never repeat,
+        so templates recognise them.
         """
         plan = None
         if len(block) in self.templates.by_length:
@@ -200,7 +200,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # This Range cannot be cut out of the block, so the block would be remembered with it.
+            return  # This Range cannot be cut out of the block, and a block is remembered without it only.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:

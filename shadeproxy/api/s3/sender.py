@@ -144,7 +144,7 @@ class Sender:
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
-        """Return ``descriptor``, of a socket object made for it: the transport's socket has no send."""
+        """Return ``descriptor``. The first call makes its socket: the transport's own has no ``send``."""
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
             if own is None or self.transport.get_extra_info("sslcontext") is not None:
@@ -219,7 +219,9 @@ class Sender:
             self._on_idle()
 
     def _cut(self, error: OSError) -> None:
-        """Reset the connection after a client's reset or an unreadable file: neither may look like an end."""
+        """Reset the connection after a client's reset or an unreadable file, so that the answer does not seem
+        complete.
+        """
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
         reset_on_close(self.transport)

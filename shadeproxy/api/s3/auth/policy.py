@@ -157,8 +157,8 @@ def _time(text: str) -> float:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, of which parsers read different
-    values.
+    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, because parsers disagree on its
+    value.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
