@@ -28,7 +28,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 
 END = b""
 CONFIRMED = b""
-SERVING = b"\0"  # no frame of reads begins so
+SERVING = b"\0"  # No frame of reads begins with this byte.
 
 
 class FillEnds(NamedTuple):

@@ -1,4 +1,4 @@
-"""The Unix socket of the control listener: only its owner may open it, and it is removed with the proxy.
+"""The Unix socket of the control listener: only its owner may open it, and the proxy removes it at a stop.
 
 Laws: other users can never open the socket, not even for a moment. The socket of a dead process is replaced;
 if a living process listens on it, that is an error. Only sockets are ever removed.

@@ -22,7 +22,7 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
-# Version of a pin outside the proxy's own namespace. A proxy without namespaces leaves it out.
+# Version of a pin outside the proxy's own namespace. Older releases, without namespaces, leave it out.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -69,7 +69,7 @@ class DurablePins:
         """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            await self._state.flush()  # Another caller may still wait for that save, or saw it fail.
+            await self._state.flush()  # The call that made the pin may still wait, or saw its save fail.
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
