@@ -263,7 +263,7 @@ def test_a_job_without_a_dataset_draws_what_it_scored():
     assert hints.expectations.belief("one").gap_reads == 1.0
 
 
-# ------------------------------------------------------------------ who reads
+# ------------------------------------------------------------------ reads and their jobs
 
 
 def test_reads_without_a_name_are_those_of_the_only_job_on_the_dataset_and_else_of_none():
@@ -365,7 +365,7 @@ def test_a_page_that_no_sample_needs_is_not_of_the_dataset():
     assert rate[1] == 0
 
 
-# ------------------------------------------------------------------ words
+# ------------------------------------------------------------------ the reason shown to people
 
 
 def test_it_is_said_how_far_a_job_is_believed_and_why():
@@ -390,7 +390,7 @@ def test_it_is_said_how_far_a_job_is_believed_and_why():
     assert list(job.hints.expectations.doubtful()) == []
 
 
-# ------------------------------------------------------------------ what attackers and odd jobs do
+# ------------------------------------------------------------------ attackers and unusual jobs
 
 
 def test_scores_of_a_job_that_reads_nothing_explain_no_reads_of_others():

@@ -328,7 +328,7 @@ def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
         HintRegistry().restore("datasets", "train", durable.dump_dataset(dataset), NOW_S)
 
 
-# ------------------------------------------------------------------ runs of one name
+# ------------------------------------------------------------------ several runs of one job
 
 
 def drawn(hints, job="one"):

@@ -49,7 +49,9 @@ DAMAGES = st.one_of(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """``records`` holds locations of the current store. A restart gives every record a new location."""
+    """``live`` maps each handle to the location in the current store and the sample. A restart changes
+    locations.
+    """
 
     make_sample = None
     recover = None

@@ -86,7 +86,8 @@ def test_reads_of_an_epoch_that_was_not_announced_speak_neither_for_nor_against(
     assert (job.state.found, job.state.surprises, job.state.position) == (0, 0, 0)
 
 
-# ------------------------------------------------------------------ whether it is true
+# ------------------------------------------------------------------ reads that confirm or contradict the
+# order
 
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
@@ -236,7 +237,7 @@ def test_reads_before_an_order_is_built_count_for_it():
     assert job.state.found == 100
 
 
-# ------------------------------------------------------------------ where it is, when it is not where it was
+# ------------------------------------------------------------------ jobs that continue at another place
 
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
