@@ -1,4 +1,4 @@
-"""Writes why the process dies when a file of the cache is truncated while it is mapped (SIGBUS, mmap(2)).
+"""Writes the reason when a truncated file of the cache kills the process by SIGBUS (mmap(2)).
 
 A read of a mapping beyond the end of its file ends the process by a signal, and no code that runs then can
 give the reader its bytes. So one line says what happened and what may have caused it. The next start reads

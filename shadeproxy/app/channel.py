@@ -47,9 +47,9 @@ Change = ReloadableSettings | Certificate
 
 
 class Opening(NamedTuple):
-    """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits; ``relay``
-    is the address where the coordinator accepts connections of workers; ``certificate`` that of a listener
-    with TLS. ``fills``: the descriptors by which it fetches pages; None: it fetches none.
+    """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
+    is the address where the coordinator accepts connections of workers. ``certificate`` is that of a listener
+    with TLS. ``fills`` has the descriptors by which it fetches pages, or None if it fetches none.
     """
 
     settings: Settings
@@ -139,7 +139,7 @@ def pack_change(change: Change) -> bytes:
 
 
 def unpack_change(frame: bytes) -> Change:
-    """Unpack a frame of the coordinator. It comes from the process that started this one."""
+    """Unpack a change. Its frame comes from the coordinator, which started this process."""
     change = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(change, ReloadableSettings | Certificate)
     return change

@@ -38,8 +38,8 @@ class DoubtfulJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If it failed:
-    ``probe_error`` and ``probe_code``; ``probe_hint``: what to change where no S3 server answered.
+    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If that failed,
+    ``probe_error`` and ``probe_code`` tell why, and ``probe_hint`` what to change if there is no S3 server.
     ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``:
     memory of read histories. Times are in seconds, None where unknown.
     """

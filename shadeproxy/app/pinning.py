@@ -1,4 +1,4 @@
-"""Pins of a running proxy: pins made by calls are kept in the control state; all pins are applied to the
+"""Pins of a running proxy. Pins made by calls are kept in the control state, and all pins are applied to the
 cache.
 
 Laws: a pin counts from the moment of its call and is durable before the call is answered. Cached pages are

@@ -1,8 +1,8 @@
 """One running proxy: opens every part in order, and closes them in reverse order.
 
-Start: open tiers and state, then the listeners; recovery of the tiers runs meanwhile. Stop: report "draining"
-on the control listener, refuse new S3 connections, let requests under way end while the state is flushed,
-then close the control listener and everything else.
+A start opens the tiers and the state, then the listeners; recovery of the tiers runs meanwhile. A stop
+reports "draining" on the control listener and refuses new S3 connections. Requests under way end while the
+state is flushed. Then the control listener and everything else are closed.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The certificate of the S3 listener, read again when its files change.
 
-Renewal tools replace the files under a running server. New connections get the new certificate, existing ones
-keep theirs. While the files do not match (they are replaced one after the other), the old certificate stays
-in use, and the next look tries again. Only the coordinator reads the files, and gives their content to its
-workers: so all use one certificate, also a worker that starts while the files are broken.
+Renewal tools replace the files under a running server. New connections get the new certificate, existing
+connections keep theirs. The files are replaced one after the other. While they do not match, the old
+certificate stays in use, and the next look tries again. Only the coordinator reads the files, and it gives
+their content to its workers. So all processes use one certificate, even a worker that starts meanwhile.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Datasets: sample id (0 .. n-1) <-> (object, offset, length), in compact columns.
+"""Datasets: map sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
 
-Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, never
-of one Python object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
+Laws: a Dataset never changes, so any thread may read it. A Dataset is columns and one blob of keys, and has
+no Python object for each sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
 through *groups*: a group is all samples of one object hash. A group has several samples if the object is a
 shard, if it is listed twice, or if two hashes collide.
 """

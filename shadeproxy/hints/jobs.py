@@ -1,8 +1,8 @@
 """Jobs: their datasets, ranks, weights and signs of life.
 
-Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting until its next sign of
-life; one that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while it
-counts and not all of its ranks have ended. A job that is in use keeps its dataset from being changed.
+Laws: time comes in as ``now_s``. A job that is silent for ``expires_s`` stops counting until its next sign of
+life. A job that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while
+it counts and not all of its ranks have ended; as long as it is in use, its dataset cannot be replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job. ``dataset`` None: it scores by key, and its samples are numbered as they come.
+    """A job. ``dataset``: None if the job scores by key; its samples are then numbered as they come.
 
-    ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier runs, too.
+    ``begun``: ranks that have begun the present run. ``resumes``: it also draws from scores of earlier runs.
     """
 
     name: str
@@ -201,8 +201,8 @@ def refuse_if_any(users: list[Job]) -> None:
 
 
 def check_progress(job: str, rank: int, progress: Progress, *, announced: int | None, samples: int) -> None:
-    """Check a reported position. ``announced``: samples of that epoch and rank, None where unknown;
-    ``samples``: of the dataset. Raises InvalidRequest.
+    """Check a reported position. ``announced``: number of samples of that epoch and rank, or None if unknown.
+    ``samples``: number of samples of the dataset. Raises InvalidRequest.
     """
     hint = "position is how many samples this rank has finished in this epoch, of those that it announced"
     if progress.epoch > _MOST_EPOCH:

@@ -1,8 +1,8 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
-Laws: no I/O and no clock; methods are plain and run on the event loop, unless their docstring says otherwise.
+Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
 Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
-reports state that must survive a restart; the composition root then calls ``export`` and stores the bytes.
+reports state that must survive a restart. The composition root then calls ``export`` and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -310,7 +310,7 @@ class HintRegistry:
     # ------------------------------------------------------------------ durable state
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """Return the bytes of (kind, name); None if gone. Datasets, orders: any thread; else the loop."""
+        """Return the stored form, None if gone. Datasets and orders: any thread; others: the event loop."""
         exports = {
             "datasets": self._export_dataset,
             "jobs": self._export_job,

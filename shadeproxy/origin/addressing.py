@@ -46,9 +46,9 @@ class Target(NamedTuple):
 class Endpoint:
     """An S3 endpoint.
 
-    ``url`` None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
-    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that do not mean
-    a bucket at this server; AWS has none. Raises ConfigError for a URL that cannot be an endpoint.
+    ``url``: None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
+    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
+    buckets at this server (AWS has none). Raises ConfigError for a URL that cannot be an endpoint.
     """
 
     def __init__(

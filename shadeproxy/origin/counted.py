@@ -112,7 +112,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """A read that is counted when it is left. It also yields the pieces of its body."""
+    """Counts a read when its context is left. This object also yields the pieces of the body."""
 
     def __init__(
         self,

@@ -36,10 +36,10 @@ class Trouble:
 
 class OriginHealth:
     """The state of one origin. ``clock_skew_s``: seconds by which the origin's clock is ahead of the proxy's,
-    from its last Date; None: unknown.
+    by the last Date field; None if unknown.
 
-    ``failed``, ``throttled``: numbers of attempts, with repeated ones. ``failure``: the last request that
-    failed in the end; ``refusal``: the last refusal of credentials.
+    ``failed`` and ``throttled`` count attempts, including repeated attempts. ``failure`` is the last request
+    that failed after all attempts. ``refusal`` is the last refusal of credentials.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -38,8 +38,8 @@ _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
 class Slots:
     """A limit of ``count`` slots. ``most_of_client``: how many of them one client may have (None: all).
 
-    A wait longer than ``max_wait_s`` raises Overloaded, which is answered with 503 SlowDown; ``what`` names
-    the slots in its text. Single event loop; not thread-safe.
+    A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
+    slots in the error text. Single event loop; not thread-safe.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """``MemoryOrigin``: an origin in a dict. It is part of the product, so that tests and experiments share it.
 
-It passes the conformance suite of every origin. It also counts calls, records reads, can refuse an upstream,
-and can stop bodies in the middle (``gate``).
+The class passes the conformance suite of every origin. It also counts calls, records reads, can refuse an
+upstream, and can stop bodies in the middle (``gate``).
 """
 
 import asyncio

@@ -65,9 +65,9 @@ _NOT_FORWARDED = {
 class S3Origin:
     """An S3 server.
 
-    ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; an upstream
-    without one gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: whether the server accepts checksums after a body; "auto": only AWS does. After a
+    ``endpoint_url``: None means AWS in ``region``. ``credentials``: a provider for each upstream. An upstream
+    without a provider gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
+    ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does). After a
     server has refused one, the proxy sends it none. ``reserved_names``: names that mean no bucket there.
     ``instance``: the name by which the proxy recognises its own requests when they come back. Raises
     ConfigError for an endpoint or CA file that cannot be used.

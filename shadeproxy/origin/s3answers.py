@@ -110,8 +110,8 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
     """Return the error for an unexpected status.
 
-    It is final if S3 gives clients such an answer. It is retryable for 429, 5xx (but 501), and any answer
-    that does not belong to this request.
+    The error is final if S3 gives clients such an answer. It is retryable for 429, for 5xx except 501, and
+    for an answer that does not belong to this request.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):

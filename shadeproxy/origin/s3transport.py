@@ -125,7 +125,7 @@ class S3Transport:
             await self._session.close()
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
-        """Return the credentials of ``upstream``; None: do not sign. Raises like ``exchange``."""
+        """Return the credentials of ``upstream``, or None to send unsigned. Raises as ``exchange`` does."""
         provider = self._credentials.get(upstream)
         if provider is None:
             raise OriginAnswer(
@@ -265,11 +265,10 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
 class _Sending:
     """The body of one request that is being sent.
 
-    aiohttp reads it in a task of its own, which may still be running when the answer has come and the sender
-    wants to close the body. The origin has ``read_s`` to take each piece. After the last piece it has
-    ``read_s`` until the head of its answer is complete, or, if it ``works_long``, until its next byte. The
-    time spent waiting for the client's next piece does not count. ``failure``: the error that the body itself
-    raised.
+    aiohttp reads the body in another task, which may still run when the answer has come and the sender wants
+    to close the body. The origin has ``read_s`` to take each piece. After the last piece it has ``read_s``
+    until the head of its answer is complete; with ``works_long``, until its next byte. The time spent waiting
+    for the client's next piece does not count. ``failure``: the error that the body itself raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
@@ -309,7 +308,7 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """Give the origin ``seconds`` from now on; None: no limit."""
+        """Give the origin ``seconds`` from now on, or with None any time."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 

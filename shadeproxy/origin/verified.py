@@ -188,7 +188,7 @@ def require(check: Check, ref: ObjectRef) -> None:
 
 
 class _Held:
-    """A body that is held in memory. It is handed out in one piece, or into a buffer."""
+    """A body that is held in memory. Readers get it in one piece, or in a buffer of theirs."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

@@ -1,10 +1,10 @@
 """The contract of a tier: a crash-safe store of page bodies at locations, never larger than its capacity.
 
 Guarantees:
-- The *tier* guarantees that a pinned location shows the bytes that were written, or that ``load`` raises
-  TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash of the process
-  ``arrivals`` yields only records that were completely written and not erased. After a crash of the machine
-  every record is in doubt instead.
+- The *tier* guarantees three things. A pinned location shows the bytes that were written, or ``load`` raises
+  TierError. The allocated bytes never exceed ``capacity_bytes``. After a crash of the process ``arrivals``
+  yields only records that were completely written and not erased; after a crash of the machine every record
+  is in doubt.
 - The *caller* (engine/storage/page_cache.py, on the event loop) guarantees that each reserved location is
   either written and later released, or released; and never uses a location after releasing it.
 - ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.

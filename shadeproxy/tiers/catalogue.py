@@ -1,7 +1,7 @@
 """The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
 segment.
 
-Laws: the catalogue lies in a file beside its segment. It is written when the store is closed in order, and
+Laws: the catalogue is a file beside its segment. It is written when the store is closed in order, and
 emptied before the next change of the segment. So a complete catalogue describes its segment as it is, even
 after kill -9. After a crash of the machine, catalogues from before the crash are ignored. A catalogue is
 still only a hint: before the first byte of a page is served, the record itself (header and body) proves the

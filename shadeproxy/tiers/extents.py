@@ -1,9 +1,10 @@
 """Free space of a store: address ranges without a record, found and merged in constant time.
 
 Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
-lie in bins by size, exact below 64 units, then eight bins per power of two. A bit mask finds the smallest bin
-whose extents surely fit. The latest extent of a bin is taken first, because its blocks are the warmest.
-Addresses and lengths are in units of 64 bytes; this module knows no files, blocks or capacity.
+are in bins by size. There is a bin for each length below 64 units, and then eight bins for each power of two.
+A bit mask finds the smallest bin whose extents surely fit. The latest extent of a bin is taken first, because
+its blocks are the warmest. Addresses and lengths are in units of 64 bytes. Files, blocks and capacity are not
+known here.
 """
 
 from collections.abc import Iterator

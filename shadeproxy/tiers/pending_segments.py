@@ -1,9 +1,9 @@
-"""Pending segments: segments of an earlier process that recovery has not read yet. They are taken in one by
-one while the proxy serves.
+"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery takes them in one
+by one while the proxy serves.
 
 Laws: until a segment is taken in, no record is placed in it, and all its bytes count against the capacity. A
 record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
-``arrivals`` runs on a thread of its own; everything else runs on the store's thread.
+``arrivals`` has a thread for itself; everything else runs on the store's thread.
 """
 
 import logging

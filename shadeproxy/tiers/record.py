@@ -3,11 +3,11 @@
 Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
 fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
 
-The header's hash covers the store's id and the record's own address. So bytes inside a body that look like a
-header, a stale copy, or a file from another store never count as a record. A record of the proxy's own
+The header's hash covers the store's id and the record's own address. So a stale copy, a file from another
+store, or bytes inside a body that look like a header never count as a record. A record of the proxy's own
 namespace has version 1. A record of another namespace has version 2, with the namespace at the end of its
-meta, so a proxy that knows no namespaces never takes it for its own. Golden tests freeze the formats. This
-module does no I/O; data that cannot be packed or parsed is TierError.
+meta. An older release, without namespaces, does not know version 2 and never uses such a record. Golden tests
+freeze the formats. This module does no I/O. Data that cannot be packed or parsed raises TierError.
 """
 
 import re

@@ -1,10 +1,10 @@
-"""Recovers the records of a segment after a stop or a crash, on a thread of its own; writes catalogues at a
-stop.
+"""Recovers the records of a segment after a stop or a crash, on a separate thread. Also writes the catalogues
+at a stop.
 
 A segment with a complete catalogue is restored from the catalogue, without reading the segment. Any other
 segment is scanned: a header whose hash is right (store, address, every field) proves a record. The scan jumps
-over bodies and holes, and otherwise steps by 64 bytes. It reads no bodies: ``load`` checks the hash of a body
-before the first use of its page. This module does not touch the store's counts.
+over bodies and holes, and otherwise steps by 64 bytes. The scan reads no bodies: ``load`` checks the hash of
+a body before the first use of its page. This module does not touch the store's counts.
 """
 
 import itertools
@@ -36,8 +36,8 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Read sizes of a scan. Where records lie close together, one system call reads 64 small records. Between long
-# bodies, reading a header costs one page.
+# Read sizes of a scan. Where records are short, one system call reads 64 of them. Between long bodies, a read
+# of one page is enough for a header.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024

@@ -197,8 +197,8 @@ class Segment:
         return runs
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks that belong to one record
-        alone.
+        """Mark bytes ``[start, stop)``, in blocks that belong to one record alone, as sent by sendfile. They
+        must not be overwritten from then on.
         """
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._sent[first:last] = b"\x01" * (last - first)

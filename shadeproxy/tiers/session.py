@@ -1,14 +1,14 @@
 """A session: the use of a tier's directory by one process. Its start decides whether the records can be
 trusted.
 
-The mark ``boot`` lies in the directory during a session. It stays there when the session did not end in
-order. It holds the id of the machine's boot, the number of the session, and the path of its tombstones. After
-an orderly end the mark is named ``stopped``.
+During a session the directory has the mark ``boot``, which stays if the session did not end in order. The
+mark holds the id of the machine's boot, the number of the session, and the path of its tombstones. At an
+orderly end the mark is renamed to ``stopped``.
 
 A start that finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones
 are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
-used. The doubt ends when a session ends in order after it checked every record, but only if the machine has
-restarted since the doubt began: before that the page cache may hide the true contents of the medium.
+used. The doubt ends when a session has checked every record and ends in order. But it cannot end before the
+machine has restarted, because until then the page cache may hide the true contents of the medium.
 Tombstones of a later session than the mark reveal a medium that was restored from a copy.
 """
 

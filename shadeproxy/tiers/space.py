@@ -1,8 +1,8 @@
-"""Space of a store: where the next record goes, and how many blocks may be taken. It only counts, without
-I/O.
+"""Space of a store: where the next record goes, and how many blocks may be taken. This module only counts; it
+does no I/O.
 
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
-that hold bytes but no record. They are kept for the next record, because returning 100 KB of blocks and
+that hold bytes but no record. Slack is kept for the next record, because returning 100 KB of blocks and
 taking them again costs 36 us of CPU, and overwriting them costs 7 (bench suite "tiers"). Slack is returned as
 soon as records need its room, or when it exceeds ``slack_bytes``. Methods return the blocks that their caller
 must punch, in order.

@@ -66,9 +66,7 @@ class Tier(Protocol):
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover and yield each pending segment (blocking; run it on one thread beside the
-        store's thread).
-        """
+        """Recover and yield each pending segment. Blocking: run it on a thread beside the store's thread."""
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
@@ -101,10 +99,10 @@ class Tier(Protocol):
 
     def take_over(self, location: Location, record_bytes: int) -> Location | None:
         """Erase a record and reserve its room for a record that is not longer: ``release`` and ``reserve`` in
-        one.
+        one step.
 
-        Return None, and change nothing, if the room is too short, if the tier is off, or if the old bytes may
-        still be read: through a view, or by a socket to which sendfile gave them.
+        Return None, and change nothing, in three cases: the room is too short, the tier is off, or a view or
+        a socket may still read the old bytes.
         """
         ...
 

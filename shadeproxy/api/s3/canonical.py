@@ -38,9 +38,9 @@ _COPY_SOURCE = "x-amz-copy-source"
 def settle_presigned(request: S3Request) -> S3Request:
     """Return ``request`` without its presigned URL; unchanged if it has none.
 
-    Signature parameters leave the query. Fields that the signer moved into the query (``x-amz-*``; in version
-    2 also Content-Type and Content-MD5) become header fields again: the origin gets a signature in a header,
-    and S3 does not read these fields from the query then. Raises InvalidRequest.
+    Signature parameters are removed from the query. Fields that the signer moved into the query (``x-amz-*``;
+    in version 2 also Content-Type and Content-MD5) become header fields again. The origin gets a signature in
+    a header, and then S3 does not read these fields from the query. Raises InvalidRequest.
     """
     if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
         return request

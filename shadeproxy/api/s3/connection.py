@@ -1,9 +1,9 @@
 """One client connection: the fast lane first, aiohttp for the rest.
 
 Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
-lane does not answer goes to aiohttp untouched, one at a time, so that the start of the next one is known. If
-a request's head does not tell its end, aiohttp keeps the connection for good. Nothing here knows operations
-or the engine.
+lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that the start of the
+next one is known. If a request's head does not tell its end, aiohttp keeps the connection for good. Nothing
+here knows operations or the engine.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Errors in the form of S3: one table from the classes of core/errors.py to (status, code), and the XML.
 
-A test fails if a class has no row of its own, so the answer to each error is defined. Source: "Error
-responses" in the S3 API reference.
+A test fails if a class has no row, so the answer to each error is defined. Source: "Error responses" in the
+S3 API reference.
 """
 
 import base64

@@ -136,7 +136,7 @@ LATER: Literal["later"] = "later"
 class ReadReports:
     """Reports the reads that are answered without an ``Exchange``.
 
-    ``verbose``: log each read for debugging; may change at any time.
+    ``verbose``: log each read for debugging. It may change at any time.
     """
 
     def __init__(self, observer: RequestObserver, log: EventLog, *, verbose: bool) -> None:

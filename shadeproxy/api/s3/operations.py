@@ -36,8 +36,8 @@ class Touches(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and keeps the
-    connection alive with white space; only the body tells success. ``reaches_others``: the body may name
+    """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and white space
+    to keep the connection alive; the body tells whether it succeeded. ``reaches_others``: the body may name
     other buckets, which the origin then writes or reads with the proxy's rights. ``asked_by_get``: Ceph RGW
     answers this HEAD with the body of a GET. So the origin gets a GET, and the client no body.
     """

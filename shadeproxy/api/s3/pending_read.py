@@ -23,7 +23,7 @@ class ReadingConnection(Outlet, Protocol):
         ...
 
     def read_over(self, *, keep: bool) -> None:
-        """Serve the next request; not ``keep``: end the connection."""
+        """Serve the next request, or end the connection if not ``keep``."""
         ...
 
 

@@ -35,10 +35,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query``: as sent, and so as signed. ``raw_path``: the path as sent, but in path
-    style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``:
-    decoded names and values. ``fields``: lower-case name to value, in wire order; the values of a repeated
-    field are joined with ",".
+    ``wire_path`` and ``raw_query`` are as sent, and so as signed. ``raw_path`` is the path as sent, but in
+    path style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``
+    has decoded names and values. ``fields`` maps lower-case names to values, in wire order; the values of a
+    repeated
     """
 
     method: str

@@ -53,8 +53,8 @@ class JobObserver(Protocol):
 
 
 class CachedTarget(NamedTuple):
-    """The object under one URL path. ``handle``: handle of its page, if it has only one. ``heads``: of a 200
-    with the whole object, up to the request id: the first without checksums, the second with them.
+    """The object under one URL path. ``handle``: the handle of its page, if it has only one. ``heads``: heads
+    of a 200 with the whole object, up to the request id; the first lacks checksums, the second has them.
     """
 
     ref: ObjectRef

@@ -20,8 +20,9 @@ LEAST_BYTES = 16 * 1024
 UNASKED, ENCRYPTED = -1, -2
 """Values of ``Sender.descriptor`` when there is no descriptor."""
 
-# Without MSG_MORE. With it the head waits to leave in one packet with the first pages: 100 KB cost the server
-# a fifth more and 1 MB a seventh more, as nginx costs more with tcp_nopush (docs/measurements.md).
+# MSG_MORE is not set. It would make the head wait for the first pages, to leave in one packet with them: 100
+# KB then cost the server a fifth more and 1 MB a seventh more (docs/measurements.md, also for nginx's
+# tcp_nopush).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 

@@ -1,10 +1,10 @@
 """Memory of the table of resident pages: private, or shared with workers that read hits themselves.
 
-Laws: only one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before*
-its bytes are touched; a stamp is one aligned store of 8 bytes. A reader reads the stamp, then the location,
-then copies the bytes, then reads the stamp again. If the stamp is unchanged, the copy is the page. So a table
-that is torn, stale or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees
-and other processors do not.
+Laws: only one process writes. When a page comes, moves, leaves or is marked stale, its slot gets another
+stamp *before* any byte is touched. A stamp is one aligned store of 8 bytes. A reader reads the stamp, then
+the location, then copies the bytes, then reads the stamp again. If the stamp is unchanged, the copy is the
+page. So a table that is torn, stale or wrong costs only a miss. The protocol needs stores to be seen in
+order, which x86-64 guarantees and other processors do not.
 """
 
 import mmap

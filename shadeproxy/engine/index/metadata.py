@@ -62,8 +62,8 @@ class MetadataCache:
     def learn(
         self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False
     ) -> KnownMetadata:
-        """Record metadata from the origin, or from a record header. ``complete``: from an answer to a HEAD,
-        which has every header field; fields that it lacks are dropped.
+        """Record metadata from the origin, or from a record header. ``complete``: the metadata comes from an
+        answer to a HEAD and has every header field, so fields that it lacks are dropped.
         """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]

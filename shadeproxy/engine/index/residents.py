@@ -48,8 +48,8 @@ class NewRows(NamedTuple):
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: the shared memory in which workers
-    find these pages; None if workers cannot find them, or no longer.
+    """Every page that is in a tier or being written to one. ``share``: shared memory in which workers find
+    these pages; None if there are no workers, or the table has outgrown it.
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:

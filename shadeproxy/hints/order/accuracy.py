@@ -127,9 +127,9 @@ class UnannouncedReads:
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 
     def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
-        """Return the latest unannounced reads that are among the first ``near`` places of ``epoch``, if
-        nearly all of them are: then the job has begun ``epoch``, which follows its present one. Otherwise
-        return None.
+        """Return the latest unannounced reads that are among the first ``near`` places of ``epoch``, the
+        epoch after the job's present one. Return None unless nearly all of these reads are: only then has the
+        job begun ``epoch``.
 
         ``next_at``: next place of each sample in the order.
         """

@@ -1,10 +1,10 @@
 """Liveness of a job: its order lapses for prefetching when the job is silent for long, compared with its own
 pace.
 
-Laws: no clock: times are arguments. A job may be silent for a few times its usual gap between two reads, for
-tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
-bounded number of times: an announcement once between two reads, progress only if it is further than ever
-before.
+Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
+for tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
+bounded number of times. An announcement counts once between two reads, and progress only if it is further
+than ever before.
 """
 
 import math

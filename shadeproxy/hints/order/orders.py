@@ -1,8 +1,8 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is the latest that a call was
-given. The order of one job never changes the order of another. After a changed announcement the caller builds
-the new order (``begin``, any thread, ``finish``); until then the old order is used.
+Implements Upcoming (upcoming.py) for prefetching. Laws: there is no clock; the time is the latest that a call
+was given. The order of one job never changes the order of another. After a changed announcement the caller
+builds the new order (``begin``, any thread, ``finish``). Until then the old order is used.
 """
 
 import math
@@ -29,8 +29,8 @@ Dirty = Callable[[str, str], None]
 
 
 class OrderState(NamedTuple):
-    """The state of a job's order, for display. ``epochs``: number of announced ids, for each epoch that is
-    not over; ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order is not used now.
+    """The state of a job's order, for display. ``epochs``: number of announced ids for each epoch that is not
+    over. ``position``: about where every rank of ``epoch`` is. ``lapsed``: the order is not used now.
     """
 
     epochs: dict[int, int]
@@ -65,9 +65,9 @@ class Prepared(NamedTuple):
 
 
 class Orders:
-    """Orders of all jobs. ``dataset``: returns a dataset by name. ``dirty``: called with (kind, name) of
-    changed state. ``on_lost``: called with these orders and the name of a job whose reads no longer match its
-    order. ``on_change``: called whenever an order came or went, or a job read on; it must be cheap.
+    """Orders of all jobs. ``dataset`` returns a dataset by name. ``dirty`` is called with (kind, name) of
+    changed state. ``on_lost`` is called with these orders and the name of a job whose reads no longer match
+    its order. ``on_change`` is called whenever an order came or went, or a job read on; it must be cheap.
     """
 
     def __init__(

@@ -129,8 +129,9 @@ class OrderTracker:
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
-        """Return whether this announcement shows that the job was restarted: although the job is well into an
-        epoch, the announcement names an earlier one or, after a pause, the start of the present one.
+        """Return whether this announcement shows that the job was restarted. It does so if it names an
+        earlier epoch than the present one. It also does so if, after a pause, it names the start of the
+        present epoch although the job is well into that epoch.
         """
         at = self.sequence.epoch_at(self.cursor)
         if at is None or epoch != at.number:

@@ -1,7 +1,7 @@
 """Learns from reads how soon pages are read again, for pages of which nothing is announced.
 
 Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
-then ``Refresh.run`` makes a new table to rank pages by, in any thread; while it runs, the event loop does not
+then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
 touch its evidence.
 """
 

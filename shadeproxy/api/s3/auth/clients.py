@@ -31,8 +31,8 @@ ALL_RIGHTS = (Right(),)
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A configured client. ``session_token``: must come with each request of a temporary key; None for other
-    keys. ``namespace``: the namespace of the client's bucket names.
+    """A configured client. ``session_token``: the token that each request of a temporary key must have; None
+    for other keys. ``namespace``: the namespace of the client's bucket names.
     """
 
     access_key: str
