@@ -127,7 +127,7 @@ def pack_opening(opening: Opening) -> bytes:
 
 
 def unpack_opening(frame: bytes) -> Opening:
-    """Unpack the first frame. The process that started this one has sent it."""
+    """Unpack the first frame, which the process that started this one has sent."""
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening

@@ -37,8 +37,8 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """Map each namespace to the upstream with which the proxy itself reads there: that of its
-    first client.
+    """Map each namespace to the upstream with which the proxy itself reads there: the upstream of the first
+    client of the namespace.
     """
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:

@@ -25,8 +25,9 @@ _MUCH_OF_THE_CACHE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulJob:
-    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: of its data set
-    in the cache. ``share``: of the cache that these take. ``reason``: why it is doubtful, in words.
+    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: bytes of its
+    data set in the cache. ``share``: the share of the cache that these take. ``reason``: why it is doubtful,
+    in words.
     """
 
     name: str

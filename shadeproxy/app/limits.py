@@ -10,7 +10,7 @@ _OTHERS = 64
 _ORIGIN_POOLS = 4
 """Connection pools: one for pages, one for heads and listings, one for forwarded reads, one for changes."""
 _OF_CLIENT = 2
-"""Descriptors for each client: its connection, and the one that sends files to it (api/s3/sender.py)."""
+"""Descriptors for each client: its connection, and a second descriptor for sendfile (api/s3/sender.py)."""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0

@@ -69,7 +69,7 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy. Call the methods in the order in which they stand. ``calls``: see
+    """Opens the parts of one proxy. Call the methods in the order in which they are written. ``calls``: see
     ``Media``.
     """
 

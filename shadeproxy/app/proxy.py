@@ -62,7 +62,7 @@ _ABORT_S = 0.1
 _CONTROL_THREADS = 4
 # With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
 _ACCEPTS_BESIDE = 2
-# Only the worker closes idle relay connections: closed from this side, one could cross a request.
+# Only the worker closes idle relay connections: a close from this side could cross a request.
 _RELAY_KEEPALIVE_S = 1e6
 
 

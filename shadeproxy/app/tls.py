@@ -85,7 +85,7 @@ class ServerTls:
         if stamp == self._seen:
             return False
         found = self._read()
-        # Load into a separate context: a pair that does not match would leave half of it in the live one.
+        # Load into a separate context: half of a pair that does not match would stay in the live context.
         self._context_of(found)
         self._found_at, self._found = stamp, found
         return True
@@ -100,7 +100,7 @@ class ServerTls:
     ) -> None:
         """Look for new files every two seconds, until cancelled.
 
-        ``adopted`` gets a new certificate: when it returns, every process uses that one.
+        ``adopted`` is called with a new certificate. When it returns, every process uses that certificate.
         """
         told = ""
         while True:

@@ -32,7 +32,7 @@ WHOLE = -1
 
 
 class Sample(NamedTuple):
-    """The place of a sample's bytes. ``length`` None: the sample is the whole object."""
+    """The place of a sample's bytes. ``length``: None if the sample is the whole object."""
 
     ref: ObjectRef
     offset: int
@@ -90,8 +90,8 @@ class Entries:
 class Groups:
     """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1]: group i is
-    ``members[starts[i]:starts[i + 1]]``; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their hashes. Group i is
+    ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[np.uint32], starts: Ids | None) -> None:

@@ -74,7 +74,7 @@ class _StoredPosition(msgspec.Struct):
 class ScoresOf:
     """A score column and the digest of its dataset, or the hashes of its scored objects.
 
-    ``of_run``: see ScoreColumn. None: an older release stored the scores, and all of them count.
+    ``of_run``: see ScoreColumn; None if an older release stored the scores, and then all of them count.
     """
 
     digest: str | None
@@ -173,7 +173,7 @@ def load_scores(blob: bytes) -> ScoresOf:
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:
-    """Encode one rank's order of one epoch. ``digest``: of the dataset."""
+    """Encode one rank's order of one epoch. ``digest``: the digest of the dataset."""
     return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
 
 

@@ -80,7 +80,7 @@ class Jobs:
         return job
 
     def put(self, job: Job, now_s: float) -> Job:
-        """Register ``job``, or update the one of that name; every rank may do it.
+        """Register ``job``, or update the job of that name. Every rank may do it.
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. Raises Conflict, also when there are MAX_JOBS jobs.
@@ -109,8 +109,8 @@ class Jobs:
         return known
 
     def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
-        """Note that a process of ``rank`` has started. Return whether a new run begins: the rank had
-        already begun the present one. Raises UnknownName, InvalidRequest (rank outside the world size).
+        """Note that a process of ``rank`` has started. Return whether a new run begins: it does if the rank
+        has begun the present run already. Raises UnknownName, InvalidRequest (rank outside the world size).
         """
         job = self.get(name)
         check_rank(job, rank)

@@ -38,8 +38,8 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One line of a manifest. Every line has an ``id`` or no line has one; then the line number, from 0, is
-    the id.
+    """One line of a manifest. Either every line has an ``id``, or no line has one. In the second case the
+    line number, from 0, is the id.
     """
 
     bucket: str

@@ -30,7 +30,7 @@ MAX_DATASETS = 256
 
 
 class HintRegistry:
-    """Registry of access hints. ``page_size``: of the cache's pages, in bytes."""
+    """Registry of access hints. ``page_size``: bytes of a page of the cache."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class HintRegistry:
     # ------------------------------------------------------------------ jobs
 
     def put_job(self, job: Job, now_s: float) -> Job:
-        """Register or update a job; an ended one may change its dataset. Raises UnknownName, Conflict."""
+        """Register or update a job; an ended job may change its dataset. Raises UnknownName, Conflict."""
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
             if known.dataset is not None and self.datasets[known.dataset].digest == digest:
@@ -114,7 +114,9 @@ class HintRegistry:
         return known
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run as ``Jobs.begin`` does and raises. Scores of earlier runs go on ranking pages."""
+        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises what that
+        raises.
+        """
         if self.jobs.begin(name, rank, resumes=resumes):
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:
@@ -186,7 +188,7 @@ class HintRegistry:
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Check scores by "bucket/key", each for all samples of the object. Raises as ``check_by_ids``."""
+        """Check scores by "bucket/key", each for all samples of the object. Raises like ``check_by_ids``."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -256,7 +258,7 @@ class HintRegistry:
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
         """Return for each object the only job whose dataset holds it; None if there is no job or several.
-        Jobs in use go before ended ones. Takes about 3 us a dataset, and 0.1 us an object.
+        Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an object.
         """
         live = [job for job in self.jobs if job.live and job.dataset is not None]
         if not live:

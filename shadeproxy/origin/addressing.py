@@ -34,8 +34,8 @@ def is_aws(url: str) -> bool:
 
 
 class Target(NamedTuple):
-    """The server and path of a request. ``origin``: "scheme://host[:port]". ``host``: the Host field.
-    ``raw_path``: as sent and signed.
+    """The server and path of a request. ``origin`` is "scheme://host[:port]", ``host`` the Host field, and
+    ``raw_path`` the path as it is sent and signed.
     """
 
     origin: str

@@ -1,6 +1,6 @@
 """``CountedOrigin``: counts every request to the origin in the statistics.
 
-It is the outermost wrapper and counts what its callers see: a request that was retried three times counts
+This wrapper is the outermost, and counts what its callers see: a request that was retried three times counts
 once, with the time that the caller waited. Bytes are those of bodies that came from the origin.
 """
 

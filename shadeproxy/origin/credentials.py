@@ -64,7 +64,7 @@ class ChainCredentials:
     """The AWS chain, refreshed in time. ``profile``: a profile of the AWS configuration files.
 
     Concurrent callers share one resolution. If a refresh fails while the old credentials are still valid,
-    these are used, and the next attempt is made 30 s later.
+    they stay in use, and the next attempt is made 30 s later.
     """
 
     def __init__(self, *, profile: str | None = None, clock: Clock | None = None) -> None:

@@ -68,7 +68,7 @@ class OriginHealth:
             return
 
     def attempt_failed(self, error: OriginError) -> None:
-        """Count one failed attempt, which may be repeated."""
+        """Count a failed attempt. The request may be repeated."""
         self.failed += 1
         self.throttled += isinstance(error, OriginThrottled)
 

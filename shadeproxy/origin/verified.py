@@ -2,8 +2,8 @@
 
 Laws: the last byte of a body is passed on only when its checksum is right, so a damaged body never looks
 complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read
-again once if it is damaged. A body without a checksum, or a part of a body, passes unchecked: its reader can
-verify it. Source: "Checking object integrity in Amazon S3", S3 user guide.
+again once if it is damaged. A body without a checksum, and a part of a body, are not verified here: only the
+reader can do that. Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64

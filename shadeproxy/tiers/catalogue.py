@@ -148,6 +148,6 @@ def empty(path: Path) -> None:
 
     Deleting it instead could wait for the file system's journal.
     """
-    # A missing file says the same as an empty one.
+    # A missing file has the same meaning as an empty one.
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

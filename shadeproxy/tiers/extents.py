@@ -92,6 +92,6 @@ def _bin_of(length: int) -> int:
     if length < _EXACT_BINS:
         return length
     bits = length.bit_length()
-    # The first four bits of a length are 8 to 15. So each power of two has eight bins in a row, the first of
-    # which is _EXACT_BINS.
+    # The first four bits of a length are 8 to 15. So each power of two has eight bins in a row, and the first
+    # of all these bins has the number _EXACT_BINS.
     return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

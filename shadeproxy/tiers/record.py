@@ -58,8 +58,8 @@ _META_LIMIT_BYTES = 0xFFFF
 _MOST_REMEMBERED = 64
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
-"""Bytes of the first read of a header: nearly every header with its meta fits. For a longer one a second read
-follows.
+"""Bytes of the first read of a header. Nearly every header fits with its meta. A longer header needs a second
+read.
 """
 
 # Part of the format: only append here, and raise FORMAT_VERSION when anything else changes.
@@ -148,7 +148,7 @@ class MetaEncoder:
 def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
-    """Return header and meta bytes, which are written just before ``body``. ``meta``: from
+    """Return header and meta bytes, which are written just before ``body``. ``meta``: the result of
     ``encode_meta``.
     """
     page, validated_s = header.page, header.validated_s

@@ -172,7 +172,7 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
     """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
     Raises Halted, and OSError when the segment cannot be read: an incomplete list of its records must not
-    pass for a complete one.
+    look complete.
     """
     contents, lost = _catalogued(segment, claim)
     # An existing catalogue must be emptied before the first change of the segment.

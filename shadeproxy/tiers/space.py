@@ -150,7 +150,7 @@ class Space:
         """Free the end of a record's room, unless that end is too short for any record. Return how many units
         the record keeps.
 
-        ``kept``: units to keep, at the least. No byte of the freed end may have been sent by sendfile.
+        ``kept``: the least number of units to keep. No byte of the freed end may have been sent by sendfile.
         """
         kept = max(kept, LEAST_UNITS)
         if units - kept < LEAST_UNITS:

@@ -251,7 +251,7 @@ class SegmentStore:
         return body.data
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the segment's mapped bytes, and start and end of the body in them. Raises like ``pin``."""
+        """Return the segment's mapped bytes, and start and end of the body in them; see ``Tier.window``."""
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
@@ -361,7 +361,7 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Return the record's place for another process; see ``Tier.locate``. Raises like ``pin``."""
+        """Return the record's place for another process; see ``Tier.locate``."""
         segment, start, length = self._place_of(location)
         offset = bytes_of(location)[1]
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)

@@ -55,13 +55,12 @@ class Tier(Protocol):
         ...
 
     def open(self) -> None:
-        """Lock the directory and register its segments without reading a record (blocking; call off the
-        loop).
+        """Lock the directory and register its segments without reading a record. Blocking: call off the loop.
 
         The tier can be used from then on. The pending segments count against the capacity until ``arrivals``
         and ``take_in`` have taken them in one by one. A directory of another format version is renamed.
-        Raises ConfigError when the directory is locked by a live process, unwritable, or cannot hold a
-        segment.
+        Raises ConfigError when another process holds the lock, or the directory is not writable or cannot
+        hold a segment.
         """
         ...
 
@@ -127,8 +126,8 @@ class Tier(Protocol):
     def window(self, location: Location) -> tuple[memoryview, int, int]:
         """Return the mapped bytes around the body, and the body's start and end in them.
 
-        The bytes are not pinned: copy or pin a slice before any other code runs, and before the location is
-        released. Raises and faults like ``pin``.
+        The bytes are not pinned. Copy or pin a slice before any other code runs, and before the location is
+        released. Raises TierError as ``pin`` does, and may wait for the device.
         """
         ...
 
@@ -158,7 +157,9 @@ class Tier(Protocol):
         ...
 
     def locate(self, location: Location) -> Place:
-        """Return where another process of the host finds the record. May wait for the device like ``pin``."""
+        """Return the place at which another process of the host can read the record. May wait for the
+        device.
+        """
         ...
 
     def erase(self, location: Location) -> None:
@@ -169,8 +170,8 @@ class Tier(Protocol):
         """Erase the record and free its blocks, now or when the last view is gone.
 
         ``used_bytes`` falls as soon as the blocks are free to be punched. The hole itself is punched through
-        the ``submit`` given at construction, which must run in one order with ``write`` (inline for RAM, one
-        writer thread for disk). So the medium never holds more than the capacity.
+        ``submit``, which must keep one order of holes and writes (inline for RAM, one writer thread for
+        disk). So the medium never holds more than the capacity.
         """
         ...
 

@@ -187,7 +187,7 @@ class Tombstones:
                 raise
 
     def _doubt(self, *, ends: bool = False) -> None:
-        # Each time a new number: it invalidates everything that was written under the old one.
+        # Each doubt gets a new number, which makes everything invalid that was written under the old number.
         before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()

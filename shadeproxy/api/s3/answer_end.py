@@ -36,7 +36,7 @@ class AnswerEnd:
 
     def take(self, data: bytes) -> int | None:
         """Take the next bytes of the answer. Return the number of bytes still to come: 0 also while the head
-        is incomplete, negative if there were too many. None: the answer does not tell its length.
+        is incomplete, negative if there were too many, and None if the answer does not tell its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

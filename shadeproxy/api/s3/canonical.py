@@ -108,7 +108,7 @@ _ENDS = frozenset("&=;+#?")
 
 
 class CopySource(NamedTuple):
-    """The object to copy. ``version`` None: its current version."""
+    """The object to copy. ``version``: None means its current version."""
 
     bucket: str
     key: str

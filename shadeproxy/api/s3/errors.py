@@ -18,7 +18,7 @@ HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
 
 
 class Row(NamedTuple):
-    """The HTTP status and S3 error code for an error class. ``retry_after_s``: for errors that may pass."""
+    """The HTTP status and S3 code of an error class. ``retry_after_s`` is set for errors that may pass."""
 
     status: int
     code: str

@@ -38,8 +38,8 @@ class _NotPlain(Exception):
 
 
 class Head(NamedTuple):
-    """The parts of a head. ``target``: as sent. ``fields``: names as sent, values without surrounding white
-    space.
+    """The parts of a head. ``target`` is as sent. ``fields`` have names as sent, and values without
+    surrounding white space.
     """
 
     method: str

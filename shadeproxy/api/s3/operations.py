@@ -107,8 +107,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
     # Some of these settings change the right to read, others the expiry of objects (x-amz-expiration). A
-    # server that lacks a setting may treat the request as one for the bucket itself. So each of them marks
-    # the cached pages for a check.
+    # server that does not know a setting may treat the request as one for the bucket itself. So after each of
+    # them the cached pages of the bucket are checked.
     settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",

@@ -28,7 +28,7 @@ class ReadingConnection(Outlet, Protocol):
 
 
 class PendingRead:
-    """The pending read of ``connection``, if there is one. Implements lane_read.py ``LaneOutlet``."""
+    """The pending read of ``connection``, if there is one. Implements ``LaneOutlet`` of lane_read.py."""
 
     __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "peer")
 

@@ -81,8 +81,8 @@ class Port(HasPeer, Protocol):
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> Response:
-        """Return an answer that has not begun. ``headers``: as for ``WireResponse``. ``close``: end the
-        connection afterwards.
+        """Return an answer that has not begun. ``headers``: see ``WireResponse``. ``close``: end the
+        connection after the answer.
         """
         ...
 
@@ -244,7 +244,7 @@ def peer_of(transport: asyncio.BaseTransport | None) -> str:
 
 
 def scheme_of(http: web.BaseRequest) -> str:
-    """Return "https" or "http", by which the client sent a request, also one that a worker relays."""
+    """Return "https" or "http": how the client sent the request, even if a worker relays it."""
     name = None if http.transport is None else http.transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return "https" if name.split(b"/")[2] == _SECURE else "http"

@@ -95,7 +95,7 @@ def parse_request(
 
 
 def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
-    """Return the same request as ``parse_request`` for a GET whose line matches PLAIN_LINE, in path style.
+    """Return what ``parse_request`` would return for a GET in path style whose line matches PLAIN_LINE.
     ``fields``: the fields that change the answer.
     """
     bucket, _, key = path[1:].partition("/")
@@ -156,7 +156,7 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
 
 
 def _without_authority(target: str, host: str) -> str:
-    """Return path and query of a target in absolute form. Its server must be the one in Host."""
+    """Return path and query of a target in absolute form. The target and Host must name the same server."""
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() not in {"http", "https"}:
         return target

@@ -171,9 +171,9 @@ class RequestCache:
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Remember the object of a plain GET that was answered. ``whole``: with the whole object.
+        """Remember the object of a plain GET that was answered. ``whole``: the answer had the whole object.
 
-        Only for the proxy's own namespace, because a target is remembered for every client.
+        Objects of other namespaces are not remembered, because a target is remembered for every client.
         """
         request, ref = call.request, call.ref
         target = request.wire_path.encode()
@@ -234,7 +234,7 @@ class RequestCache:
     def _answer_range(
         self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
-        """Answer as ``_answer`` does a GET whose Range was cut out of ``block``."""
+        """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
         now_s = self.now_s()
         plan = self.plan(block, cached.canonical_path, range_value, now_s)
         found = self._find_span(cached.ref, range_value, now_s)
@@ -311,8 +311,10 @@ def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """Return the parts that all 206 of an object have in common, from one ``answer``; None as
-    ``whole_heads``.
+    """Return the parts that all 206 answers of an object have in common, taken from one ``answer``.
+
+    Return None if ``answer`` is no 206, if the origin's own fields replace the proxy's, or if the changing
+    parts cannot be told apart.
     """
     if answer.status != 206:
         return None

@@ -124,7 +124,7 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """Begin like ``begin``."""
+        """Do what ``begin`` does: aiohttp calls this method."""
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:

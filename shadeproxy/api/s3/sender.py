@@ -39,7 +39,7 @@ class Copying:
         self._transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write ``pieces``, as ``write`` does."""
+        """Write ``pieces`` in their order."""
         self._transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
@@ -97,7 +97,7 @@ class Sender:
         self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write ``pieces``, as ``write`` does."""
+        """Write ``pieces`` in their order."""
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:

@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """Verifies blocks of one client on one day. ``parts``: the texts of the canonical request between path,
-    range (if signed) and time.
+    """Verifies the blocks of one client on one day. ``parts``: the texts of the canonical request before,
+    between and after path, range (if it is signed) and time.
     """
 
     signer: Signer
@@ -86,11 +86,11 @@ class _Signing(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """A template. ``fixed``: (start, text) of each unchanging part. The other fields are holes; (0, 0) if
-    there is none.
+    """A template. ``fixed``: (start, text) of each unchanging part. ``time``, ``signature`` and
+    ``invocation`` are holes; (0, 0) means that there is no such hole.
 
-    ``date``: of the signature, empty for an unsigned block. ``signing`` None: the signer counts as anonymous,
-    and only the form of the signature is checked.
+    ``date``: the date of the signature; empty for an unsigned block. ``signing``: None if the signer counts
+    as anonymous, and then only the form of the signature is checked.
     """
 
     fixed: tuple[tuple[int, bytes], ...]

@@ -127,7 +127,7 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """Drop running checks of ``ref`` (an empty key: of its bucket), because a write touched it."""
+        """Drop running checks of ``ref``, because a write touched it. An empty key means its whole bucket."""
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]

@@ -28,7 +28,7 @@ _MOST_TOUCHED = 4096
 
 class Versions:
     """Versions of objects. ``outdated(ref)`` is called when the origin has another version than the cached
-    one.
+    version.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Versions:
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """Return metadata as ``known`` does, however old; None if that would have to wait."""
+        """Return an object's metadata, however old; None if finding it would have to wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -309,7 +309,7 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether header and listing name the same time of modification; True if one names none.
+    """Return whether header and listing name the same time of modification; True if either names none.
 
     Replacing header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """

@@ -29,7 +29,7 @@ class Members:
 
     @property
     def pages(self) -> int:
-        """Number of pages, with the pinned ones."""
+        """Number of pages, including pinned pages."""
         return self.count + self.pinned
 
     @property

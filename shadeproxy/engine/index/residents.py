@@ -201,8 +201,8 @@ class Residents:
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of unpinned pages of a tier to pages that have no slot yet.
 
-        The old pages are gone, and the new ones not ready to be read. Their slots stay among the members:
-        call ``ready_again`` or ``abandon`` for each before anything else is decided.
+        The old pages are gone, and the new pages cannot be read yet. Their slots stay among the members: call
+        ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
         order = slots.tolist()
         for slot in order:

@@ -87,8 +87,8 @@ class OrderColumns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: the
-    unannounced reads were found at another place. ``stops_at``: as in ``Build``.
+    """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
+    the unannounced reads were found at another place. ``stops_at``: see ``Build``.
     """
 
     lookup: Lookup

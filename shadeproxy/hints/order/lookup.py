@@ -16,12 +16,12 @@ _ALL = (1 << 64) - 1
 
 
 class Lookup:
-    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make one."""
+    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make a Lookup."""
 
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """The first sample with the same bytes, for each sample: u32[n]. None: no two samples have the same
+        """For each sample, the first sample with the same bytes: u32[n]. None if no two samples have the same
         bytes.
         """
         self._objects: Groups | None = dataset.groups
@@ -42,7 +42,7 @@ class Lookup:
         return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
 
     def find_one(self, object_hash: int, offset: int) -> int:
-        """Return the sample of one read as ``find`` does, at a tenth of the cost."""
+        """Return the sample of one read, at a tenth of the cost of ``find``."""
         if self._pieces is None:
             return self.dataset.groups.find_one(object_hash)
         return self._pieces.find_one(_mix_one(object_hash, offset))

@@ -147,7 +147,9 @@ class Orders:
             self._changed()
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
-        """Move a registered job's place in its order at least to the position that a rank reports."""
+        """Move a job's place in its order to the position that a rank reports, unless it is beyond
+        already.
+        """
         self._hear(now_s)
         tracker = self._trackers.get(job)
         if tracker is not None:
@@ -348,7 +350,7 @@ class Orders:
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
-        """Restore a stored announcement; call ``settle`` after the last one. Raises as ``put``."""
+        """Restore a stored announcement. Call ``settle`` after the last one. Raises what ``put`` raises."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
         self._restored.add(announcement.job)

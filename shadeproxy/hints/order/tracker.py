@@ -48,7 +48,7 @@ class OrderTracker:
         self.cursor = 0
         """Approximate place of the job: the median of its latest reads."""
         self.floor = 0
-        """Every place below this one is over."""
+        """Every place below the floor is over."""
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # Places that were read since the cursor moved, in order.
         self._surprises = 0
@@ -57,7 +57,7 @@ class OrderTracker:
         self._late = 0
         self._skipped_to = 0
         self._sure = 0  # The cursor at the last time that most reads were announced near it.
-        self._left_until = 0  # Places before this one are over, because the job has left their epoch.
+        self._left_until = 0  # Places before it are over, because the job has left their epoch.
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
         self._chance = 0.0  # Share of an epoch's reads that would be found near the cursor in any order.
@@ -205,7 +205,7 @@ class OrderTracker:
         return Match(found, others, int(again), chance), due
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
-        """Note reads, oldest first. ``epoch``: as they name it. ``certain``: surely of this job."""
+        """Note reads, oldest first. ``epoch``: the epoch that they name. ``certain``: surely of this job."""
         found, others, again, by_chance = np.zeros(len(samples), dtype=np.bool_), 0, 0, 0.0
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
@@ -298,7 +298,7 @@ class OrderTracker:
         self._paced = 0
 
     def _follow_unannounced(self) -> None:
-        """Begin the next epoch if reads that name no epoch are its first: then the present one is over."""
+        """Begin the next epoch if reads that name no epoch are the first of that epoch."""
         before = self.sequence.epoch_at(self._sure)
         after = None if before is None else self.sequence.epoch_at(before.stop)
         if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:

@@ -41,8 +41,8 @@ class Refresh:
 
 
 class LearnerState(NamedTuple):
-    """The state of a learner, to be stored. prefix_of, group_reads: by group. A refresh may use ``evidence``
-    and ``fresh`` until its thread is free.
+    """The state of a learner, to be stored. ``prefix_of`` and ``group_reads`` have an element for each group.
+    A refresh may still use ``evidence`` and ``fresh`` until its thread is free.
     """
 
     sample: SampleState
@@ -70,7 +70,7 @@ class ReuseLearner:
     ) -> None:
         """Add reads that no hint explains, oldest first; all columns of shape (n,).
 
-        ``lasts``: tick of the latest read of each page, if several reads count as one.
+        ``lasts``: tick of the latest read of each page, where several reads count as one; None: ``ticks``.
         """
         of = groups.astype(np.intp)
         self._make_room(int(of.max(initial=0)))
@@ -101,7 +101,7 @@ class ReuseLearner:
         return self.hazards.rates.take((prefixes * STATES + states) * AGE_BINS + age_bins(ages))
 
     def rate(self, prefix: int, state: int, age: float) -> float:
-        """Return reads per tick of one page, as ``rates`` does, at a tenth of the cost."""
+        """Return reads per tick of one page, at a tenth of the cost of ``rates``."""
         return self.hazards.rates.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
 
     def is_due(self, tick: float) -> bool:
@@ -109,7 +109,9 @@ class ReuseLearner:
         return tick >= self._due_tick and not self._refreshing
 
     def put_off(self, reads: int) -> None:
-        """Delay the next table until ``reads`` reads after the present one, if that is later than planned."""
+        """Delay the next table until ``reads`` reads after the present table, if that is later than
+        planned.
+        """
         self._due_tick = max(self._due_tick, self._made_tick + reads)
 
     def begin(self, tick: float, pages: int) -> Refresh:

@@ -25,8 +25,8 @@ Hashes = NDArray[np.uint64]
 
 
 class Reads(NamedTuple):
-    """Reads that no hint explains, oldest first; columns of shape (n,). ``lasts``: tick of the latest read of
-    each page, if several reads in quick succession count as one.
+    """Reads that no hint explains, oldest first; columns of shape (n,). Several reads of a page in quick
+    succession may count as one: ``lasts`` has the tick of the latest of them.
     """
 
     pages: Hashes
