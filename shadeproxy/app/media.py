@@ -70,7 +70,7 @@ class Media:
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
 
     def close(self) -> None:
-        """Wait for queued I/O (blocking). Close the tiers before."""
+        """Wait until all queued I/O has run (blocking). The caller must have closed the tiers."""
         for pool in self._pools:
             pool.shutdown()
 

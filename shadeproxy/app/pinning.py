@@ -84,7 +84,7 @@ class DurablePins:
         await self._state.flush()
 
     async def unpin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Remove a pin. Raises UnknownName, Conflict; StateError when it cannot be saved."""
+        """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
             await self._state.flush()  # As in ``pin``.

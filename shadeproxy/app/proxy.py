@@ -328,7 +328,7 @@ class Proxy:
         tls: ServerTls | None,
         fills: FillsOpener | None,
     ) -> Workers | None:
-        """Make the workers, which accept connections and relay what they cannot answer; None for none."""
+        """Return the workers, which accept connections and relay what they cannot answer, or None."""
         if self._share is None:
             return None
 

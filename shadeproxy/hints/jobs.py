@@ -14,9 +14,9 @@ from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 _NEW_RUN_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
-FORGET_AFTER = 168  # in multiples of ``expires_s``: a week, with the default of an hour
+FORGET_AFTER = 168  # Multiples of ``expires_s``: a week, with the default of an hour.
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # in an epoch without an announced order: as many as may be announced
+_MOST_POSITION = 1 << 24  # As many positions as ids may be announced, even if no order is announced.
 
 
 class Progress(NamedTuple):
@@ -60,7 +60,7 @@ class Jobs:
 
     def __init__(self, on_epoch: Callable[[Job], None] = ignore) -> None:
         self._jobs: dict[str, Job] = {}
-        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and the time it was last reported
+        self._begun: dict[str, tuple[int, float]] = {}  # The latest epoch, and the time it was last reported.
         self._on_epoch = on_epoch
 
     def __iter__(self) -> Iterator[Job]:

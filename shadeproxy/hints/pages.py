@@ -18,7 +18,7 @@ PAGE_SIZE_BYTES = 4 << 20
 """Default of ``cache.page_size``."""
 
 _ANY = (1 << 32) - 1
-"""Page number of a unit that stands for every page of its object."""
+"""Page number that means "every page of the object"."""
 
 _SPARE_PAIRS = 1 << 20
 _PAIRS_PER_SAMPLE = 8
@@ -119,7 +119,7 @@ class PageIndex:
     def units_of(self, samples: Ids) -> tuple[Ids, Ids]:
         """Return each sample's units, and for each unit its sample's position in ``samples``: i64[m] both.
 
-        They are in the order of ``samples``, and of each sample's pages.
+        The units are in the order of ``samples``; those of one sample are in the order of its pages.
         """
         spans = self.spans[samples].astype(np.int64)
         sample_of = np.repeat(np.arange(len(samples)), spans)

@@ -71,7 +71,7 @@ class ScoreColumn:
 
     def set(self, ids: Ids, scores: Scores) -> None:
         """Write checked scores. If an id occurs twice, its last score counts."""
-        # The last write to a cell stays: so reading back the positions of ids gives the last position of
+        # The last write to a cell stays. So write the position of each id, and read back the last one of
         # each.
         last = np.empty(len(self.values), dtype=np.uint32)
         rank = np.arange(len(ids), dtype=np.uint32)
@@ -148,7 +148,7 @@ class ScoreColumn:
     def draw_weight(self, sample: int) -> float:
         """Return the weight of one sample, 1 if it is unknown; cheaper than ``weights``."""
         score = float(self.values[sample])
-        # As ``sample_weights`` to the last bit, so that one page ranks as it does among many.
+        # Computed like ``sample_weights``, to the last bit: one page alone must rank as it does among many.
         unknown = score != score or not self._total > 0  # noqa: PLR0124 (nan)
         return 1.0 if unknown else score * (1 / self.mean)
 
@@ -183,7 +183,7 @@ class _PageSums:
         """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``. Return False if
         all sums must be computed again, because a huge score was removed.
 
-        Otherwise differences in f64 lose nothing noticeable beside the mean.
+        If the sums stay, the rounding errors of the differences in f64 are small beside the mean.
         """
         units, sample_of = self._pages.units_of(ids)
         changed = np.unique(units)

@@ -110,7 +110,7 @@ class Slots:
 
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
-"""True if the body goes to a client as it comes, and so stays open as long as that client likes."""
+"""True if a body is read only as fast as a client takes it. Such a read may stay open for long."""
 
 _SPARED = 8  # One slot in this many is never used for prefetching.
 _KEPT = 4  # One slot in this many is out of one client's reach, for forwards and reads at the client's pace.

@@ -195,7 +195,7 @@ class MemoryOrigin(StoreOrigin):
 
     @property
     def buckets(self) -> dict[str, dict[str, MemoryObject]]:
-        """The buckets themselves: bucket -> key -> object."""
+        """The stored objects by bucket and key. A test may change them."""
         return self._memory.buckets_by_name
 
     @property

@@ -228,7 +228,7 @@ class _RetriedRead:
         await self._close()
         if self._first.pass_on is not None:
             return False  # The rest may belong to another version.
-        # A read that is opened after the end would never be closed.
+        # No read may be opened after the end, because nothing would close it.
         return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:

@@ -96,7 +96,7 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Only if TLS is needed: loading the system's authorities takes tens of milliseconds.
+        # Made only if TLS is needed, because loading the system's authorities takes tens of milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
@@ -203,7 +203,7 @@ class S3Origin:
     async def probe(self) -> str:
         """Send ListBuckets. Even AccessDenied shows that endpoint and signature are right."""
         target = self._endpoint.target(ObjectRef("", ""))
-        # Credentials first: if they are missing, that must not look like an answer of the origin.
+        # Look for credentials first: an error of this search must not look like an answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)

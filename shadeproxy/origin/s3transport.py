@@ -308,7 +308,7 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """Give the origin ``seconds`` from now on, or with None any time."""
+        """Limit the wait for the origin to ``seconds`` from now. None removes the limit."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 

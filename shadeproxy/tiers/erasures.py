@@ -45,7 +45,7 @@ class Erasures:
         self._lock = threading.Lock()
         self._finished = False
         self._unmarked: dict[int, str] = {}
-        self._doubt_refused = ""  # Reason for which the whole tier could not be put in doubt.
+        self._doubt_refused = ""  # Why ``doubt`` failed; "" if it did not.
 
     def open(self, session: Session) -> None:
         """Begin to keep the erasures of ``session``. Raises OSError."""

@@ -1,7 +1,7 @@
-"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery takes them in one
+"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery adds them one
 by one while the proxy serves.
 
-Laws: until a segment is taken in, no record is placed in it, and all its bytes count against the capacity. A
+Laws: until a segment is recovered, no record is placed in it, and all its bytes count against the capacity. A
 record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
 ``arrivals`` has a thread for itself; everything else runs on the store's thread.
 """
@@ -36,7 +36,7 @@ of raising it.
 
 
 class PendingSegments:
-    """The pending segments that ``SegmentStore.open`` found, on their way into ``space``."""
+    """The pending segments that ``SegmentStore.open`` found. Recovery adds them to ``space`` one by one."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class PendingSegments:
             except Halted:
                 return
             except OSError as error:
-                # The segment still counts against the capacity; the next start tries again.
+                # The segment keeps its share of the capacity. The next start tries again.
                 _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
                 continue
             yield found

@@ -20,7 +20,7 @@ _SWEEP_AT_LEAST = 1024
 
 
 class ViewPins:
-    """The locations that have living views."""
+    """Knows which locations have living views."""
 
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}

@@ -29,8 +29,7 @@ NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
-# Units of the shortest record. A shorter free gap is added to the record before it, because no record fits
-# in.
+# Units of the shortest record. A shorter free gap holds no record, so it is added to the record before it.
 LEAST_UNITS = 4
 # From this length on, a record that sendfile may send shares its last block with no other record. Its body
 # then leaves by one sendfile, with no copied end. This costs half a block on average (docs/adr/0007).

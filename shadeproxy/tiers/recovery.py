@@ -45,7 +45,7 @@ _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Halted(Exception):
-    """The store is being closed: the recovery ends where it is."""
+    """Raised when the store is being closed. Recovery then stops at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class SegmentScan:
         return self._window[start : start + PEEK_BYTES]
 
     def _read(self, offset: int, length: int) -> bytes:
-        # The system call also releases the interpreter's lock, for which the event loop waits.
+        # The system call below also releases the interpreter's lock, so that the event loop can run.
         if self.halted():
             raise Halted
         return self.segment.read(offset, length)

@@ -5,7 +5,7 @@ a mapped page would kill the process with SIGBUS. Bodies are read through one sh
 write puts the body first and the header last; an erasure zeroes the header first. Before each of them the
 segment's catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``,
 ``cost`` and ``give_back`` only count and do no I/O; they belong to the store's thread. ``fill`` belongs to
-the recovery thread, before the segment is taken in.
+the recovery thread, before the segment is added to the space.
 """
 
 import contextlib
@@ -129,9 +129,7 @@ class Segment:
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
     def fill(self, units: Counts, lengths: Counts) -> None:
-        """Count in all records of a segment that had none: i64[n] first units and lengths, in order of
-        address.
-        """
+        """Count all records of a segment that had none: i64[n] first units and lengths, sorted by address."""
         firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
         blocks = len(self._blocks)
         # The blocks between a record's first and last block belong to it alone. It may share its first and

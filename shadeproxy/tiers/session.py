@@ -110,7 +110,7 @@ class Session:
             return not self._is_where_it_stopped()
         self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
-            # A mark of an earlier release, which kept no tombstones.
+            # The mark is of an earlier release, which kept no tombstones.
             return False
         self._before = self._list_of(mark)
         return not self._take_over(mark[1])
@@ -130,7 +130,7 @@ class Session:
                 self.lost_lists += 1
                 self.tombstones.found.clear()
                 return False
-        # A start that is killed before it writes its mark must not look like a later session.
+        # If this start is killed before it writes its mark, the next start must not see a later session here.
         self.tombstones.session = _number(number)
         return True
 

@@ -77,15 +77,13 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def pending_bytes_of(self, segment: Segment) -> int:
-        """Return the bytes that a pending segment counts as: never fewer than it takes once it is taken in.
+        """Return the bytes that a pending segment counts as, at least what it will take once it is recovered.
         Raises OSError.
         """
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
-        """Return how many of a segment's records, in order, fit into the limit beside the segments already
-        taken in.
-        """
+        """Return how many of a segment's records, in order, the limit allows beside the recovered ones."""
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts

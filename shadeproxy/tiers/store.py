@@ -104,7 +104,7 @@ class SegmentStore:
     def used_bytes(self) -> int:
         """Bytes of blocks of records, reservations, pinned records and pending segments; and overhead."""
         self._collect()
-        # A pending segment counts as at least what it will take once it is taken in.
+        # A pending segment counts as at least what it will take once it is recovered.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property

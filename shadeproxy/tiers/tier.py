@@ -28,7 +28,7 @@ class Tier(Protocol):
 
     @property
     def pending_segments(self) -> int:
-        """Number of segments of an earlier process that are not taken in yet."""
+        """Number of segments of an earlier process that are not recovered yet."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class Tier(Protocol):
     def close(self, pages: Contents | None = None) -> None:
         """Flush the data that a warm restart needs, and unlock. Views that are still alive stay readable.
 
-        ``pages``: every page that the caller has in this tier. The next start takes them in without reading
+        ``pages``: every page that the caller has in this tier. The next start recovers them without reading
         them.
         """
         ...

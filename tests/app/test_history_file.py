@@ -31,7 +31,7 @@ class Clock:
 
 
 class Process:
-    """The histories of a cache, and their file."""
+    """One process of the proxy: the histories of its cache, and their file."""
 
     def __init__(self, directory, pool, capacity_bytes=1 << 24):
         self.histories = PageHistories(Residents(1), capacity_bytes, seed=3, off_loop=at_once)

@@ -73,7 +73,7 @@ def test_a_doubt_ends_when_every_page_was_checked(bench, sample, pages, place, c
     close(store, recovered, pages, sample)
     store, recovered = bench.open(tombstones=place)
     assert not store.erasures.in_doubt
-    # Without catalogues and after a kill: the checks of the earlier session still count.
+    # The checks of the earlier session count even after a kill, and without catalogues.
     kill(store)
     for path in bench.path.glob("*.cat"):
         path.unlink()

@@ -188,7 +188,7 @@ class ReadReports:
 
 
 class Exchange:
-    """The state of one request."""
+    """One request and the state of its answer."""
 
     def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
         """``http``: aiohttp's request, for code that must read its body."""

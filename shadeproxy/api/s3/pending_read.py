@@ -51,7 +51,7 @@ class PendingRead:
             read.follow()
 
     def look(self) -> None:
-        """Go on, because the client took enough."""
+        """Continue the read: the client has taken enough of the bytes that waited for it."""
         if self._read is not None:
             self._read.look()
 

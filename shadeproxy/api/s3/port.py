@@ -21,7 +21,7 @@ from shadeproxy.api.s3.response import (
 )
 
 TURN_BYTES = 2 * WRITE_BYTES
-"""Bytes sent in one turn to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
+"""Bytes sent in one turn to a fast client. With half as many, misses of 4 MiB cost a tenth more."""
 
 # Beginning of the name of an abstract Unix socket. Such a socket is in no file system.
 _RELAYED = b"\0shadeproxy-for/"
@@ -225,7 +225,7 @@ class DirectResponse:
 
 
 def relayed_name(peer: str, *, secure: bool) -> bytes:
-    """Make a name for the Unix socket that relays a request of ``peer``. It is never used twice.
+    """Make a name, never used twice, for the Unix socket that relays a request of ``peer``.
 
     ``secure``: the client's connection has TLS.
     """

@@ -178,8 +178,8 @@ class WireResponse(web.StreamResponse):
     async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
         """Send the head and the first bytes of the body in one write.
 
-        Between two writes the connection could break. botocore then takes a head and an end for an empty
-        body, unless it returns the body as a stream.
+        The connection could break between two writes. botocore, unless it streams the body, then reports an
+        empty body and no error.
         """
         body = bytes(first)
         if self._chunked and body:

@@ -204,7 +204,7 @@ class Sender:
             self._slice = None
 
     def _send_rest(self, direct: socket.socket) -> None:
-        """Send the following slices, as far as the client takes them."""
+        """Send the slices after the first one, as many bytes as the client takes now."""
         while self._slice is None and self._rest:
             file_slice, self._rest = self._rest[0], self._rest[1:]
             self._slice, self._position = file_slice, file_slice.start

@@ -78,9 +78,9 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Pace of all waiting readers, because an object that is checked on each read may have thousands."""
+        """Lets waiting readers go on a few in each turn: one object may have thousands of them."""
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
-        # A prefix is the reference of its bucket, with the prefix for a key.
+        # A prefix is written as an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
         self._long: set[ObjectRef] = set()  # Prefixes with more keys than one listing has.
@@ -237,7 +237,7 @@ class Revalidator:
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # The origin no longer sends a version: its cached pages were dropped.
+                pass  # The origin no longer sends the object's version. The check has dropped its pages.
             except OriginError:
                 # An object that fails alone must not keep other objects from being checked.
                 self._failed_in_a_row += 1

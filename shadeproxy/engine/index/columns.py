@@ -89,7 +89,7 @@ class Share:
     """
 
     def __init__(self, descriptor: int, *, writable: bool = False) -> None:
-        """Map, read-only, the table behind another process's descriptor. The writer's own is ``writable``."""
+        """Map the table behind ``descriptor``. Only the process that writes it sets ``writable``."""
         sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, VERDICT, np.dtype(np.int8))]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
@@ -136,7 +136,7 @@ class Share:
                 self._shown[place] = 0
 
     def candidates(self, object_hash: int, number: int) -> list[int]:
-        """Return slots that may hold a page."""
+        """Return the slots in which the page can be."""
         first = _bucket(object_hash, number)
         return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
 

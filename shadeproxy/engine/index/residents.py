@@ -35,7 +35,7 @@ _NOWHERE = 0  # Location of a page that has none yet.
 
 
 class NewRows(NamedTuple):
-    """Pages that need slots; columns of shape (n,). ``tick``: the same for all pages."""
+    """Pages that need slots: columns of shape (n,). All pages have the same ``tick``."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]

@@ -39,7 +39,7 @@ class Liveness:
     def __init__(self, now_s: float, *, restored: bool = False) -> None:
         self.last_s = now_s
         self._waits = restored
-        self._began = restored  # No time for a start: the job may have died with the restart.
+        self._began = restored  # A restored job gets no time to start: it may be dead.
         self._announced = not restored
         self._gap_s = 0.0
         self._gap_at_s = now_s

@@ -21,9 +21,7 @@ class Lookup:
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """For each sample, the first sample with the same bytes: u32[n]. None if no two samples have the same
-        bytes.
-        """
+        """First sample with the same bytes as each sample: u32[n]. None if all samples differ."""
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
@@ -51,7 +49,9 @@ class Lookup:
 
     @property
     def pages(self) -> int:
-        """Number of pages in ``page_next``, which are the pages of samples that are parts of objects."""
+        """Number of pages for which ``page_next`` returns places: pages of samples that are parts of
+        objects.
+        """
         return 0 if self._pages is None else len(self._pages.hashes)
 
     def page_next(self, next_at: Places) -> Places:

@@ -48,7 +48,7 @@ class OrderState(NamedTuple):
 
 class JobMatch(NamedTuple):
     """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
-    ``heard.found`` has an element for every read.
+    ``heard.found`` says of each read whether the order announced it.
     """
 
     job: str

@@ -87,7 +87,7 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
 
 
 def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
-    """Return which places of ``new`` are over: those whose id and rank position are over in ``old``."""
+    """Return which places of ``new`` are done: those done in ``old`` with the same rank, position and id."""
     carried = np.zeros(len(new.ids), dtype=np.bool_)
     for epoch in new.epochs:
         before = old.find(epoch.number)
@@ -148,7 +148,7 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # Number of places within ``width`` after each place. So short a stretch hardly repeats an id.
+    # Number of wanted places within ``width`` after each. A stretch that short hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]

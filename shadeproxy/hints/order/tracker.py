@@ -83,7 +83,7 @@ class OrderTracker:
         """Replace the order by ``built``, and apply the reads logged since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        # The log also has the reads since the cursor moved; only ``accuracy`` must still count them.
+        # The log has all reads, also those since the cursor moved. Only ``accuracy`` must still count those.
         self.accuracy.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
@@ -159,7 +159,7 @@ class OrderTracker:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        # Of distinct ids: if each id is named ten times, a share of the places has nearly every id.
+        # Count distinct ids: if each id is named ten times, a small share of the places has nearly every id.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     def _share_near(self) -> float:
@@ -333,7 +333,7 @@ class OrderTracker:
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
         self._near_now = self._near()
-        # At most ``_near_now`` behind: otherwise a false order would match places that were left far behind.
+        # At most ``_near_now`` behind the cursor: a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
         self._chance = self._share_near()

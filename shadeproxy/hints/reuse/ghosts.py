@@ -20,7 +20,7 @@ _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
 _HALF = np.uint64(32)
-# More than any age: the page's own entry is taken first, then a free entry, then the oldest.
+# Ranks above any age. A page takes its own entry if it has one, else a free entry, else the oldest.
 _FREE, _OWN = 1 << 33, 1 << 34
 Hashes = NDArray[np.uint64]
 

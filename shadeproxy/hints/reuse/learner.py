@@ -17,10 +17,10 @@ from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
 MOST_PREFIXES = 64
-# Reads that a group needs, and all other groups together, before the group becomes a prefix of its own.
+# A group becomes a prefix of its own if it has this many reads, and all other groups together have them too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# Reads until the next table: 1 / n of the number of cached pages, as a change of phase takes several tables.
+# Reads until the next table: 1 / n of the number of cached pages. A new phase is learnt in several tables.
 _REFRESH_SHARE = 64
 
 
@@ -83,7 +83,7 @@ class ReuseLearner:
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
-        """Add pages that an earlier process read, to learn also from those that are not read again."""
+        """Add pages that an earlier process read. Learning then also counts those that are not read again."""
         self._make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 

@@ -63,7 +63,7 @@ class ReuseSample:
         self._states: Index = np.zeros(most, dtype=np.intp)
         self._reads: Index = np.zeros(most, dtype=np.intp)
         self._last, self._gap, self._seen = np.zeros((3, most))
-        """``_seen``: the age up to which a page's wait was counted already."""
+        """``_seen``: the age of each page up to which its wait was already counted."""
 
     def __len__(self) -> int:
         return len(self._at)

@@ -135,7 +135,7 @@ def test_progress_is_a_sign_of_life_only_where_it_is_further_than_ever():
 
 
 def test_the_reads_of_a_neighbour_keep_no_silent_job_alive():
-    """Another client reads the same data and names no job."""
+    """The neighbour is a client that reads the same data and names no job."""
     job, end_s = reading()
     random = np.random.default_rng(1)
     for second in range(60):

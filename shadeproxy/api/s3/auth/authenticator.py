@@ -36,7 +36,7 @@ class Authenticated:
 
 
 class Authenticator:
-    """Verifies requests against the configured clients. ``region`` None accepts any signing region."""
+    """Verifies requests against the configured clients. With ``region`` None, any signing region is right."""
 
     def __init__(
         self,

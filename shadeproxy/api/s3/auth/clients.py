@@ -43,7 +43,7 @@ class ClientKey:
     namespace: str = OWN
 
     def identity(self) -> "Identity":
-        """Return the identity of the client's requests, which counts once their signature is verified."""
+        """Return the identity of the client's requests. Use it only after a signature was verified."""
         return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 
