@@ -26,8 +26,8 @@ _keeps: list[Any] = []
 def explain_bus_errors() -> None:
     """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Not signal.signal: its handlers run between two instructions of the interpreter, and after SIGBUS there
-    # is no next instruction.
+    # Do not use signal.signal: its handlers run between two instructions of the interpreter, and after SIGBUS
+    # there is no next instruction.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)

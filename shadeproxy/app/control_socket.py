@@ -75,7 +75,7 @@ def _make_way(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Without blocking, a living listener with a full queue answers "again" at once.
+            # Do not block: connecting to a living listener with a full queue then fails with EAGAIN at once.
             probe.setblocking(False)
             answer = probe.connect_ex(str(path))
         if answer == errno.ECONNREFUSED:

@@ -87,7 +87,7 @@ class DurablePins:
         """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            await self._state.flush()  # As in ``pin``.
+            await self._state.flush()  # The call that removed the pin may still wait, or saw its save fail.
         self.require(place)
         self.pins.remove(*place)
         self._state.delete(_KIND, _name(place))

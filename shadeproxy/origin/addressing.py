@@ -17,8 +17,8 @@ Addressing = Literal["path", "virtual", "auto"]
 
 # Bucket names that ``quote`` would not change.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
-# Without dots: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+# A label has no dot: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")

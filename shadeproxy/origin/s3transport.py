@@ -186,7 +186,7 @@ class S3Transport:
             ) from None
 
     def _opened(self) -> aiohttp.ClientSession:
-        # Not in __init__: a session belongs to the running loop.
+        # The session is not made in __init__, because it belongs to the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(limit=self._max_connections, ssl=self._tls or True),

@@ -47,7 +47,7 @@ class VerifiedOrigin(WrappedOrigin):
 
 
 class _VerifiedRead:
-    """One read of a whole object; or of its rest, when ``begun`` has summed its first bytes."""
+    """A read of a whole object, or of the rest of an object whose first bytes ``begun`` has summed."""
 
     def __init__(
         self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None

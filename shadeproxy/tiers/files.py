@@ -82,7 +82,7 @@ class SegmentFiles:
                 yield int(path.stem), path
         for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
             if not path.with_suffix(SUFFIX).exists():
-                # Otherwise the next segment of this number would use this catalogue as its own.
+                # The segment is gone. The next segment of this number would use this catalogue as its own.
                 path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:

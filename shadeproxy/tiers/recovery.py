@@ -211,7 +211,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     walk = SegmentScan(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
-    # In parts: converting all records at once would keep the interpreter's lock from the event loop.
+    # Convert the records in parts: all at once would keep the interpreter's lock from the event loop.
     while part := list(itertools.islice(records, _PART)):
         parts.append(np.array(part, dtype=_FOUND))
     found = np.concatenate(parts)
@@ -221,7 +221,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     rows["location"] = pack_all(segment.number, found["unit"], found["units"])
     rows["uses"] = 1.0
     if claim.unflushed:
-        # The page must be checked with the origin before it is used; see engine/rules.py.
+        # Time 0 means that a page must be checked with the origin before it is used; see engine/rules.py.
         rows["validated_s"] = 0.0
     return Contents(rows, list(walk.names)), walk.damaged
 

@@ -33,7 +33,7 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""Address of a closed segment. It is not aligned, so mincore refuses it, and every address whole pages on."""
+"""Address of a closed segment. mincore refuses it and all addresses whole pages above: none is aligned."""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 

@@ -96,7 +96,7 @@ class Space:
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
-        """Add the gaps between the records of a segment that ``restore_segment`` added to the free room."""
+        """Add to the free room the gaps between the records of a segment from ``restore_segment``."""
         for gap in gaps:
             self._free.add(gap.start, gap.length)
 

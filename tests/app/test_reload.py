@@ -99,7 +99,7 @@ async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
         assert status.memory.warnings() == ["the new settings need more memory than there is to start with"]
         assert status.memory.verdict.cause.startswith("after a restart, memory: ")
         assert status.memory.verdict.remedy
-        await asyncio.to_thread(status.memory.look, status.settings)  # As the watch does.
+        await asyncio.to_thread(status.memory.look, status.settings)  # The watch makes the same call.
     assert "too little memory" not in "".join(capfd.readouterr())
     await reloader.reload(lambda: settings)
     assert status.memory.warnings() == []

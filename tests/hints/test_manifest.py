@@ -254,7 +254,7 @@ def test_members_without_bytes_cost_no_more_than_their_length():
     reader._split = lambda data, split=reader._split: (steps.append(len(data)), split(data))
     reader.feed(body)
     assert reader.finish().count == 2
-    # There is one more step for each piece in which the body came.
+    # A step for each member, and one for each piece in which the body came.
     assert len(steps) <= 20_000 + len(body) // (1 << 14) + 2
 
 

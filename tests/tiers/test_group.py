@@ -72,7 +72,7 @@ def test_files_of_an_earlier_run_follow_the_setting(tmp_path, chowns):
         store = SegmentStore("ram", path, 1 << 20, segment_bytes=1 << 20, group_id=group_id)
         store.open()
         opened_records = [rows for arrival in store.arrivals() for rows in store.take_in(arrival)]
-        store.reserve(5000)  # So that a segment exists.
+        store.reserve(5000)  # Makes a segment.
         found = modes(path)
         store.close()
         assert opened_records == []

@@ -200,7 +200,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # This Range cannot be cut out of the block, and a block is remembered without it only.
+            return  # This Range cannot be cut out, and only a block without Range is remembered.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:

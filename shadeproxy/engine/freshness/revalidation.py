@@ -258,8 +258,8 @@ class Revalidator:
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
             )
         except OriginError as error:
-            # Not a fault: the credentials may lack the right to list, or the prefix may be too large for the
-            # origin. The objects are then checked by HEAD.
+            # A refusal is no fault: the credentials may not list, or the prefix is too large for the origin.
+            # The objects are then checked by HEAD.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys

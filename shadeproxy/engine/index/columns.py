@@ -103,7 +103,7 @@ class Share:
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
             np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[3]),
         )
-        # This memory too is resident only once it is written, which only clients with own upstreams cause.
+        # Verdicts take no memory until one is written. Only clients with own upstreams cause that.
         verdicts = np.frombuffer(memory, VERDICT, SHARED_CAPACITY, starts[2])
         self._verdicts, self._verdict_slots = verdicts, 0
         self._verdict_stamps = verdicts["stamp"].data

@@ -70,7 +70,7 @@ class ReuseLearner:
     ) -> None:
         """Add reads that no hint explains, oldest first; all columns of shape (n,).
 
-        ``lasts``: tick of the latest read of each page, where several reads count as one; None: ``ticks``.
+        ``lasts``: tick of each page's latest read, if several reads count as one. None means ``ticks``.
         """
         of = groups.astype(np.intp)
         self._make_room(int(of.max(initial=0)))

@@ -1,9 +1,9 @@
 """The reuse sample: pages whose reads teach the learner, each with its own history.
 
 Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. Their
-histories are not kept among the ghosts. There only pages that come back are found, so the learner would see
-survivors alone. Laws: plain defs; at most ``most`` pages. When there are more, half of them leave, chosen by
-their hash.
+histories are not kept among the ghosts: only pages that come back are looked up there, so the learner would
+never see the other pages. Laws: plain defs; at most ``most`` pages. When there are more, half of them leave,
+chosen by their hash.
 """
 
 from typing import NamedTuple, Self, cast

@@ -276,7 +276,7 @@ async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench,
 
 
 async def test_what_is_handed_over_holds_no_memory(make):
-    """This holds for any memory that was taken before the answer was known to be unidentified."""
+    """The read also gives back memory taken before the answer was known to be unidentified."""
     bench, origin = await make(3 * PAGE)
     origin.held = asyncio.Event()
     async with asyncio.TaskGroup() as readers:

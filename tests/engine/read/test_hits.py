@@ -143,7 +143,7 @@ async def test_handles_are_made_by_the_rules_that_stand(make_bench):
 
 async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_bench):
     bench = await warmed(make_bench, body=b"one")
-    # As in a big cache, where reads are noted a few at a time.
+    # Let reads wait to be noted together, as in a big cache.
     bench.engine._filling._before_deciding = lambda: None
     assert hit(bench, Span(0, 3)) == (b"one", Source.RAM)
     (slot,) = bench.cache.residents.pages_of(object_hash(REF))

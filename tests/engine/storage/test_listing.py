@@ -73,7 +73,7 @@ async def test_an_object_whose_first_page_left_is_listed_and_checked_before_it_i
     known, age, pages = await bench.engine.inspect(ref)
     assert (known.meta.size, age) == (3 * PAGE, Age.FRESH)
     assert [page[:3] for page in pages] == [(1, "ram", PAGE)]
-    # As after a restart: no metadata is in memory.
+    # Forget the metadata, which is not in memory after a restart either.
     bench.engine._versions.forget(ref)
     known, age, again = await bench.engine.inspect(ref)
     assert (known.meta.size, known.validated_s, age, again) == (3 * PAGE, 0.0, Age.UNUSABLE, pages)
