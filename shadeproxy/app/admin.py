@@ -105,7 +105,7 @@ class EngineAdmin:
 
 
 class Observer(RequestLog):
-    """The observer of the coordinator, which counts too."""
+    """The coordinator's observer of requests: it counts them, besides logging."""
 
     def __init__(self, stats: Stats, hints: HintRegistry, clock: Clock, *, access_log: bool) -> None:
         super().__init__(access_log=access_log)

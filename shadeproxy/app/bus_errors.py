@@ -1,4 +1,4 @@
-"""Writes why the process dies when a file of the cache is truncated while it is mapped (SIGBUS, mmap(2)).
+"""Writes the reason when a truncated file of the cache kills the process by SIGBUS (mmap(2)).
 
 A read of a mapping beyond the end of its file ends the process by a signal, and no code that runs then can
 give the reader its bytes. So one line says what happened and what may have caused it. The next start reads
@@ -26,8 +26,8 @@ _keeps: list[Any] = []
 def explain_bus_errors() -> None:
     """Make a bus error write its cause to stderr before it ends the process."""
     faulthandler.enable()
-    # Not signal.signal: its handlers run between two instructions of the interpreter, and there is no next
-    # one.
+    # Do not use signal.signal: its handlers run between two instructions of the interpreter, and after SIGBUS
+    # there is no next instruction.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)

@@ -28,7 +28,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
 
 END = b""
 CONFIRMED = b""
-SERVING = b"\0"  # no frame of reads begins so
+SERVING = b"\0"  # No frame of reads begins with this byte.
 
 
 class FillEnds(NamedTuple):
@@ -47,9 +47,9 @@ Change = ReloadableSettings | Certificate
 
 
 class Opening(NamedTuple):
-    """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits; ``relay``
-    is the address where the coordinator accepts connections of workers; ``certificate`` that of a listener
-    with TLS. ``fills``: the descriptors by which it fetches pages; None: it fetches none.
+    """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
+    is the address where the coordinator accepts connections of workers. ``certificate`` is that of a listener
+    with TLS. ``fills`` has the descriptors by which it fetches pages, or None if it fetches none.
     """
 
     settings: Settings
@@ -127,7 +127,7 @@ def pack_opening(opening: Opening) -> bytes:
 
 
 def unpack_opening(frame: bytes) -> Opening:
-    """Unpack the first frame. The process that started this one has sent it."""
+    """Unpack the first frame, which the process that started this one has sent."""
     opening = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(opening, Opening)
     return opening
@@ -139,7 +139,7 @@ def pack_change(change: Change) -> bytes:
 
 
 def unpack_change(frame: bytes) -> Change:
-    """Unpack a frame of the coordinator. It comes from the process that started this one."""
+    """Unpack a change. Its frame comes from the coordinator, which started this process."""
     change = pickle.loads(frame)  # noqa: S301 - see above
     assert isinstance(change, ReloadableSettings | Certificate)
     return change

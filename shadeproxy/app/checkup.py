@@ -1,7 +1,7 @@
 """Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
-It also holds the warnings of ``/readyz``, from memory alone, and watches an origin that stopped answering,
-which keeps these warnings current.
+This module also holds the warnings of ``/readyz``, which come from memory alone. To keep them current, it
+probes an origin that stopped answering again and again.
 """
 
 import asyncio

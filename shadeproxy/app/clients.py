@@ -1,5 +1,5 @@
-"""Builds the clients of the S3 listener, and their rights, from ``[auth]``; marks a cache with objects of
-other accounts.
+"""Builds the clients of the S3 listener, and their rights, from ``[auth]``. Also marks a cache that holds
+objects read with a client's own credentials.
 
 Law: the mark is in the state before the first read for a client with an upstream of its own. A proxy that
 starts without such clients and finds the mark checks each object with its own credentials before it answers
@@ -37,8 +37,8 @@ def build_clients(settings: Settings) -> tuple[ClientKey, ...]:
 
 
 def build_upstreams(settings: Settings) -> dict[str, Upstream]:
-    """Map each namespace to the upstream with which the proxy itself reads there: that of its
-    first client.
+    """Map each namespace to the upstream with which the proxy itself reads there: the upstream of the first
+    client of the namespace.
     """
     upstreams = {OWN: SHARED}
     for client in settings.auth.clients:

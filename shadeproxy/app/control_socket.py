@@ -1,4 +1,4 @@
-"""The Unix socket of the control listener: only its owner may open it, and it is removed with the proxy.
+"""The Unix socket of the control listener: only its owner may open it, and the proxy removes it at a stop.
 
 Laws: other users can never open the socket, not even for a moment. The socket of a dead process is replaced;
 if a living process listens on it, that is an error. Only sockets are ever removed.
@@ -75,7 +75,7 @@ def _make_way(path: Path) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise ConfigError(f"control.socket: {path} is there and is no socket; name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            # Without blocking, a living listener with a full queue answers "again" at once.
+            # Do not block: connecting to a living listener with a full queue then fails with EAGAIN at once.
             probe.setblocking(False)
             answer = probe.connect_ex(str(path))
         if answer == errno.ECONNREFUSED:

@@ -25,8 +25,9 @@ _MUCH_OF_THE_CACHE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulJob:
-    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: of its data set
-    in the cache. ``share``: of the cache that these take. ``reason``: why it is doubtful, in words.
+    """A job that is silent, or whose hints are believed by less than a half. ``held_bytes``: bytes of its
+    data set in the cache. ``share``: the share of the cache that these take. ``reason``: why it is doubtful,
+    in words.
     """
 
     name: str
@@ -38,8 +39,8 @@ class DoubtfulJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
-    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If it failed:
-    ``probe_error`` and ``probe_code``; ``probe_hint``: what to change where no S3 server answered.
+    """Facts about a proxy. ``probe``: the origin's answer to a request just now. If that failed,
+    ``probe_error`` and ``probe_code`` tell why, and ``probe_hint`` what to change if there is no S3 server.
     ``health``: ``OriginHealth.as_json``. ``waits``: settings that a reload could not change. ``ghost_bytes``:
     memory of read histories. Times are in seconds, None where unknown.
     """

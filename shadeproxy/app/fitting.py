@@ -82,8 +82,8 @@ def _history_bytes(settings: Settings) -> int:
 
 
 def _remedy(tiers: list[TierSetting], aside: dict[Path, int], left_bytes: int, excess_bytes: int) -> str:
-    """Return the advice. ``left_bytes``: room for tiers and renamed caches; ``excess_bytes``: how much is too
-    much.
+    """Return the advice. ``left_bytes``: room for tiers and renamed caches. ``excess_bytes``: the bytes that
+    do not fit.
     """
     delete, enough = "", sum(aside.values()) >= excess_bytes
     if aside:
@@ -169,8 +169,8 @@ class MemoryWatch:
                 _say("too little memory for a restart", self._after_restart)
 
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
-        """Look after a reload, and log problems again. ``wanted``: the settings that were read; ``settings``:
-        those in force.
+        """Look after a reload, and log problems again. ``wanted`` has the settings that were read,
+        ``settings`` those in force.
         """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted

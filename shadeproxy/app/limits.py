@@ -8,9 +8,9 @@ from collections.abc import Mapping
 _OTHERS = 64
 """Descriptors for everything but tiers, origin and clients: libraries, logs, state, the control listener."""
 _ORIGIN_POOLS = 4
-"""Connection pools: pages; heads and listings; forwarded reads; changes."""
+"""Connection pools: one for pages, one for heads and listings, one for forwarded reads, one for changes."""
 _OF_CLIENT = 2
-"""Descriptors for each client: its connection, and the one that sends files to it (api/s3/sender.py)."""
+"""Descriptors for each client: its connection, and a second descriptor for sendfile (api/s3/sender.py)."""
 
 _OLDEST = 2
 _EVERYTHING_S = 3600.0

@@ -1,4 +1,4 @@
-"""Open listeners. An error for a taken address names the setting to change."""
+"""Opens the listeners. If an address is taken, the error names the setting to change."""
 
 import os
 import socket

@@ -26,7 +26,7 @@ class Media:
     """The tiers, fastest first. The disk tier has one thread for ordered writes and several threads for
     reads.
 
-    ``calls``: by the name of a tier, system calls that replace the kernel's on segments.
+    ``calls``: for the name of a tier, system calls on its segments that replace those of the kernel.
     """
 
     def __init__(self, settings: Settings, calls: Mapping[str, Calls] | None = None) -> None:
@@ -70,7 +70,7 @@ class Media:
             self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
 
     def close(self) -> None:
-        """Wait for queued I/O (blocking). Close the tiers before."""
+        """Wait until all queued I/O has run (blocking). The caller must have closed the tiers."""
         for pool in self._pools:
             pool.shutdown()
 

@@ -42,7 +42,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
 _LISTED_AT_ONCE = 1000
-_MOST_OTHERS = 2  # Objects that share the prefix and are not of the data set, as a multiple of its own.
+_MOST_OTHERS = 2  # Most listed objects that are not of the data set, as a multiple of those that are.
 
 
 class OpenState(NamedTuple):
@@ -58,7 +58,7 @@ class OpenState(NamedTuple):
 def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
     """Check the cached objects of the job's data set against the origin, by listing it.
 
-    One listing request checks a thousand objects, so no read of the epoch has to check its own (design 3).
+    One listing request checks a thousand objects, so no read of the epoch has to check its object.
     """
     dataset = hints.datasets.get(job.dataset or "")
     if dataset is None or not len(engine.cache.residents):
@@ -69,7 +69,7 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 
 class PartOpener:
-    """Opens the parts of one proxy. Call the methods in the order in which they stand. ``calls``: see
+    """Opens the parts of one proxy. Call the methods in the order in which they are written. ``calls``: see
     ``Media``.
     """
 

@@ -54,8 +54,9 @@ def read_bounds(settings: Settings) -> ReadBounds:
 
 
 class BuiltOrigin(NamedTuple):
-    """The built origin. ``origin``: with all wrappers but the outermost; ``limited``: the wrapper with the
-    slots; ``gets``: the page GETs at the bottom, if reads by callbacks may use them without the wrappers.
+    """The built origin. ``origin`` has all wrappers but the outermost. ``limited`` is the wrapper with the
+    slots. ``gets`` are the page GETs at the bottom, or None if reads by callbacks may not bypass the
+    wrappers.
     """
 
     origin: Origin

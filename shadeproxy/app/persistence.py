@@ -87,7 +87,7 @@ class Persistence:
                 blob = await self._export(hints, *item)
                 if self._dirty.get(item) is noted:
                     self._hand_over(item, blob)
-                # The item changed during the export, or another task has stored it: this blob may be old.
+                # If not, the item changed during the export, or another task stored it: the blob is old.
             except Exception:  # noqa: BLE001 - logged; one bad item must not keep back the others
                 # The item is tried again in every round: log the failure once, not every second.
                 if item not in self._failing:

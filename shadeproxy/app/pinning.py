@@ -1,4 +1,4 @@
-"""Pins of a running proxy: pins made by calls are kept in the control state; all pins are applied to the
+"""Pins of a running proxy. Pins made by calls are kept in the control state, and all pins are applied to the
 cache.
 
 Laws: a pin counts from the moment of its call and is durable before the call is answered. Cached pages are
@@ -22,7 +22,7 @@ from shadeproxy.state.store import StateStore
 _log = structlog.get_logger(__name__)
 _KIND = "pins"
 _VERSION = 1
-# Version of a pin outside the proxy's own namespace. A proxy without namespaces leaves it out.
+# Version of a pin outside the proxy's own namespace. Older releases, without namespaces, leave it out.
 _NAMESPACE_VERSION = 2
 _MOST_NAMED = 10
 
@@ -69,7 +69,7 @@ class DurablePins:
         """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            await self._state.flush()  # Another caller may still wait for that save, or saw it fail.
+            await self._state.flush()  # The call that made the pin may still wait, or saw its save fail.
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -84,10 +84,10 @@ class DurablePins:
         await self._state.flush()
 
     async def unpin(self, bucket: str, prefix: str, namespace: str = OWN) -> None:
-        """Remove a pin. Raises UnknownName, Conflict; StateError when it cannot be saved."""
+        """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            await self._state.flush()  # As in ``pin``.
+            await self._state.flush()  # The call that removed the pin may still wait, or saw its save fail.
         self.require(place)
         self.pins.remove(*place)
         self._state.delete(_KIND, _name(place))

@@ -1,8 +1,8 @@
 """One running proxy: opens every part in order, and closes them in reverse order.
 
-Start: open tiers and state, then the listeners; recovery of the tiers runs meanwhile. Stop: report "draining"
-on the control listener, refuse new S3 connections, let requests under way end while the state is flushed,
-then close the control listener and everything else (design section 7).
+A start opens the tiers and the state, then the listeners; recovery of the tiers runs meanwhile. A stop
+reports "draining" on the control listener and refuses new S3 connections. Requests under way end while the
+state is flushed. Then the control listener and everything else are closed.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ _ABORT_S = 0.1
 _CONTROL_THREADS = 4
 # With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
 _ACCEPTS_BESIDE = 2
-# The worker closes idle relay connections: closed from this side, one could cross a request.
+# Only the worker closes idle relay connections: a close from this side could cross a request.
 _RELAY_KEEPALIVE_S = 1e6
 
 
@@ -338,7 +338,7 @@ class Proxy:
         tls: ServerTls | None,
         fills: FillsOpener | None,
     ) -> Workers | None:
-        """Make the workers, which accept connections too, and relay what they cannot do; None for none."""
+        """Return the workers, which accept connections and relay what they cannot answer, or None."""
         if self._share is None:
             return None
 

@@ -51,7 +51,7 @@ def build_reloadable(settings: Settings) -> ReloadableSettings:
 
 
 def configure_log(telemetry: Telemetry, *, worker: int = 0) -> None:
-    """Log as ``telemetry`` says; ``worker`` as ``configure_logging``."""
+    """Set up logging as ``telemetry`` says; ``worker``: see ``configure_logging``."""
     configure_logging(level=telemetry.log_level, json=telemetry.log_format == "json", worker=worker)
 
 
@@ -61,7 +61,7 @@ def is_verbose(telemetry: Telemetry) -> bool:
 
 
 def remembers(telemetry: Telemetry) -> bool:
-    """Return whether the lane may remember requests: remembered ones are not reported one by one."""
+    """Return whether the lane may remember requests: a remembered request is not reported by itself."""
     return not (telemetry.access_log or is_verbose(telemetry))
 
 

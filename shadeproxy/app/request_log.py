@@ -18,7 +18,7 @@ class RequestLog:
         self.access_log = access_log
 
     def on_job(self, job: JobContext) -> None:
-        """Do nothing: the coordinator learns the jobs of a worker's reads with the reads."""
+        """Do nothing: a worker sends its reads to the coordinator, and each read names its job."""
 
     def on_request(
         self,

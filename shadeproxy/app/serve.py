@@ -1,4 +1,6 @@
-"""``shadeproxy serve``: a proxy in the foreground until SIGTERM or SIGINT; SIGHUP reloads the settings."""
+"""``shadeproxy serve``: runs a proxy in the foreground until SIGTERM or SIGINT. SIGHUP reloads its
+settings.
+"""
 
 import asyncio
 import signal

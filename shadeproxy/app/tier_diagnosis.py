@@ -23,8 +23,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """Facts about a tier. ``limit_bytes``: the bytes that it may hold now. ``file_system_bytes``,
-    ``free_bytes``: of its file system. ``detached``: its directory was deleted or replaced. ``aside``:
+    """Facts about a tier. ``limit_bytes``: the bytes that it may hold now. ``file_system_bytes`` and
+    ``free_bytes`` are those of its file system. ``detached``: its directory was deleted or replaced.
+    ``aside``:
     directories that earlier starts renamed because they could not use them. ``set_aside``: renamed caches of
     other origins. ``owed_erasures``: number of old pages that could not be erased. ``refused_writes``: why
     some writes are refused, or "".

@@ -1,9 +1,9 @@
 """The certificate of the S3 listener, read again when its files change.
 
-Renewal tools replace the files under a running server. New connections get the new certificate, existing ones
-keep theirs. While the files do not match (they are replaced one after the other), the old certificate stays
-in use, and the next look tries again. Only the coordinator reads the files, and gives their content to its
-workers: so all use one certificate, also a worker that starts while the files are broken.
+Renewal tools replace the files under a running server. New connections get the new certificate, existing
+connections keep theirs. The files are replaced one after the other. While they do not match, the old
+certificate stays in use, and the next look tries again. Only the coordinator reads the files, and it gives
+their content to its workers. So all processes use one certificate, even a worker that starts meanwhile.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class ServerTls:
         if stamp == self._seen:
             return False
         found = self._read()
-        # Load into a separate context: a pair that does not match would leave half of it in the live one.
+        # Load into a separate context: half of a pair that does not match would stay in the live context.
         self._context_of(found)
         self._found_at, self._found = stamp, found
         return True
@@ -100,7 +100,7 @@ class ServerTls:
     ) -> None:
         """Look for new files every two seconds, until cancelled.
 
-        ``adopted`` gets a new certificate: when it returns, every process uses that one.
+        ``adopted`` is called with a new certificate. When it returns, every process uses that certificate.
         """
         told = ""
         while True:

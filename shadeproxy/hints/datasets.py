@@ -1,7 +1,7 @@
-"""Datasets: sample id (0 .. n-1) <-> (object, offset, length), in compact columns.
+"""Datasets: map sample ids (0 .. n-1) to places (object, offset, length) and back, in compact columns.
 
-Laws: a Dataset never changes, so any thread may read it. It consists of columns and one blob of keys, never
-of one Python object a sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
+Laws: a Dataset never changes, so any thread may read it. A Dataset is columns and one blob of keys, and has
+no Python object for each sample (1 M whole-object samples: 26 MB and the keys' own bytes). Samples are found
 through *groups*: a group is all samples of one object hash. A group has several samples if the object is a
 shard, if it is listed twice, or if two hashes collide.
 """
@@ -32,7 +32,7 @@ WHOLE = -1
 
 
 class Sample(NamedTuple):
-    """The place of a sample's bytes. ``length`` None: the sample is the whole object."""
+    """The place of a sample's bytes. ``length``: None if the sample is the whole object."""
 
     ref: ObjectRef
     offset: int
@@ -59,7 +59,7 @@ class Entries:
         return ObjectRef(bucket, self.blob[start:stop].decode(), self.namespace)
 
     def refs(self, entries: NDArray[np.integer]) -> list[ObjectRef]:
-        """Return the objects of ``entries``, at half the cost that one by one would have."""
+        """Return the objects of ``entries``, at half the cost of calling ``ref`` for each."""
         places = zip(
             self.bucket_of[entries].tolist(),
             self.ends[entries].tolist(),
@@ -90,8 +90,8 @@ class Entries:
 class Groups:
     """Samples grouped by object hash.
 
-    hashes: u64[g], sorted, unique. members: u32[n], samples by hash. starts: i64[g + 1]: group i is
-    ``members[starts[i]:starts[i + 1]]``; None when every group has one member.
+    hashes: u64[g], sorted, unique. members: u32[n], the samples in the order of their hashes. Group i is
+    ``members[starts[i]:starts[i + 1]]``. starts: i64[g + 1]; None when every group has one member.
     """
 
     def __init__(self, hashes: Hashes, members: NDArray[np.uint32], starts: Ids | None) -> None:
@@ -180,7 +180,7 @@ class Dataset:
     digest: "sha256:" and the hex SHA-256 of the canonical manifest (docs/protocol.md). entry_of: u32[n], the
     entry of each sample; None when sample i is entry i. offset, length: i64[n], length WHOLE for a whole
     object; both None when all samples are whole objects. pages: the samples of each page; None when the
-    samples are different whole objects: then a *unit* (see pages.py) is a group.
+    samples are different whole objects; a *unit* (see pages.py) is then a group.
     """
 
     name: str
@@ -205,8 +205,8 @@ class Dataset:
         return Sample(ref, int(self.offset[sample_id]), int(self.length[sample_id]))
 
     def pick(self, ids: NDArray[np.integer]) -> list[Sample]:
-        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost that one by one
-        would have.
+        """Return the samples of ``ids`` (each 0 to count - 1), at half the cost of calling ``sample`` for
+        each.
         """
         refs = self.entries.refs(ids if self.entry_of is None else self.entry_of[ids])
         if self.offset is None or self.length is None:

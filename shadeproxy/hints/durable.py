@@ -21,8 +21,8 @@ from shadeproxy.hints.scoreboard import Scores
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Version of a dataset outside the proxy's own namespace. A proxy without namespaces refuses it, and so does
-not take those objects for its own.
+"""Version of a dataset outside the proxy's own namespace. Older releases, which know no namespaces, refuse
+it, and so do not use those objects as their own.
 """
 
 Stored = TypeVar("Stored")
@@ -74,7 +74,7 @@ class _StoredPosition(msgspec.Struct):
 class ScoresOf:
     """A score column and the digest of its dataset, or the hashes of its scored objects.
 
-    ``of_run``: see ScoreColumn. None: it was stored without that field, and all scores count.
+    ``of_run``: see ScoreColumn; None if an older release stored the scores, and then all of them count.
     """
 
     digest: str | None
@@ -173,7 +173,7 @@ def load_scores(blob: bytes) -> ScoresOf:
 
 
 def dump_order(digest: str, ids: OrderIds) -> bytes:
-    """Encode one rank's order of one epoch. ``digest``: of the dataset."""
+    """Encode one rank's order of one epoch. ``digest``: the digest of the dataset."""
     return msgspec.msgpack.encode(_StoredOrder(VERSION, digest, _pack(ids, "<u4")))
 
 

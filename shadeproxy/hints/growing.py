@@ -57,8 +57,8 @@ class GrowingSet:
         return np.array([get(hashed, -1) for hashed in hashes.tolist()], dtype=np.int64)
 
     def units_of(self, hashes: Hashes, _numbers: NDArray[np.uint32]) -> Ids:
-        """Return the id of each page's object, as ``Dataset.units_of`` does: all pages of an object are one
-        unit.
+        """Return the id of each page's object; see ``Dataset.units_of``. All pages of an object are one unit
+        here.
         """
         return self.find(hashes)
 
@@ -67,7 +67,7 @@ Space = Dataset | GrowingSet
 
 
 def title_of(space: Space) -> str:
-    """Return a name of the samples for an error text."""
+    """Return the words by which an error text names these samples."""
     if isinstance(space, GrowingSet):
         return f"the scored objects of {space.name.removeprefix('job:')!r}"
     return f"dataset {space.name!r}"

@@ -1,4 +1,4 @@
-"""The 64-bit hash of an object (core/identity.py): the index of resident pages and datasets use the same."""
+"""The 64-bit hash of an object, from core/identity.py. Datasets and the index of resident pages share it."""
 
 from shadeproxy.core.identity import object_hash
 

@@ -1,8 +1,8 @@
 """Jobs: their datasets, ranks, weights and signs of life.
 
-Laws: time comes in as ``now_s``; a job that is silent for ``expires_s`` stops counting until its next sign of
-life; one that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while it
-counts and not all of its ranks have ended; only then does it hold on to its dataset.
+Laws: time comes in as ``now_s``. A job that is silent for ``expires_s`` stops counting until its next sign of
+life. A job that stays silent FORGET_AFTER times as long is forgotten with its scores. A job is in use while
+it counts and not all of its ranks have ended; as long as it is in use, its dataset cannot be replaced.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 _NEW_RUN_S = 60.0
 MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
-FORGET_AFTER = 168  # in multiples of ``expires_s``: a week, with the default of an hour
+FORGET_AFTER = 168  # Multiples of ``expires_s``: a week, with the default of an hour.
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # in an epoch without an announced order: as many as may be announced
+_MOST_POSITION = 1 << 24  # As many positions as ids may be announced, even if no order is announced.
 
 
 class Progress(NamedTuple):
@@ -28,9 +28,9 @@ class Progress(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A job. ``dataset`` None: it scores by key, and its samples are numbered as they come.
+    """A job. ``dataset``: None if the job scores by key; its samples are then numbered as they come.
 
-    ``begun``: ranks that have begun the present run; ``resumes``: it draws from scores of earlier ones, too.
+    ``begun``: ranks that have begun the present run. ``resumes``: it also draws from scores of earlier runs.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Jobs:
 
     def __init__(self, on_epoch: Callable[[Job], None] = ignore) -> None:
         self._jobs: dict[str, Job] = {}
-        self._begun: dict[str, tuple[int, float]] = {}  # the latest epoch, and the time it was last reported
+        self._begun: dict[str, tuple[int, float]] = {}  # The latest epoch, and the time it was last reported.
         self._on_epoch = on_epoch
 
     def __iter__(self) -> Iterator[Job]:
@@ -80,7 +80,7 @@ class Jobs:
         return job
 
     def put(self, job: Job, now_s: float) -> Job:
-        """Register ``job``, or update the one of that name; every rank may do it.
+        """Register ``job``, or update the job of that name. Every rank may do it.
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. Raises Conflict, also when there are MAX_JOBS jobs.
@@ -109,8 +109,8 @@ class Jobs:
         return known
 
     def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
-        """Note that a process of ``rank`` has started. Return whether a new run begins: the rank had
-        already begun the present one. Raises UnknownName, InvalidRequest (rank outside the world size).
+        """Note that a process of ``rank`` has started. Return whether a new run begins: it does if the rank
+        has begun the present run already. Raises UnknownName, InvalidRequest (rank outside the world size).
         """
         job = self.get(name)
         check_rank(job, rank)
@@ -173,7 +173,7 @@ class Jobs:
             self._on_epoch(job)
 
     def expire(self, now_s: float) -> list[Job]:
-        """Let silent jobs stop counting. Return those that are forgotten, already removed."""
+        """Stop counting silent jobs. Remove those that were silent for far longer, and return them."""
         for job in self._jobs.values():
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
@@ -201,8 +201,8 @@ def refuse_if_any(users: list[Job]) -> None:
 
 
 def check_progress(job: str, rank: int, progress: Progress, *, announced: int | None, samples: int) -> None:
-    """Check a reported position. ``announced``: samples of that epoch and rank, None where unknown;
-    ``samples``: of the dataset. Raises InvalidRequest.
+    """Check a reported position. ``announced``: number of samples of that epoch and rank, or None if unknown.
+    ``samples``: number of samples of the dataset. Raises InvalidRequest.
     """
     hint = "position is how many samples this rank has finished in this epoch, of those that it announced"
     if progress.epoch > _MOST_EPOCH:

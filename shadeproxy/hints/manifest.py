@@ -2,8 +2,8 @@
 
 Laws: lines, keys, samples and unpacked bytes have limits. Every error names the line. A Dataset is complete
 or not made at all. The digest is taken over a canonical form that any language can write: for each sample in
-id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8; for a whole object the part in brackets is
-empty. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL
+id order ``bucket NUL key NUL [offset ":" length] LF`` in UTF-8. The part in brackets is empty for a whole
+object. No key holds a NUL, so the form is unambiguous. For a namespace other than the proxy's own, ``NUL
 namespace NUL LF`` comes before the samples. CPU-bound (about 2 us a line): call on a pool, not on the event
 loop.
 """
@@ -38,8 +38,8 @@ Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
 class ManifestLine(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One line of a manifest. Every line has an ``id`` or no line has one; then the line number, from 0, is
-    the id.
+    """One line of a manifest. Either every line has an ``id``, or no line has one. In the second case the
+    line number, from 0, is the id.
     """
 
     bucket: str

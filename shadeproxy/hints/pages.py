@@ -1,9 +1,9 @@
 """Index of the samples in each page of an object, from which the weight and the next use of a page follow.
 
-Law: a PageIndex never changes, so any thread may read it. It works on columns: a million samples are indexed
-in half a second (call ``of`` on a pool), and 1,024 pages are found in some 50 us. A *unit* is a page that a
-sample needs. A whole object is one unit if its samples are whole objects (their length is unknown) or too
-long for the index.
+Law: a PageIndex never changes, so any thread may read it. The index is made of columns: indexing a million
+samples takes half a second (call ``of`` on a pool), and finding 1,024 pages some 50 us. A *unit* is a page
+that a sample needs. A whole object is one unit if its samples are whole objects (their length is unknown) or
+too long for the index.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PAGE_SIZE_BYTES = 4 << 20
 """Default of ``cache.page_size``."""
 
 _ANY = (1 << 32) - 1
-"""Page number of a unit that stands for every page of its object."""
+"""Page number that means "every page of the object"."""
 
 _SPARE_PAIRS = 1 << 20
 _PAIRS_PER_SAMPLE = 8
@@ -29,9 +29,9 @@ class PageIndex:
     """Units in order of (group, page number); groups are those of ``datasets.Groups``.
 
     starts: i64[u + 1], members: u32[p]: the samples of unit i are ``members[starts[i]:starts[i + 1]]``,
-    ascending. beside: i64[u], the unit that stands for all pages of the same object, because its samples need
-    this page too; -1 if there is none; None if no unit has one. first, spans: u32[n]: sample i is a member of
-    ``spans[i]`` units from ``first[i]`` on (of none if the sample is empty).
+    ascending. first, spans: u32[n]: sample i is a member of ``spans[i]`` units from ``first[i]`` on (of none
+    if the sample is empty). beside: i64[u]: for each page, the unit of its whole object, whose samples need
+    the page too; -1 if the object has no such unit. beside is None if no object has one.
     """
 
     starts: Ids
@@ -44,8 +44,8 @@ class PageIndex:
 
     @classmethod
     def of(cls, group_of: Ids, group_count: int, offset: Ids, length: Ids, page_size: int) -> Self:
-        """Index samples by object (``group_of``: i64[n]) and place (in bytes; a negative length: the whole
-        object).
+        """Index samples by object (``group_of``: i64[n]) and place in bytes. A negative length means the
+        whole object.
 
         If samples lie in very many pages together (more than 8 for each sample), the longest samples count
         for every page of their object. So the size of the index stays in proportion to the manifest.
@@ -119,7 +119,7 @@ class PageIndex:
     def units_of(self, samples: Ids) -> tuple[Ids, Ids]:
         """Return each sample's units, and for each unit its sample's position in ``samples``: i64[m] both.
 
-        They are in the order of ``samples``, and of each sample's pages.
+        The units are in the order of ``samples``; those of one sample are in the order of its pages.
         """
         spans = self.spans[samples].astype(np.int64)
         sample_of = np.repeat(np.arange(len(samples)), spans)

@@ -1,8 +1,8 @@
 """The hint registry: datasets, jobs, scores and orders, for the engine and the control listener.
 
-Laws: no I/O and no clock; methods are plain and run on the event loop, unless their docstring says otherwise.
+Laws: no I/O and no clock. Methods are plain and run on the event loop, unless their docstring says otherwise.
 Every call checks first and changes afterwards, so a refused call changes nothing. ``dirty(kind, name)``
-reports state that must survive a restart; the composition root then calls ``export`` and stores the bytes.
+reports state that must survive a restart. The composition root then calls ``export`` and stores the bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ MAX_DATASETS = 256
 
 
 class HintRegistry:
-    """Registry of access hints. ``page_size``: of the cache's pages, in bytes."""
+    """Registry of access hints. ``page_size``: bytes of a page of the cache."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class HintRegistry:
     def put_dataset(self, dataset: Dataset) -> bool:
         """Register a dataset. Return False, and change nothing, if the same manifest has this name already.
 
-        Ended jobs on another manifest of that name lose their scores and orders, which name its ids. Raises
-        Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
+        Ended jobs on another manifest of that name lose their scores and orders, whose ids are of that
+        manifest. Raises Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
         """
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
@@ -100,7 +100,7 @@ class HintRegistry:
     # ------------------------------------------------------------------ jobs
 
     def put_job(self, job: Job, now_s: float) -> Job:
-        """Register or update a job; an ended one may change its dataset. Raises UnknownName, Conflict."""
+        """Register or update a job; an ended job may change its dataset. Raises UnknownName, Conflict."""
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
             if known.dataset is not None and self.datasets[known.dataset].digest == digest:
@@ -114,7 +114,9 @@ class HintRegistry:
         return known
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run as ``Jobs.begin`` does and raises. Scores of earlier runs go on ranking pages."""
+        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises what that
+        raises.
+        """
         if self.jobs.begin(name, rank, resumes=resumes):
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:
@@ -186,7 +188,7 @@ class HintRegistry:
         return Batch(space, column, ids=check_ids(ids, space.count, dataset=title_of(space)))
 
     def check_by_keys(self, name: str, scores: dict[str, float], namespace: str | None = None) -> Batch:
-        """Check scores by "bucket/key", each for all samples of the object. Raises as ``check_by_ids``."""
+        """Check scores by "bucket/key", each for all samples of the object. Raises like ``check_by_ids``."""
         space = self.space(name)
         column = check_scores(list(scores.values()), len(scores), what="keys")
         within = namespace_of(space) if namespace is None else namespace
@@ -256,7 +258,7 @@ class HintRegistry:
 
     def jobs_of(self, hashes: Hashes | list[int]) -> list[str | None]:
         """Return for each object the only job whose dataset holds it; None if there is no job or several.
-        Jobs in use go before ended ones. Takes about 3 us a dataset, and 0.1 us an object.
+        Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an object.
         """
         live = [job for job in self.jobs if job.live and job.dataset is not None]
         if not live:
@@ -310,7 +312,7 @@ class HintRegistry:
     # ------------------------------------------------------------------ durable state
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """Return the bytes of (kind, name); None if gone. Datasets, orders: any thread; else the loop."""
+        """Return the stored form, None if gone. Datasets and orders: any thread; others: the event loop."""
         exports = {
             "datasets": self._export_dataset,
             "jobs": self._export_job,
@@ -351,7 +353,7 @@ class HintRegistry:
     def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
         """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
 
-        An error changes nothing. A restored job counts as alive: its silence may be the proxy's.
+        An error changes nothing. A restored job counts as alive: perhaps only the proxy was silent.
         """
         if kind == "datasets":
             self.datasets[name] = durable.load_dataset(blob, self._page_size)

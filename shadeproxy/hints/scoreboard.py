@@ -37,7 +37,7 @@ class Batch:
 class ScoreColumn:
     """The scores of one job over ``count`` samples.
 
-    ``groups`` and ``pages``: of its Dataset; None when each sample is an object of a growing set.
+    ``groups`` and ``pages`` come from its Dataset; None when each sample is an object of a growing set.
     """
 
     def __init__(self, count: int, groups: Groups | None, pages: PageIndex | None) -> None:
@@ -71,7 +71,7 @@ class ScoreColumn:
 
     def set(self, ids: Ids, scores: Scores) -> None:
         """Write checked scores. If an id occurs twice, its last score counts."""
-        # The last write to a cell stays: so reading back the positions of ids gives the last position of
+        # The last write to a cell stays. So write the position of each id, and read back the last one of
         # each.
         last = np.empty(len(self.values), dtype=np.uint32)
         rank = np.arange(len(ids), dtype=np.uint32)
@@ -124,8 +124,8 @@ class ScoreColumn:
             return np.full(len(units), np.nan)
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
-        # A page with one unknown sample is left to the policy, like an unknown object. With many unknown
-        # samples the policy would take the page for a single one.
+        # For a page with one sample, of unknown score, return nan: the policy then ranks it like an unknown
+        # object. With many unknown samples the policy would rank the page as if it had one.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:
@@ -148,7 +148,7 @@ class ScoreColumn:
     def draw_weight(self, sample: int) -> float:
         """Return the weight of one sample, 1 if it is unknown; cheaper than ``weights``."""
         score = float(self.values[sample])
-        # As ``sample_weights`` to the last bit, so that one page ranks as it does among many.
+        # Computed like ``sample_weights``, to the last bit: one page alone must rank as it does among many.
         unknown = score != score or not self._total > 0  # noqa: PLR0124 (nan)
         return 1.0 if unknown else score * (1 / self.mean)
 
@@ -183,7 +183,7 @@ class _PageSums:
         """Change the scores of ``ids`` (unique) from ``old`` (nan: unknown) to ``scores``. Return False if
         all sums must be computed again, because a huge score was removed.
 
-        Otherwise differences in f64 lose nothing noticeable beside the mean.
+        If the sums stay, the rounding errors of the differences in f64 are small beside the mean.
         """
         units, sample_of = self._pages.units_of(ids)
         changed = np.unique(units)
@@ -203,8 +203,8 @@ class _PageSums:
         return float(weighed / read) if read > 0 else 0.0
 
     def _moments_of(self, units: Ids | slice) -> Weights:
-        """Return five sums over units: f64[5]. With scores t and numbers of unknown samples u: tt, tu, uu, t,
-        u.
+        """Return five sums over units: f64[5]. With the total score t of a unit, and the number u of its
+        unknown samples, these are the sums of t * t, t * u, u * u, t and u.
         """
         totals, unknown = self._totals[units], (self._counts[units] - self._known[units]).astype(np.float64)
         sums = (totals @ totals, totals @ unknown, unknown @ unknown, totals.sum(), unknown.sum())

@@ -2,8 +2,8 @@
 
 Laws: gzip is recognised by its magic number (JSON lines never start with it), whatever the header fields say.
 Bytes and lines are counted while they are unpacked, a piece at a time. A body that takes far more work or
-memory than its own length is refused, so a small body cannot become a big one. CPU-bound: call on a pool; it
-stops soon after its cancellation (core/workpool.py).
+memory than its own length is refused, so a small body cannot become a big one. The work is CPU-bound: call it
+on a pool. It stops soon after its cancellation (core/workpool.py).
 """
 
 import zlib

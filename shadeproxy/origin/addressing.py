@@ -17,25 +17,25 @@ Addressing = Literal["path", "virtual", "auto"]
 
 # Bucket names that ``quote`` would not change.
 _PLAIN_BUCKET = re.compile(r"[A-Za-z0-9._~-]*")
-# Without dots: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+# A label has no dot: a bucket name with a dot would not match the certificate of *.s3.amazonaws.com.
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 RESERVED_NAMES = ("admin", "auth", "minio", "swift")
-"""First path segments that do not mean a bucket: of Ceph RGW (its admin API, and Swift) and of MinIO. A
-request to one of them would run with the proxy's own rights.
+"""First path segments that name an interface of Ceph RGW (its admin API, and Swift) or of MinIO, not a
+bucket. A request to one of them would run with the proxy's own rights.
 """
 
 
 def is_aws(url: str) -> bool:
-    """Return whether an endpoint belongs to AWS; "" does."""
+    """Return whether an endpoint belongs to AWS. The empty string means AWS."""
     host = urlsplit(url).hostname or ""
     return not url or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 class Target(NamedTuple):
-    """The server and path of a request. ``origin``: "scheme://host[:port]". ``host``: the Host field.
-    ``raw_path``: as sent and signed.
+    """The server and path of a request. ``origin`` is "scheme://host[:port]", ``host`` the Host field, and
+    ``raw_path`` the path as it is sent and signed.
     """
 
     origin: str
@@ -46,9 +46,9 @@ class Target(NamedTuple):
 class Endpoint:
     """An S3 endpoint.
 
-    ``url`` None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
-    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that do not mean
-    a bucket at this server; AWS has none. Raises ConfigError for a URL that cannot be an endpoint.
+    ``url``: None means AWS in ``region``. The addressing "auto" is virtual-host style at amazonaws.com for
+    buckets whose name is one host label, and path style everywhere else. ``reserved``: names that are no
+    buckets at this server (AWS has none). Raises ConfigError for a URL that cannot be an endpoint.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """``BoundedOrigin``: a time limit for every wait on an answer of the origin, or on its next bytes.
 
 Laws: a HEAD, a listing or a forwarded read has the deadline of its request, or else a deadline of its own.
-Waiting for slots and connections, attempts and the pauses between them count. A forwarded body must keep the
-least rate; only the time spent waiting for the origin counts. Writes have no deadline: their bodies come at
-their client's pace, and the origin may still carry out a write that was given up. Reads of pages share one
-timer, in engine/read/timeouts.py.
+The deadline includes the waits for slots and connections, all attempts, and the pauses between them. A
+forwarded body must come at the least rate; only the time spent waiting for the origin counts. Writes have no
+deadline: their bodies come at their client's pace, and the origin may still carry out a write that the proxy
+gave up. Reads of pages share one timer, in engine/read/timeouts.py.
 """
 
 import asyncio

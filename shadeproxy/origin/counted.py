@@ -1,6 +1,6 @@
 """``CountedOrigin``: counts every request to the origin in the statistics.
 
-It is the outermost wrapper and counts what its callers see: a request that was retried three times counts
+This wrapper is the outermost, and counts what its callers see: a request that was retried three times counts
 once, with the time that the caller waited. Bytes are those of bodies that came from the origin.
 """
 
@@ -30,7 +30,7 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
 
 _SLOW_DOWN = frozenset({429, 503})
-# Share of the first-byte limit. If a reader leaves earlier, that says nothing about the origin.
+# Share of the first-byte limit. A read that is cancelled earlier says nothing about the origin.
 _SILENT = 0.5
 
 
@@ -112,7 +112,7 @@ class CountedOrigin(WrappedOrigin):
 
 
 class _CountedRead:
-    """A read that is counted when it is left. It also yields the pieces of its body."""
+    """Counts a read when its context is left. This object also yields the pieces of the body."""
 
     def __init__(
         self,
@@ -131,8 +131,8 @@ class _CountedRead:
         try:
             self._reading = reading = await self._inner.__aenter__()
         except BaseException as error:
-            # The raised error must not be bound to a name here: its frame would wait for the garbage
-            # collector.
+            # The counted error must not get a local name: frame and error would then hold each other, and
+            # wait for the garbage collector.
             self._origin.note(
                 "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
             )

@@ -1,9 +1,9 @@
 """Origin credentials: one provider for each upstream, called before each signature.
 
 chain.py resolves and refreshes the AWS chain with aiobotocore (environment, profiles, files, web identity,
-container and instance metadata). That reads files on its event loop, so it runs on a loop of its own, in a
+container and instance metadata). aiobotocore reads files on its event loop, so it gets its own loop in a
 thread. The thread also imports aiobotocore when it is first needed: the import takes 0.3 s of processor time,
-and no start waits for it. No repr, error or log line shows the secret. Nothing here signs: see core/sigv4.py.
+and no start waits for it. No repr, error or log line shows the secret. Signing is in core/sigv4.py.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class CredentialProvider(Protocol):
     def current(self) -> Credentials | None: ...
 
     async def credentials(self) -> Credentials | None:
-        """Return the credentials to sign with; None: do not sign. Raises OriginAnswer 403,
+        """Return the credentials to sign with, or None for unsigned requests. Raises OriginAnswer 403,
         OriginUnavailable.
         """
         ...
@@ -64,7 +64,7 @@ class ChainCredentials:
     """The AWS chain, refreshed in time. ``profile``: a profile of the AWS configuration files.
 
     Concurrent callers share one resolution. If a refresh fails while the old credentials are still valid,
-    these are used, and the next attempt is made 30 s later.
+    they stay in use, and the next attempt is made 30 s later.
     """
 
     def __init__(self, *, profile: str | None = None, clock: Clock | None = None) -> None:

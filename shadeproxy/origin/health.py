@@ -36,10 +36,10 @@ class Trouble:
 
 class OriginHealth:
     """The state of one origin. ``clock_skew_s``: seconds by which the origin's clock is ahead of the proxy's,
-    from its last Date; None: unknown.
+    by the last Date field; None if unknown.
 
-    ``failed``, ``throttled``: numbers of attempts, with repeated ones. ``failure``: the last request that
-    failed in the end; ``refusal``: the last refusal of credentials.
+    ``failed`` and ``throttled`` count attempts, including repeated attempts. ``failure`` is the last request
+    that failed after all attempts. ``refusal`` is the last refusal of credentials.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -68,7 +68,7 @@ class OriginHealth:
             return
 
     def attempt_failed(self, error: OriginError) -> None:
-        """Count one failed attempt, which may be repeated."""
+        """Count a failed attempt. The request may be repeated."""
         self.failed += 1
         self.throttled += isinstance(error, OriginThrottled)
 

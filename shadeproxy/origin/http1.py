@@ -1,8 +1,8 @@
 """HTTP/1.1 answers as pure functions: the head, the framing of the body, and the chunked coding.
 
-Strict where leniency lets two readers disagree (RFC 9112 sections 2.2, 5.2, 6.3): no bare line feeds, no
-folded fields, no two lengths, no length beside a transfer coding, no coding but "chunked". A refused answer
-raises BadAnswer, which never leaves this package. No I/O, no asyncio.
+Parsing is strict wherever two readers could disagree on where an answer ends (RFC 9112 sections 2.2, 5.2,
+6.3). Bare line feeds, folded fields, two lengths, a length beside a transfer coding, and codings other than
+"chunked" are refused. A refused answer raises BadAnswer, which never leaves this package. No I/O, no asyncio.
 """
 
 import re
@@ -39,8 +39,8 @@ class BadAnswer(Exception):
 
 
 class Head(NamedTuple):
-    """A parsed head. ``length``: of the body in bytes; None: the body ends with the connection, or is
-    ``chunked``.
+    """A parsed head. ``length``: bytes of the body. None if the body is ``chunked``, or ends with the
+    connection.
 
     ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again. ``flawed``:
     fields with control characters in their values were left out.
@@ -101,8 +101,8 @@ def _status(line: bytes) -> tuple[int, bool]:
 
 @lru_cache(maxsize=64)
 def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
-    """Return the positions of the fields that frame the body. Cached, because a server's answers are much
-    alike.
+    """Return the positions of the fields that frame the body. Cached, because most answers of a server have
+    the same fields.
     """
     lowered = enumerate(map(str.lower, names))
     return tuple(pair for pair in lowered if pair[1] in _FRAMING)

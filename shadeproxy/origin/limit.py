@@ -2,8 +2,8 @@
 
 DEMAND goes before everything else. PREFETCH only gets a slot while enough are free, and never waits, so no
 reader waits behind it. A forwarded request, or a read at its client's pace (AT_CLIENTS_PACE), lasts as long
-as the client likes: one client never has all of their slots. A fill lasts no longer than the origin takes, so
-a single client may have all slots of fills. Heads and listings are short and are not counted.
+as the client likes. So one client can never take all slots for such requests. A fill lasts no longer than the
+origin takes, so a single client may have all slots of fills. Heads and listings are short, and not counted.
 
 ``Slots`` keeps the number of slots taken and two queues of waiting futures (core/fair_queue.py). ``give``
 passes a slot straight to the next waiter, so a new request cannot take it first. A waiter that is cancelled,
@@ -38,8 +38,8 @@ _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
 class Slots:
     """A limit of ``count`` slots. ``most_of_client``: how many of them one client may have (None: all).
 
-    A wait longer than ``max_wait_s`` raises Overloaded, which is answered with 503 SlowDown; ``what`` names
-    the slots in its text. Single event loop; not thread-safe.
+    A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
+    slots in the error text. Single event loop; not thread-safe.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Slots:
 
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
-"""True if the body goes to a client as it comes, and so stays open as long as that client likes."""
+"""True if a body is read only as fast as a client takes it. Such a read may stay open for long."""
 
 _SPARED = 8  # One slot in this many is never used for prefetching.
-_KEPT = 4  # One slot in this many is kept from any single client that forwards, or that sets the pace.
+_KEPT = 4  # One slot in this many is out of one client's reach, for forwards and reads at the client's pace.
 
 
 def prefetch_slots(max_open: int) -> int:

@@ -1,8 +1,7 @@
-"""``MemoryOrigin``: an origin in a dict, for tests and experiments. It is in the product, so that all of them
-share one.
+"""``MemoryOrigin``: an origin in a dict. It is part of the product, so that tests and experiments share it.
 
-It passes the conformance suite of every origin. It also counts calls, records reads, can refuse an upstream,
-and can stop bodies in the middle (``gate``).
+The class passes the conformance suite of every origin. It also counts calls, records reads, can refuse an
+upstream, and can stop bodies in the middle (``gate``).
 """
 
 import asyncio
@@ -196,7 +195,7 @@ class MemoryOrigin(StoreOrigin):
 
     @property
     def buckets(self) -> dict[str, dict[str, MemoryObject]]:
-        """The buckets themselves: bucket -> key -> object."""
+        """The stored objects by bucket and key. A test may change them."""
         return self._memory.buckets_by_name
 
     @property

@@ -1,10 +1,10 @@
 """``RetryingOrigin``: repeats failed requests where that is safe, with exponential backoff and full jitter.
 
-It repeats head, list_objects, open before its first byte, and a body that broke off. The body continues where
-it stopped, on the same version (If-Match), if the answer identifies its version. It never repeats forward (a
-body may have been sent; the client knows better), probe (``check`` must see the first error), and final
-errors. A whole read has one budget of attempts. Source: "Exponential Backoff And Jitter", AWS Architecture
-Blog; Retry-After: RFC 9110 section 10.2.3.
+Repeated are head, list_objects, open before its first byte, and a body that broke off. Such a body continues
+where it stopped, on the same version (If-Match), if the answer identifies its version. Never repeated are a
+forwarded request (its body may have been sent, and the client must decide), probe (the command ``check`` must
+see the first error), and a request with a final error. A whole read has one budget of attempts. Source:
+"Exponential Backoff And Jitter", AWS Architecture Blog; Retry-After: RFC 9110 section 10.2.3.
 """
 
 import random
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """The number and the times of attempts: ``attempts`` in all; the n-th wait is random in [0,
+    """The number of attempts, and the waits between them. The n-th wait is a random time in [0,
     min(max_delay_s, base_delay_s * 2**n)].
 
-    A Retry-After of the origin is waited for in full; if it exceeds ``max_delay_s``, there is no further
-    attempt.
+    If the origin sends Retry-After, the wait is at least that long. If Retry-After exceeds ``max_delay_s``,
+    there is no further attempt.
     """
 
     attempts: int = 4
@@ -120,8 +120,8 @@ class Budget:
 
 
 class _RetriedRead:
-    """A read that continues on another connection if its connection breaks. It also yields the pieces of its
-    body.
+    """A read that continues on another connection if its connection breaks. This object also yields the
+    pieces of the body.
 
     At most one read of ``inner`` is open at a time.
     """
@@ -196,7 +196,7 @@ class _RetriedRead:
             return await self._open()
         except OriginAnswer as answer:
             if answer.status == 416 and handed is not None and handed.received_bytes:
-                raise failure from answer  # Raised as in ``_go_on``.
+                raise failure from answer  # The object ends where the body did; see ``_go_on``.
             raise
 
     async def _open(self) -> OriginRead:
@@ -228,7 +228,7 @@ class _RetriedRead:
         await self._close()
         if self._first.pass_on is not None:
             return False  # The rest may belong to another version.
-        # A read that is opened after the end would never be closed.
+        # No read may be opened after the end, because nothing would close it.
         return not self._over and await self._origin.backs_off(error, self._budget)
 
     async def _go_on(self, error: OriginError) -> None:

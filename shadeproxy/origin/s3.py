@@ -65,10 +65,10 @@ _NOT_FORWARDED = {
 class S3Origin:
     """An S3 server.
 
-    ``endpoint_url`` None: AWS in ``region``. ``credentials``: a provider for each upstream; an upstream
-    without one gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
-    ``trailing_checksums``: True if the server accepts checksums after a body; "auto": only AWS does. After a
-    server refuses one, it gets no more. ``reserved_names``: names that do not mean a bucket there.
+    ``endpoint_url``: None means AWS in ``region``. ``credentials``: a provider for each upstream. An upstream
+    without a provider gets OriginAnswer 403. ``ca_file``: PEM certificates to trust instead of the system's.
+    ``trailing_checksums``: whether the server accepts checksums after a body ("auto": only AWS does). After a
+    server has refused one, the proxy sends it none. ``reserved_names``: names that mean no bucket there.
     ``instance``: the name by which the proxy recognises its own requests when they come back. Raises
     ConfigError for an endpoint or CA file that cannot be used.
     """
@@ -96,7 +96,7 @@ class S3Origin:
             trailing_checksums
         ]
         timeouts = timeouts or Timeouts()
-        # Only if TLS is needed: loading the system's authorities takes tens of milliseconds.
+        # Made only if TLS is needed, because loading the system's authorities takes tens of milliseconds.
         needs_tls = ca_file is not None or self._endpoint.url.startswith("https")
         tls = tls_context(ca_file) if needs_tls else None
         self._transport = S3Transport(
@@ -203,7 +203,7 @@ class S3Origin:
     async def probe(self) -> str:
         """Send ListBuckets. Even AccessDenied shows that endpoint and signature are right."""
         target = self._endpoint.target(ObjectRef("", ""))
-        # Credentials first: if they are missing, that must not look like an answer of the origin.
+        # Look for credentials first: an error of this search must not look like an answer of the origin.
         signed = await self._transport.credentials(SHARED) is not None
         async with self._reads.exchange(Outgoing("GET", target, headers=_OWN_HEADERS)) as (head, chunks):
             body = await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)

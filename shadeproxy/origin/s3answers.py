@@ -78,7 +78,7 @@ def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
 @lru_cache(maxsize=64)
 def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
     """Return the position of the ETag among these fields, and which fields belong to the object. Cached,
-    because a server's answers are much alike.
+    because most answers of a server have the same fields.
     """
     lowered = [name.lower() for name in names]
     kept = tuple(
@@ -110,8 +110,8 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
 def error_of(status: int, headers: Headers, body: bytes, *, now_s: float) -> OriginError:
     """Return the error for an unexpected status.
 
-    It is final if S3 gives clients such an answer. It is retryable for 429, 5xx (but 501), and any answer
-    that does not belong to this request.
+    The error is final if S3 gives clients such an answer. It is retryable for 429, for 5xx except 501, and
+    for an answer that does not belong to this request.
     """
     code, message = _code_and_message(body)
     if status < 400 and not _is_redirect(status, code, headers):
@@ -225,7 +225,7 @@ async def buckets_listed(endpoint: str, head: Head, body: bytes, *, now_s: float
     """Return how many buckets the answer lists.
 
     Raises OriginAnswer for an error of an S3 server, NotS3 for an answer of something else, and
-    OriginUnavailable or OriginThrottled if the next answer may be another.
+    OriginUnavailable or OriginThrottled if a later attempt may get another answer.
     """
     if len(body) <= _PARSED_AT_ONCE_BYTES:
         root = document_root(body)

@@ -1,9 +1,9 @@
 """GETs and HEADs other than page GETs, over the project's own connections.
 
 Answers are parsed as strictly as those of page GETs (http1.py): bytes after an answer never count as the next
-answer, and a body that ends early raises. aiohttp's client is lenient where two readers may disagree. It
-accepts transfer codings that it does not decode. It takes a reset for the end of a body without a length. It
-takes bytes that come after an answer, while its connection idles, for the answer to the next request.
+answer, and a body that ends early raises. aiohttp's client is not used because it is lenient in three cases.
+It accepts transfer codings that it does not decode. It takes a reset for the end of a body without a length.
+And if bytes arrive on an idle connection, it takes them for the answer to the next request.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -22,7 +22,8 @@ Sign = Callable[[Outgoing], Awaitable[list[tuple[str, str]]]]
 
 
 class Answered(NamedTuple):
-    """An answer. ``head``: its ``headers`` are legal; ``flawed`` is True if illegal fields were dropped.
+    """An answer to a read. ``head.headers`` has only legal fields. ``head.flawed`` is True if others were
+    dropped.
 
     ``chunks``: the body, as it comes. Raises BodyCutShort, BodyDamaged.
     """
@@ -32,7 +33,7 @@ class Answered(NamedTuple):
 
 
 class Reads:
-    """Sends such requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
+    """Sends these requests. ``sign``: returns the fields that sign a request. ``own``: connections for the
     proxy's own requests. ``forwarded``: connections for requests that last as long as their client likes.
     """
 

@@ -125,7 +125,7 @@ class S3Transport:
             await self._session.close()
 
     def credentials(self, upstream: Upstream) -> Awaitable[Credentials | None]:
-        """Return the credentials of ``upstream``; None: do not sign. Raises like ``exchange``."""
+        """Return the credentials of ``upstream``, or None to send unsigned. Raises as ``exchange`` does."""
         provider = self._credentials.get(upstream)
         if provider is None:
             raise OriginAnswer(
@@ -186,7 +186,7 @@ class S3Transport:
             ) from None
 
     def _opened(self) -> aiohttp.ClientSession:
-        # Not in __init__: a session belongs to the running loop.
+        # The session is not made in __init__, because it belongs to the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(limit=self._max_connections, ssl=self._tls or True),
@@ -230,7 +230,7 @@ def _noting_what_is_sent() -> aiohttp.TraceConfig:
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The connection ended before there was an answer. Its cause says how."""
+    """The connection ended before there was an answer. ``__cause__`` is the connection's error."""
 
 
 async def _sent_once(
@@ -238,8 +238,8 @@ async def _sent_once(
 ) -> aiohttp.ClientResponse:
     """Keep aiohttp from silently repeating a PUT or DELETE whose connection ended without an answer.
 
-    The origin may have carried it out, and would answer the second request differently: the client must
-    decide.
+    The origin may have carried out the first request, and would answer the second one differently: the client
+    must decide.
     """
     try:
         return await handler(request)
@@ -265,11 +265,10 @@ async def _read_some(response: aiohttp.ClientResponse) -> bytes:
 class _Sending:
     """The body of one request that is being sent.
 
-    aiohttp reads it in a task of its own, which may still be running when the answer has come and the sender
-    wants to close the body. The origin has ``read_s`` to take each piece. After the last piece it has
-    ``read_s`` until the head of its answer is complete, or, if it ``works_long``, until its next byte. The
-    time spent waiting for the client's next piece does not count. ``failure``: the error that the body itself
-    raised.
+    aiohttp reads the body in another task, which may still run when the answer has come and the sender wants
+    to close the body. The origin has ``read_s`` to take each piece. After the last piece it has ``read_s``
+    until the head of its answer is complete; with ``works_long``, until its next byte. The time spent waiting
+    for the client's next piece does not count. ``failure``: the error that the body itself raised.
     """
 
     def __init__(self, body: AsyncIterator[bytes] | None, *, read_s: float, works_long: bool) -> None:
@@ -309,7 +308,7 @@ class _Sending:
             self._limit = None
 
     def _allow(self, seconds: float | None) -> None:
-        """Give the origin ``seconds`` from now on; None: no limit."""
+        """Limit the wait for the origin to ``seconds`` from now. None removes the limit."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
 

@@ -1,7 +1,7 @@
 """A body followed by its checksum, in the chunks of STREAMING-UNSIGNED-PAYLOAD-TRAILER.
 
-Law: the last chunk and the trailer are made only after the body has ended well. So a caller that checks the
-body as it passes can prevent that the origin gets a complete body that is wrong. Source: "Signature
+Law: the last chunk and the trailer are made only after the body has ended well. So a caller that finds an
+error while the body passes can keep the origin from getting a complete wrong body. Source: "Signature
 calculations for the Authorization header: transferring payload in multiple chunks, with trailing headers" in
 the S3 API reference.
 """

@@ -2,8 +2,8 @@
 
 Laws: the last byte of a body is passed on only when its checksum is right, so a damaged body never looks
 complete and is never cached. A body of up to ``HELD_BYTES`` is verified before it is handed out, and read
-again once if it is damaged. A body without a checksum, or a part of a body, passes unchecked: its reader can
-verify it. Source: "Checking object integrity in Amazon S3", S3 user guide.
+again once if it is damaged. A body without a checksum, and a part of a body, are not verified here: only the
+reader can do that. Source: "Checking object integrity in Amazon S3", S3 user guide.
 """
 
 import base64
@@ -47,7 +47,7 @@ class VerifiedOrigin(WrappedOrigin):
 
 
 class _VerifiedRead:
-    """One read of a whole object; or of the rest of one, whose first bytes ``begun`` has received."""
+    """A read of a whole object, or of the rest of an object whose first bytes ``begun`` has summed."""
 
     def __init__(
         self, inner: Origin, ref: ObjectRef, options: OpenOptions, begun: "Check | None" = None
@@ -140,8 +140,8 @@ def check_of(headers: Headers) -> Check | None:
 
 @lru_cache(maxsize=64)
 def _checksum_places(*names: str) -> tuple[tuple[str, int], ...]:
-    """Return names and positions of the checksum fields. Cached, because an origin's answers
-    are much alike.
+    """Return names and positions of the checksum fields. Cached, because most answers of an origin have the
+    same fields.
     """
     lowered = [(name.lower(), place) for place, name in enumerate(names)]
     return tuple(pair for pair in lowered if pair[0] == _TYPE or pair[0] in FIELDS)
@@ -188,7 +188,7 @@ def require(check: Check, ref: ObjectRef) -> None:
 
 
 class _Held:
-    """A body that is held in memory. It is handed out in one piece, or into a buffer."""
+    """A body that is held in memory. Readers get it in one piece, or in a buffer of theirs."""
 
     def __init__(self, body: memoryview) -> None:
         self._body = body

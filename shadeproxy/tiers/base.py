@@ -1,13 +1,15 @@
 """The contract of a tier: a crash-safe store of page bodies at locations, never larger than its capacity.
 
 Guarantees:
-- The *tier* guarantees that bytes read from a pinned location are the bytes written, or that
-  ``read`` raises TierError; that its allocated bytes never exceed ``capacity_bytes``; that after a crash
-  ``arrivals`` yields only records that were completely written and not erased.
+- The *tier* guarantees three things. A pinned location shows the bytes that were written, or ``load`` raises
+  TierError. The allocated bytes never exceed ``capacity_bytes``. After a crash of the process ``arrivals``
+  yields only records that were completely written and not erased; after a crash of the machine every record
+  is in doubt.
 - The *caller* (engine/storage/page_cache.py, on the event loop) guarantees that each reserved location is
   either written and later released, or released; and never uses a location after releasing it.
 - ``reserve``, ``pin``, ``release`` and the properties are called on one thread, decide and return at once.
-  ``write``, ``erase``, ``read`` do I/O, touch only their own location, and may run on a pool thread.
+  ``write``, ``erase``, ``header`` and ``load`` do I/O, touch only their own location, and may run on a pool
+  thread.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ Location = NewType("Location", int)
 
 
 class RecordHeader(NamedTuple):
-    """The proven header of a record. ``validated_s``: Unix time of the last check against the origin."""
+    """The header of a record, proven by its hash. ``validated_s``: Unix time of the last check against the
+    origin.
+    """
 
     page: Page
     meta: ObjectMeta

@@ -1,12 +1,13 @@
 """The catalogue of a segment: a list of its records in numpy columns, so that a start need not read the
 segment.
 
-Laws: the catalogue lies in a file beside its segment. It is written when the store is closed in order, and
+Laws: the catalogue is a file beside its segment. It is written when the store is closed in order, and
 emptied before the next change of the segment. So a complete catalogue describes its segment as it is, even
-after kill -9. After a crash of the machine the catalogue is ignored. It is still only a hint: the record
-itself (header and body) proves a page before its first byte is served. A hash detects a catalogue that is
-torn, altered, or of another store, segment or format. A golden test freezes the format. A catalogue that
-names a group outside the proxy's own namespace has version 2, which a proxy without namespaces ignores.
+after kill -9. After a crash of the machine, catalogues from before the crash are ignored. A catalogue is
+still only a hint: before the first byte of a page is served, the record itself (header and body) proves the
+page. A hash detects a catalogue that is torn, altered, or of another store, segment or format. A golden test
+freezes the format. A catalogue that names a group outside the proxy's own namespace has version 2, which
+older releases, without namespaces, ignore.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ class Key(NamedTuple):
 
 
 def pack(contents: Contents, key: Key, *, boot: int) -> bytes:
-    """Return the bytes of a catalogue. ``boot``: this boot of the machine, which the catalogue records."""
+    """Return the bytes of a catalogue. ``boot``: the number of this boot of the machine, which it records."""
     rows = contents.rows.tobytes()
     version, names = _pack_names(contents.names)
     head = _HEAD.pack(
@@ -147,6 +148,6 @@ def empty(path: Path) -> None:
 
     Deleting it instead could wait for the file system's journal.
     """
-    # A missing file says the same as an empty one.
+    # A missing file has the same meaning as an empty one.
     with contextlib.suppress(FileNotFoundError):
         os.close(os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC))

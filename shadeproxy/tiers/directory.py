@@ -202,8 +202,8 @@ def _prepare(path: Path, setting: str) -> None:
 
 
 def refuse_foreign(path: Path, setting: str) -> None:
-    """Raise ConfigError for a directory of another user, or one with files that are not of a cache. Changes
-    nothing. Raises OSError.
+    """Raise ConfigError if the directory belongs to another user, or has files that are not of a cache.
+    Change nothing. Raises OSError.
     """
     status = path.stat()
     if status.st_uid != os.geteuid():

@@ -1,8 +1,8 @@
 """Deletes a tier's files while no proxy uses them: all of them, or only enough to make room for a start.
 
-A full disk does not keep the proxy from starting. The small marks that a start must write first get the room
-of a reserve file in the directory. Without a reserve they get the room of cached pages, which can be read
-from the origin again.
+A full disk does not keep the proxy from starting. A start must first write some small marks. On a full disk
+it deletes a reserve file of the directory to make room for them. If there is no reserve file, it deletes a
+segment, whose pages can be read from the origin again.
 """
 
 import logging
@@ -147,8 +147,8 @@ def drop_cache(path: Path, *, setting: str, dry_run: bool = False) -> int:
 def _files_of(path: Path) -> list[Path]:
     """Return all files of a tier in the order of their deletion.
 
-    A kill in between leaves a smaller cache that is still valid: the version file and the marks that name
-    tombstones go last. Raises OSError.
+    A kill in between leaves a smaller cache that is still valid, because the version file and the marks that
+    name tombstones are deleted last. Raises OSError.
     """
     there = list(path.iterdir())
     files = [file for file in there if file.suffix in {SUFFIX, catalogue.SUFFIX}]

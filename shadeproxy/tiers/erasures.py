@@ -1,11 +1,13 @@
-"""Erasures that may not be on the medium yet, because they failed or were not flushed, and the tombstones
-that stand in for them until they are.
+"""Keeps track of erasures that failed or were not flushed, and of the tombstones that replace them.
 
-Laws: a write to an object is acknowledged only in one of three cases: a tombstone names the object, or every
-erasure of the tier is as durable as the medium itself (tmpfs), or the whole tier is in doubt. In any other
+Until an erasure is on the medium, a tombstone must name its object, so that a restart ignores the record.
+
+Laws: a write to an object is acknowledged only in one of three cases. A tombstone names the object; or every
+erasure of the tier is as durable as the medium itself (tmpfs); or the whole tier is in doubt. In any other
 case ``unmarked`` gives the reason and the write is refused. Tombstones are dropped when every earlier erasure
-is on the medium. A failed flush puts the tier in doubt, because neither it nor a second flush tells what was
-lost. Only one ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every flush is known.
+is on the medium. A failed flush puts the tier in doubt, because even a second flush does not tell which
+erasures were lost. Only one ``settle`` runs at a time, and ``finish`` waits for it, so the outcome of every
+flush is known.
 """
 
 import logging
@@ -22,7 +24,8 @@ _logger = logging.getLogger(__name__)
 
 class Erasures:
     """The erasures of tier ``name``. ``segments`` returns all segments of the tier; ``note`` receives
-    failures; ``submit`` runs I/O in the order of the tier. Any thread may use ``owed`` and ``settle``.
+    failures; ``submit`` runs I/O in the order of the store's decisions. Any thread may use ``owed`` and
+    ``settle``.
     """
 
     def __init__(
@@ -42,10 +45,10 @@ class Erasures:
         self._lock = threading.Lock()
         self._finished = False
         self._unmarked: dict[int, str] = {}
-        self._doubt_refused = ""  # Reason for which the whole tier could not be put in doubt.
+        self._doubt_refused = ""  # Why ``doubt`` failed; "" if it did not.
 
     def open(self, session: Session) -> None:
-        """Begin with a session of the tier. Raises OSError."""
+        """Begin to keep the erasures of ``session``. Raises OSError."""
         self._session, self._finished = session, False
         self._lasting = is_tmpfs(session.directory)
 
@@ -119,7 +122,7 @@ class Erasures:
             segment.erase(offset)
         except OSError:
             if self._lasting:
-                # No tombstone names the objects of this segment.
+                # On tmpfs ``remember`` adds no tombstone, so none names the objects of this segment.
                 self.doubt()
             raise
 
@@ -157,7 +160,7 @@ class Erasures:
         return 0 if self._session is None else self._session.tombstones.turn()
 
     def retry(self) -> None:
-        """Repeat the erasures and marks that failed (I/O, in the order of the tier)."""
+        """Repeat the erasures and marks that failed (I/O, through ``submit``)."""
         for segment in self._segments():
             try:
                 segment.retry()
@@ -196,8 +199,9 @@ class Erasures:
         return True
 
     def finish(self, *, pending: bool) -> bool:
-        """End the session (I/O). Return True if no erasure is outstanding: the next start may then trust
-        every page.
+        """End the session (I/O). ``pending``: pending segments are left, so the tombstones stay.
+
+        Return True if no erasure is outstanding: the next start may then trust every page.
         """
         with self._lock:
             self._finished = True

@@ -1,9 +1,10 @@
 """Free space of a store: address ranges without a record, found and merged in constant time.
 
 Two-level segregated fit (Masmano et al., "TLSF: a new dynamic memory allocator", ECRTS 2004): free extents
-lie in bins by size, exact below 64 units, then eight bins per power of two. A bit mask finds the smallest bin
-whose extents surely fit. The latest extent of a bin is taken first, because its blocks are the warmest.
-Addresses and lengths are in units of 64 bytes; this module knows no files, blocks or capacity.
+are in bins by size. There is a bin for each length below 64 units, and then eight bins for each power of two.
+A bit mask finds the smallest bin whose extents surely fit. The latest extent of a bin is taken first, because
+its blocks are the warmest. Addresses and lengths are in units of 64 bytes. Files, blocks and capacity are not
+known here.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ _EXACT_BINS = 64
 _STEPS_LOG2 = 3
 # Enough bins for lengths below 2**32 units, longer than any segment.
 _BINS = (33 << _STEPS_LOG2) + (1 << _STEPS_LOG2)
-# Extents tried in the bin that *may* fit, before a bin that surely fits is used.
+# Extents tried in the bin whose extents *may* be long enough, before a bin of longer ones is used.
 _TRIES = 4
 
 
@@ -91,6 +92,6 @@ def _bin_of(length: int) -> int:
     if length < _EXACT_BINS:
         return length
     bits = length.bit_length()
-    # The first four bits of a length are 8 to 15. So the bins of an octave follow each other, from
-    # _EXACT_BINS on.
+    # The first four bits of a length are 8 to 15. So each power of two has eight bins in a row, and the first
+    # of all these bins has the number _EXACT_BINS.
     return (bits << _STEPS_LOG2) + (length >> bits - 1 - _STEPS_LOG2)

@@ -23,8 +23,8 @@ _SEGMENTS_WANTED = 256
 
 
 def default_segment_bytes(capacity_bytes: int) -> int:
-    """Return the segment size: 64 MiB; above 16 GiB of capacity more, for about 256 segments;
-    at most 2 GiB.
+    """Return the segment size: 64 MiB for a capacity of up to 16 GiB. A larger capacity gets larger segments,
+    about 256 of them, each of at most 2 GiB.
     """
     wanted = 1 << (capacity_bytes // _SEGMENTS_WANTED).bit_length()
     return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
@@ -82,7 +82,7 @@ class SegmentFiles:
                 yield int(path.stem), path
         for path in self._directory.glob(f"*{catalogue.SUFFIX}"):
             if not path.with_suffix(SUFFIX).exists():
-                # Otherwise the next segment of this number would take this catalogue for its own.
+                # The segment is gone. The next segment of this number would use this catalogue as its own.
                 path.unlink()
 
     def keep(self, number: int, path: Path) -> Segment:

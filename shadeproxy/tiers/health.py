@@ -1,7 +1,8 @@
 """The reaction of a tier to its medium: it shrinks when the medium is full, and stops when the medium is
 broken.
 
-Methods run on I/O threads and store single attributes, which the owner's thread only reads.
+``is_due`` belongs to the store's thread. The other methods run on I/O threads and store single attributes,
+which the store's thread only reads.
 """
 
 import errno

@@ -13,7 +13,8 @@ from shadeproxy.tiers.record import UNIT_BYTES
 _UNIT_BITS = 26
 _LENGTH_BITS = 20
 NUMBERS = 1 << 17
-# Half of the range of the bits: so the end of one segment is never the start of the next.
+# Half of what the bits allow: so the end of one segment is never the start of the next, and free extents of
+# two segments never merge.
 MOST_SEGMENT_BYTES = UNIT_BYTES << (_UNIT_BITS - 1)
 # 80 units less than the bits allow: a record may also get the rest of its last block, and a gap too short for
 # any other record.

@@ -1,8 +1,8 @@
 """System calls on segments.
 
-Some are missing from Python: punching holes, and asking what is in the page cache. The others change or read
-a segment; they form one object, so that a test can put a faulty one in its place. The bindings are thin;
-failures are OSError with the errno of the call.
+Python lacks two of them: punching holes, and asking what is in the page cache. The calls that change or read
+a segment form one object, so that a test can replace it by a faulty one. The bindings are thin: a failure is
+an OSError with the errno of the call.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Protocol
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES = 4096
-"""Most pages asked about in one mincore call."""
+"""Most pages in one mincore call."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _libc.fallocate
@@ -57,7 +57,7 @@ class Calls(Protocol):
 
 
 class SystemCalls:
-    """Calls of the kernel, without faults of a test."""
+    """The calls of the kernel itself."""
 
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
@@ -109,8 +109,8 @@ def is_resident(mapping_address: int, start: int, length: int) -> bool:
             errno = ctypes.get_errno()
             raise OSError(errno, f"mincore: {os.strerror(errno)}")
         pages = -(-span // _PAGE_BYTES)
-        # Only the lowest bit of each byte is defined, and today's kernels set no other. If one ever does,
-        # pages only count as not resident.
+        # Only the lowest bit of each byte is defined, and today's kernels set no other bit. If a kernel ever
+        # does, pages count as not resident, which is safe.
         if vector.bytes.count(1, 0, pages) != pages:
             return False
         first += span

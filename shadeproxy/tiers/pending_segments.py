@@ -1,9 +1,9 @@
-"""Pending segments: segments of an earlier process that recovery has not read yet. They are taken in one by
-one while the proxy serves.
+"""Pending segments: segments of an earlier process that recovery has not read yet. Recovery adds them one
+by one while the proxy serves.
 
-Laws: until a segment is taken in, no record is placed in it, and all its bytes count against the capacity. A
-record never becomes a page if a tombstone names its object, or if the object was disowned meanwhile.
-``arrivals`` runs on a thread of its own; everything else runs on the owner's thread.
+Laws: until a segment is recovered, no record is placed in it, and all its bytes count against the capacity. A
+record never becomes a page if a tombstone names its object, or if ``disown`` was called for that object.
+``arrivals`` has a thread for itself; everything else runs on the store's thread.
 """
 
 import logging
@@ -26,7 +26,7 @@ from shadeproxy.tiers.space import Space
 
 _logger = logging.getLogger(__name__)
 
-# The owner's thread handles so many free extents or pages in one step: about 2 ms.
+# Free extents or pages that the store's thread handles in one step of about 2 ms.
 _GAPS = 1024
 _ROWS = 1024
 
@@ -37,7 +37,7 @@ of raising it.
 
 
 class PendingSegments:
-    """The pending segments that ``SegmentStore.open`` found, on their way into ``space``."""
+    """The pending segments that ``SegmentStore.open`` found. Recovery adds them to ``space`` one by one."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PendingSegments:
             except Halted:
                 return
             except OSError as error:
-                # The segment still counts against the capacity; the next start tries again.
+                # The segment keeps its share of the capacity. The next start tries again.
                 _logger.warning("cannot take in %s: %s", segment.path, error.strerror)
                 continue
             yield found

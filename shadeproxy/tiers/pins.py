@@ -1,4 +1,4 @@
-"""Pins on records with living views: every view of a body is its own pin, at the cost of one weak reference.
+"""Pins records whose bodies have living views. A pin costs one weak reference, and ends with the last view.
 
 All views of a record export the buffer of one small ndarray. The buffer protocol keeps that array alive as
 long as any slice of a view lives. So a location is pinned while its array is alive, and there is no unpin
@@ -20,7 +20,7 @@ _SWEEP_AT_LEAST = 1024
 
 
 class ViewPins:
-    """The locations that have living views."""
+    """Knows which locations have living views."""
 
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}

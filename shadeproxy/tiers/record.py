@@ -3,11 +3,11 @@
 Little-endian: a fixed header of 64 bytes, then the meta (MessagePack), then the body, then zero to
 fewer than 320 bytes of slack, so that every record starts on a multiple of 64 bytes.
 
-The header's hash covers the store's id and the record's own address. So bytes inside a body that look like a
-header, a stale copy, or a file from another store never count as a record. A record of the proxy's own
+The header's hash covers the store's id and the record's own address. So a stale copy, a file from another
+store, or bytes inside a body that look like a header never count as a record. A record of the proxy's own
 namespace has version 1. A record of another namespace has version 2, with the namespace at the end of its
-meta, so a proxy that knows no namespaces never takes it for its own. Golden tests freeze the formats. This
-module does no I/O; data that cannot be packed or parsed is TierError.
+meta. An older release, without namespaces, does not know version 2 and never uses such a record. Golden tests
+freeze the formats. This module does no I/O. Data that cannot be packed or parsed raises TierError.
 """
 
 import re
@@ -29,8 +29,7 @@ NAMESPACE_VERSION = 2
 HEADER_BYTES = 64
 UNIT_BYTES = 64
 MAGIC = b"ShPg"
-# Units of the shortest record. A shorter free gap is added to the record before it, because no record fits
-# in.
+# Units of the shortest record. A shorter free gap holds no record, so it is added to the record before it.
 LEAST_UNITS = 4
 # From this length on, a record that sendfile may send shares its last block with no other record. Its body
 # then leaves by one sendfile, with no copied end. This costs half a block on average (docs/adr/0007).
@@ -58,8 +57,8 @@ _META_LIMIT_BYTES = 0xFFFF
 _MOST_REMEMBERED = 64
 MOST_HEADER_BYTES = HEADER_BYTES + _META_LIMIT_BYTES
 PEEK_BYTES = 512
-"""Bytes of the first read of a header: nearly every header with its meta fits. For a longer one a second read
-follows.
+"""Bytes of the first read of a header. Nearly every header fits with its meta. A longer header needs a second
+read.
 """
 
 # Part of the format: only append here, and raise FORMAT_VERSION when anything else changes.
@@ -148,7 +147,7 @@ class MetaEncoder:
 def pack_header(
     header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
-    """Return header and meta bytes, which are written just before ``body``. ``meta``: from
+    """Return header and meta bytes, which are written just before ``body``. ``meta``: the result of
     ``encode_meta``.
     """
     page, validated_s = header.page, header.validated_s

@@ -1,10 +1,10 @@
-"""Recovers the records of a segment after a stop or a crash, on a thread of its own; writes catalogues at a
-stop.
+"""Recovers the records of a segment after a stop or a crash, on a separate thread. Also writes the catalogues
+at a stop.
 
 A segment with a complete catalogue is restored from the catalogue, without reading the segment. Any other
 segment is scanned: a header whose hash is right (store, address, every field) proves a record. The scan jumps
-over bodies and holes, and otherwise steps by 64 bytes. It reads no bodies: ``load`` checks the hash of a body
-before the first use of its page. This module does not touch the store's counts.
+over bodies and holes, and otherwise steps by 64 bytes. The scan reads no bodies: ``load`` checks the hash of
+a body before the first use of its page. This module does not touch the store's counts.
 """
 
 import itertools
@@ -36,8 +36,8 @@ from shadeproxy.tiers.segment import BLOCK_BYTES, UNITS_PER_BLOCK, Counts, Segme
 
 _logger = logging.getLogger(__name__)
 
-# Read sizes of a scan. Where records lie close together, one system call reads 64 small records. Between long
-# bodies, reading a header costs one page.
+# Read sizes of a scan. Where records are short, one system call reads 64 of them. Between long bodies, a read
+# of one page is enough for a header.
 _NEAR_BYTES = 64 * 1024
 _FAR_BYTES = 4096
 _SCAN_BYTES = 256 * 1024
@@ -45,7 +45,7 @@ _MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 class Halted(Exception):
-    """The store is being closed: the recovery ends where it is."""
+    """Raised when the store is being closed. Recovery then stops at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class SegmentScan:
         return self._window[start : start + PEEK_BYTES]
 
     def _read(self, offset: int, length: int) -> bytes:
-        # The system call also releases the interpreter's lock, for which the event loop waits.
+        # The system call below also releases the interpreter's lock, so that the event loop can run.
         if self.halted():
             raise Halted
         return self.segment.read(offset, length)
@@ -172,7 +172,7 @@ def restore(segment: Segment, claim: HeldDirectory, *, halted: Callable[[], bool
     """Recover a segment (blocking): find its records, mark their blocks as taken and free the other blocks.
 
     Raises Halted, and OSError when the segment cannot be read: an incomplete list of its records must not
-    pass for a complete one.
+    look complete.
     """
     contents, lost = _catalogued(segment, claim)
     # An existing catalogue must be emptied before the first change of the segment.
@@ -211,7 +211,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     walk = SegmentScan(segment, claim.store_id, halted)
     parts = [np.empty(0, _FOUND)]
     records = iter(walk)
-    # In parts: converting all records at once would keep the interpreter's lock from the event loop.
+    # Convert the records in parts: all at once would keep the interpreter's lock from the event loop.
     while part := list(itertools.islice(records, _PART)):
         parts.append(np.array(part, dtype=_FOUND))
     found = np.concatenate(parts)
@@ -221,7 +221,7 @@ def _walked(segment: Segment, claim: HeldDirectory, halted: Callable[[], bool]) 
     rows["location"] = pack_all(segment.number, found["unit"], found["units"])
     rows["uses"] = 1.0
     if claim.unflushed:
-        # The page must be checked with the origin before it is used; see engine/rules.py.
+        # Time 0 means that a page must be checked with the origin before it is used; see engine/rules.py.
         rows["validated_s"] = 0.0
     return Contents(rows, list(walk.names)), walk.damaged
 
@@ -250,8 +250,8 @@ def _layout(segment: Segment, rows: Rows) -> tuple[Counts, Counts, list[Extent]]
 def write_catalogues(pages: Contents, segments: list[Segment], claim: HeldDirectory) -> None:
     """Write the catalogue of every segment whose records are exactly the ``pages`` in it (blocking).
 
-    A segment with any other record (not in ``pages``, or not erased) gets no catalogue, so the next start
-    scans it.
+    A segment gets no catalogue if it holds a record that is not in ``pages``, or one whose erasure failed.
+    The next start scans such a segment.
     """
     rows = pages.rows[np.argsort(pages.rows["location"])]
     numbers = numbers_of(rows["location"])

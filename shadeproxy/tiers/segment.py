@@ -5,7 +5,7 @@ a mapped page would kill the process with SIGBUS. Bodies are read through one sh
 write puts the body first and the header last; an erasure zeroes the header first. Before each of them the
 segment's catalogue is emptied. The store places records and counts the capacity. ``occupy``, ``vacate``,
 ``cost`` and ``give_back`` only count and do no I/O; they belong to the store's thread. ``fill`` belongs to
-the recovery thread, before the segment is taken in.
+the recovery thread, before the segment is added to the space.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""An address that no page has: it is not aligned, so mincore refuses it and every address a page after it."""
+"""Address of a closed segment. mincore refuses it and all addresses whole pages above: none is aligned."""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
@@ -121,7 +121,7 @@ class Segment:
         """Number of blocks that hold bytes but no record."""
         return self._blocks.count(_SLACK)
 
-    # ------------------------------------------------------------------ books
+    # ------------------------------------------------------------------ counts
 
     def cost(self, unit: int, units: int) -> tuple[int, int]:
         """Return how many blocks a record at this place would take: from holes, and from slack."""
@@ -129,9 +129,7 @@ class Segment:
         return self._blocks.count(_HOLE, first, stop), self._blocks.count(_SLACK, first, stop)
 
     def fill(self, units: Counts, lengths: Counts) -> None:
-        """Count in all records of a segment that had none: i64[n] first units and lengths, in order of
-        address.
-        """
+        """Count all records of a segment that had none: i64[n] first units and lengths, sorted by address."""
         firsts, lasts = units // UNITS_PER_BLOCK, (units + lengths - 1) // UNITS_PER_BLOCK
         blocks = len(self._blocks)
         # The blocks between a record's first and last block belong to it alone. It may share its first and
@@ -150,7 +148,7 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, units: int) -> None:
-        """Count a record in. Only this record touches the blocks between its first and its last."""
+        """Count a record in. No other record touches the blocks between its first and its last block."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -197,8 +195,8 @@ class Segment:
         return runs
 
     def mark_sent(self, start: int, stop: int) -> None:
-        """Mark bytes ``[start, stop)`` as sent by sendfile. They lie in blocks that belong to one record
-        alone.
+        """Mark bytes ``[start, stop)``, in blocks that belong to one record alone, as sent by sendfile. They
+        must not be overwritten from then on.
         """
         first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
         self._sent[first:last] = b"\x01" * (last - first)
@@ -208,8 +206,8 @@ class Segment:
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the slack in a range that was sent by sendfile into holes. It must not be overwritten. Return
-        the runs of blocks that must be punched.
+        """Turn the slack in a range that was sent by sendfile into holes, because a socket may still hold its
+        pages, which must not be overwritten. Return the runs of blocks that must be punched.
         """
         runs: list[BlockRange] = []
         position, stop = blocks
@@ -336,7 +334,7 @@ class Segment:
 
     def destroy(self) -> None:
         """Delete the file and close it. Raises OSError."""
-        # The catalogue goes first: left alone, the next segment of this number would take it for its own.
+        # The catalogue goes first: if it stayed, the next segment of this number would use it as its own.
         self.catalogue_path.unlink(missing_ok=True)
         self.path.unlink()
         self.close()

@@ -1,14 +1,14 @@
 """A session: the use of a tier's directory by one process. Its start decides whether the records can be
 trusted.
 
-The mark ``boot`` lies in the directory during a session. It stays there when the session did not end in
-order. It holds the id of the machine's boot, the number of the session, and the path of its tombstones. After
-an orderly end the mark is named ``stopped``.
+During a session the directory has the mark ``boot``, which stays if the session did not end in order. The
+mark holds the id of the machine's boot, the number of the session, and the path of its tombstones. At an
+orderly end the mark is renamed to ``stopped``.
 
 A start that finds a mark of this boot reads the tombstones. If the mark is of another boot, or the tombstones
 are lost or belong to another session, every record is in doubt: it is checked with the origin before it is
-used. The doubt ends when a session ends in order after it checked every record, but only if the machine has
-restarted since the doubt began: before that the page cache may hide the true contents of the medium.
+used. The doubt ends when a session has checked every record and ends in order. But it cannot end before the
+machine has restarted, because until then the page cache may hide the true contents of the medium.
 Tombstones of a later session than the mark reveal a medium that was restored from a copy.
 """
 
@@ -73,13 +73,13 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # If its directory were chosen again, this file would pass for the tombstones of a later session.
+            # If a later start kept its tombstones there again, this file would pass for a later session's.
             with suppress(OSError):
                 self._before.unlink()
 
     def _begin_list(self, number: int, *, in_doubt: bool) -> None:
-        """Begin the tombstones of session ``number``. If their own directory refuses the file, it lies beside
-        the cache.
+        """Begin the tombstones of session ``number``. If their directory refuses the file, keep it in the
+        cache directory.
         """
         try:
             self._open_list(number, in_doubt=in_doubt)
@@ -110,7 +110,7 @@ class Session:
             return not self._is_where_it_stopped()
         self._cut_off = mark[0] != self._boot.strip()
         if len(mark) == 1:
-            # A mark of an earlier release, which kept no tombstones.
+            # The mark is of an earlier release, which kept no tombstones.
             return False
         self._before = self._list_of(mark)
         return not self._take_over(mark[1])
@@ -130,7 +130,7 @@ class Session:
                 self.lost_lists += 1
                 self.tombstones.found.clear()
                 return False
-        # A start that is killed before it writes its mark must not look like a later session.
+        # If this start is killed before it writes its mark, the next start must not see a later session here.
         self.tombstones.session = _number(number)
         return True
 
@@ -175,7 +175,7 @@ class Session:
         """End the session. ``clean``: every erasure is known to be on the medium. ``checked``: every record
         was checked with the origin during this session. Raises OSError.
 
-        The doubt lasts unless both hold: an unchecked page is as doubtful as before.
+        The doubt goes on unless both are true: an unchecked page is as doubtful as before.
         """
         try:
             if clean and checked and self.unflushed and self.tombstones.doubt_ends:
@@ -219,7 +219,7 @@ def _write_mark(mark: Path, text: str) -> None:
         file.flush()
         # The mark must reach the medium before any change of the session does.
         os.fsync(file.fileno())
-    # The finished file is renamed into place: a kill while it is written leaves no mark without a boot.
+    # Rename the finished file: a kill during the write then leaves no mark that lacks its boot id.
     fresh.rename(mark)
     _sync_directory(mark.parent)
 

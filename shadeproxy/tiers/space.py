@@ -1,11 +1,11 @@
-"""Space of a store: where the next record goes, and how many blocks may be taken. It only counts, without
-I/O.
+"""Space of a store: where the next record goes, and how many blocks may be taken. This module only counts; it
+does no I/O.
 
 Law: live blocks + slack + fixed overhead + pending segments <= limit_bytes, at every moment. Slack is blocks
-that hold bytes but no record. They are kept for the next record, because returning 100 KB of blocks and
+that hold bytes but no record. Slack is kept for the next record, because returning 100 KB of blocks and
 taking them again costs 36 us of CPU, and overwriting them costs 7 (bench suite "tiers"). Slack is returned as
-soon as it stands in the way, or exceeds ``slack_bytes``. Methods return the blocks that their caller must
-punch, in order.
+soon as records need its room, or when it exceeds ``slack_bytes``. Methods return the blocks that their caller
+must punch, in order.
 """
 
 from collections import deque
@@ -77,15 +77,13 @@ class Space:
         self.used_bytes += self.overhead_bytes(segment)
 
     def pending_bytes_of(self, segment: Segment) -> int:
-        """Return the bytes that a pending segment counts as: never fewer than it takes once it is taken in.
+        """Return the bytes that a pending segment counts as, at least what it will take once it is recovered.
         Raises OSError.
         """
         return segment.allocated_bytes + self.overhead_bytes(segment)
 
     def fitting(self, segment: Segment, units: Counts, lengths: Counts) -> int:
-        """Return how many of a segment's records, in order, fit into the limit beside the segments already
-        taken in.
-        """
+        """Return how many of a segment's records, in order, the limit allows beside the recovered ones."""
         room = (self.limit_bytes - self.used_bytes - self.overhead_bytes(segment)) // BLOCK_BYTES
         firsts, stops = units // UNITS_PER_BLOCK, -(-(units + lengths) // UNITS_PER_BLOCK)
         blocks = stops - firsts
@@ -98,7 +96,7 @@ class Space:
         self.used_bytes += segment.held_blocks * BLOCK_BYTES
 
     def restore_free(self, gaps: Iterable[Extent]) -> None:
-        """Add the gaps between the records of a segment that ``restore_segment`` added to the free room."""
+        """Add to the free room the gaps between the records of a segment from ``restore_segment``."""
         for gap in gaps:
             self._free.add(gap.start, gap.length)
 
@@ -122,7 +120,7 @@ class Space:
 
         ``to_block_end``: add the rest of the last block, unless the next record uses it.
         """
-        # These blocks no neighbour can share. Their number alone decides most refusals, without a search.
+        # Blocks that no neighbour can share. Their number alone decides most refusals, without a search.
         own_blocks = max(0, units - 2 * UNITS_PER_BLOCK + 2) // UNITS_PER_BLOCK
         room_bytes = self._room_bytes
         if own_blocks * BLOCK_BYTES > room_bytes:
@@ -181,7 +179,7 @@ class Space:
         """Free the end of a record's room, unless that end is too short for any record. Return how many units
         the record keeps.
 
-        ``kept``: units to keep, at the least. No byte of the freed end may have been sent by sendfile.
+        ``kept``: the least number of units to keep. No byte of the freed end may have been sent by sendfile.
         """
         kept = max(kept, LEAST_UNITS)
         if units - kept < LEAST_UNITS:
@@ -217,7 +215,7 @@ class Space:
         return segment, punches
 
     def trim(self) -> list[Punch]:
-        """Turn slack into holes until the laws hold. Return the blocks to punch, oldest first."""
+        """Turn slack into holes until the module's law holds. Return the blocks to punch, oldest first."""
         punches: list[Punch] = []
         if not self._slack:
             return punches

@@ -1,6 +1,6 @@
 """SegmentStore: the one implementation of a tier, on tmpfs (RAM) and on a local file system (disk).
 
-Each method is of one of two kinds. Methods of the owner's thread decide, count and return at once. Methods
+Each method is of one of two kinds. Methods of the store's thread decide, count and return at once. Methods
 that do I/O touch only their own record and may run on a pool thread. I/O that follows from a decision goes
 through ``submit`` in the order of the decisions, so a block is punched before it is written again. A failing
 medium raises only TierError. A tier that keeps failing takes no more pages, with the reason in
@@ -95,13 +95,13 @@ class SegmentStore:
         self._store_id = 0
         self._sendfile, self._encoder = sendfile, MetaEncoder()
 
-    # ------------------------------------------------------------------ owner's thread: facts
+    # ------------------------------------------------------------------ store's thread: facts
 
     @property
     def used_bytes(self) -> int:
         """Bytes of blocks of records, reservations, pinned records and pending segments; and overhead."""
         self._collect()
-        # A pending segment counts as at least what it will take once it is taken in.
+        # A pending segment counts as at least what it will take once it is recovered.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property
@@ -184,7 +184,7 @@ class SegmentStore:
             self.claim.release(clean=finished, checked=checked)
             self.claim = None
 
-    # ------------------------------------------------------------------ owner's thread: decisions
+    # ------------------------------------------------------------------ store's thread: decisions
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
         """Return the bytes of the record. Raises TierError when the metadata cannot be stored."""
@@ -248,7 +248,7 @@ class SegmentStore:
         return body.data
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the segment's mapped bytes, and start and end of the body in them. Raises like ``pin``."""
+        """Return the segment's mapped bytes, and start and end of the body in them; see ``Tier.window``."""
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
@@ -361,7 +361,7 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Return the record's place for another process; see ``Tier.locate``. Raises like ``pin``."""
+        """Return the record's place for another process; see ``Tier.locate``."""
         segment, start, length = self._place_of(location)
         offset = bytes_of(location)[1]
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)

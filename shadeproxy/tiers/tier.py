@@ -28,7 +28,7 @@ class Tier(Protocol):
 
     @property
     def pending_segments(self) -> int:
-        """Number of segments of an earlier process that are not taken in yet."""
+        """Number of segments of an earlier process that are not recovered yet."""
         ...
 
     @property
@@ -55,24 +55,21 @@ class Tier(Protocol):
         ...
 
     def open(self) -> None:
-        """Lock the directory and register its segments without reading a record (blocking; call off the
-        loop).
+        """Lock the directory and register its segments without reading a record. Blocking: call off the loop.
 
         The tier can be used from then on. The pending segments count against the capacity until ``arrivals``
         and ``take_in`` have taken them in one by one. A directory of another format version is renamed.
-        Raises ConfigError when the directory is locked by a live process, unwritable, or cannot hold a
-        segment.
+        Raises ConfigError when another process holds the lock, or the directory is not writable or cannot
+        hold a segment.
         """
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover and yield each pending segment (blocking; run it on one thread beside the
-        owner's thread).
-        """
+        """Recover and yield each pending segment. Blocking: run it on a thread beside the store's thread."""
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:
-        """Take in a recovered segment (owner's thread), in steps of about 2 ms; iterate to the end.
+        """Take in a recovered segment (store's thread), in steps of about 2 ms; iterate to the end.
 
         Yields the records, which the caller owns from then on. Their fields are hints: before the caller
         serves a byte of the page, it compares them with the header that ``load`` proves.
@@ -108,10 +105,10 @@ class Tier(Protocol):
 
     def take_over(self, location: Location, record_bytes: int) -> Location | None:
         """Erase a record and reserve its room for a record that is not longer: ``release`` and ``reserve`` in
-        one.
+        one step.
 
-        Return None, and change nothing, if the room is too short, if the tier is off, or if the old bytes may
-        still be read: through a view, or by a socket to which sendfile gave them.
+        Return None, and change nothing, in three cases: the room is too short, the tier is off, or a view or
+        a socket may still read the old bytes.
         """
         ...
 
@@ -136,8 +133,8 @@ class Tier(Protocol):
     def window(self, location: Location) -> tuple[memoryview, int, int]:
         """Return the mapped bytes around the body, and the body's start and end in them.
 
-        The bytes are not pinned: copy or pin a slice before any other code runs, and before the location is
-        released. Raises and faults like ``pin``.
+        The bytes are not pinned. Copy or pin a slice before any other code runs, and before the location is
+        released. Raises TierError as ``pin`` does, and may wait for the device.
         """
         ...
 
@@ -167,7 +164,9 @@ class Tier(Protocol):
         ...
 
     def locate(self, location: Location) -> Place:
-        """Return where another process of the host finds the record. May wait for the device like ``pin``."""
+        """Return the place at which another process of the host can read the record. May wait for the
+        device.
+        """
         ...
 
     def erase(self, location: Location) -> None:
@@ -178,15 +177,15 @@ class Tier(Protocol):
         """Erase the record and free its blocks, now or when the last view is gone.
 
         ``used_bytes`` falls as soon as the blocks are free to be punched. The hole itself is punched through
-        the ``submit`` given at construction, which must run in one order with ``write`` (inline for RAM, one
-        writer thread for disk). So the medium never holds more than the capacity.
+        ``submit``, which must keep one order of holes and writes (inline for RAM, one writer thread for
+        disk). So the medium never holds more than the capacity.
         """
         ...
 
     def close(self, pages: Contents | None = None) -> None:
         """Flush the data that a warm restart needs, and unlock. Views that are still alive stay readable.
 
-        ``pages``: every page that the caller has in this tier. The next start takes them in without reading
+        ``pages``: every page that the caller has in this tier. The next start recovers them without reading
         them.
         """
         ...

@@ -1,14 +1,14 @@
-"""Tombstones: objects whose records in a tier must be ignored, in a file that survives a broken medium.
+"""Tombstones: objects whose records in a tier must be ignored. Their file survives a broken medium.
 
 An erased record may come back: the medium refuses the erasure, or loses it by turning read-only before the
 page cache was written. So a write to an object is acknowledged only after its name is in this file. The name
-goes only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out of
-reach of a failing disk; elsewhere each name is synced.
+is removed only when the erasure is known to be on the medium. The file lies on tmpfs where there is one, out
+of reach of a failing disk; elsewhere each name is synced.
 
-Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: names
-are added to one while those of the other wait for their erasures (``turn``, ``forget``). If a half is full or
-a name cannot be written, the whole tier is put in doubt instead, by one word in the file's head, which needs
-no room. Hashes detect every damage to the file.
+Laws: ``add`` and ``doubt_all`` return only when the mark is safe, or raise. The file has two halves: new
+names go to one half while the names of the other half wait for their erasures (``turn``, ``forget``). If a
+half is full or a name cannot be written, the whole tier is put in doubt instead. One word in the file's head
+does that, so it needs no room. Hashes detect every damage to the file.
 """
 
 import os
@@ -35,8 +35,8 @@ _SLOTS = 32 * 1024
 
 
 class Tombstones:
-    """The tombstone file at ``path``. ``session``: the session it belongs to. ``epoch``: a number that
-    changes whenever every record is put in doubt; 0 before the first time.
+    """The tombstone file at ``path``. ``session``: the session that it belongs to. ``epoch``: a number that
+    changes whenever every record is put in doubt, and 0 while there is no doubt.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,7 +187,7 @@ class Tombstones:
                 raise
 
     def _doubt(self, *, ends: bool = False) -> None:
-        # Each time a new number: it invalidates everything that was written under the old one.
+        # Each doubt gets a new number, which makes everything invalid that was written under the old number.
         before, self.epoch = self.epoch, (secrets.randbits(62) + 1) * 2 + (not ends)
         try:
             self._write_head()
@@ -197,8 +197,8 @@ class Tombstones:
         self.doubted = True
 
     def turn(self) -> int:
-        """Switch new names to the other half, if that is empty. Return a token of the half that waits now:
-        pass it to ``forget`` when every record dropped so far is erased. It expires with that ``forget``.
+        """Switch new names to the other half, if that is empty. Return a token of the half that waits now.
+        Pass the token to ``forget`` when every record dropped so far is erased; after that it is not valid.
         """
         with self._lock:
             if not self._places[1 - self._half]:

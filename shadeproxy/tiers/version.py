@@ -20,7 +20,7 @@ OTHER_ORIGIN = "other-origin"
 
 
 class Version(NamedTuple):
-    """Contents of a version file. ``store_id``: the id that records carry; None if the format is another."""
+    """Contents of a version file. ``store_id``: the id in the records, or None for another format."""
 
     store_id: int | None
     contents: str

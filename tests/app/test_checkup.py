@@ -1,4 +1,4 @@
-"""What a running proxy finds out about its origin by itself."""
+"""A running proxy probes its origin by itself, and warns of what it finds."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ REFUSED = OriginAnswer(403, "AccessDenied", "no origin credentials were found")
 
 
 class Probed:
-    """An origin of which a look ends as the next of ``outcomes``, and as the last of them from then on."""
+    """An origin whose probes have the given ``outcomes`` in order. The last outcome repeats."""
 
     def __init__(self, *outcomes: Exception | None) -> None:
         self.outcomes = list(outcomes)
@@ -106,7 +106,7 @@ async def test_a_ready_proxy_warns_of_what_its_origin_says_until_it_says_otherwi
 
 
 class Odd:
-    """A tier whose directory cannot be asked about, or an origin that breaks, ``failures`` times."""
+    """A tier or an origin that raises unexpected errors, ``failures`` times."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.asked = failures, 0
@@ -128,7 +128,7 @@ class Odd:
 
 
 async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
-    """Neither its own look nor those of the others, which go on meanwhile."""
+    """Neither an error of a look nor one of another part ends the watch, and the other looks go on."""
     clock, passed = ManualClock(), asyncio.Semaphore(0)
     go_on = asyncio.Semaphore(0)
 

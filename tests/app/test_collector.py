@@ -1,6 +1,6 @@
-"""Reads, whole and broken off, leave nothing that only the garbage collector would free.
+"""Reads, whole and broken off, leave no memory that only the garbage collector would free.
 
-It may look seldom then (app/limits.py), and a page's memory is free at once.
+So the collector may run rarely (app/limits.py), and the memory of a page is free at once.
 """
 
 import subprocess

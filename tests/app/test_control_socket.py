@@ -1,4 +1,6 @@
-"""The control side on a Unix socket: private from its first moment, and never in another one's way."""
+"""The control listener on a Unix socket: private from the start, and it never removes another process's
+file.
+"""
 
 import json
 import os
@@ -18,7 +20,7 @@ from shadeproxy.core.errors import ConfigError
 
 @pytest.fixture
 def short(tmp_path_factory):
-    """A directory whose sockets have short names, whatever the test is called."""
+    """Return a directory with a short path, because socket paths have a length limit."""
     return tmp_path_factory.mktemp("s")
 
 
@@ -147,7 +149,7 @@ def test_a_file_that_is_another_ones_by_now_stays(short):
     first = ControlSocket(short / "c.sock")
     first.socket.close()
     second = ControlSocket(short / "c.sock")
-    os.utime(short / "c.sock", ns=(1, 1))  # the two were made within one tick of the clock
+    os.utime(short / "c.sock", ns=(1, 1))  # Both files were made within one tick of the clock.
     first.remove()
     assert (short / "c.sock").exists()
     second.socket.close()

@@ -1,4 +1,4 @@
-"""Every trouble is found by its sign, with a cause and a remedy; a well proxy has none."""
+"""Each problem is found from the facts, with a cause and a remedy. A healthy proxy has no findings."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""``shadeproxy doctor`` names a job that fell silent or is hardly believed, on a whole proxy."""
+"""``shadeproxy doctor`` names silent and hardly believed jobs, tested on a whole proxy."""
 
 import aiohttp
 import numpy as np

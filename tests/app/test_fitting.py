@@ -1,4 +1,4 @@
-"""Settings against the machine's memory."""
+"""Checks that the settings fit into the machine's memory."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def limit(size_bytes: int) -> MemoryLimit:
 
 
 def test_all_that_takes_memory_counts():
-    """512 MiB of tier, 256 MiB in flight, 128 MiB for a process."""
+    """512 MiB of tier, 256 MiB for fills in flight and 128 MiB for one process are 896 MiB."""
     assert judge_memory(settings(), limit(896 * MIB)).possible
     verdict = judge_memory(settings(), limit(895 * MIB))
     assert verdict.cause == (
@@ -48,7 +48,9 @@ def test_a_disk_tier_on_a_tmpfs_counts_and_one_on_disk_does_not(tmp_path):
 
 
 def test_read_histories_of_a_big_disk_tier_count(tmp_path):
-    """12 bytes for 2 KiB of 100.5 GiB, at most 768 MiB; 64 MiB of it count to the process."""
+    """Histories take 12 bytes for each 2 KiB of capacity, at most 768 MiB. The process's share has 64 MiB of
+    it.
+    """
     disk = ["cache.disk.capacity=100 GiB", f"cache.disk.path={tmp_path}"]
     verdict = judge_memory(settings(*disk), limit(1400 * MIB))
     assert "539.0 MiB for read histories are 1.4 GiB, but" in verdict.cause
@@ -60,7 +62,7 @@ def test_read_histories_of_a_big_disk_tier_count(tmp_path):
 
 @pytest.fixture
 def shm():
-    """A directory on a tmpfs."""
+    """Yield a directory on a tmpfs."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="shadeproxy-[test]-") as path:
         yield Path(path)
 
@@ -108,7 +110,7 @@ def test_caches_set_aside_on_a_tmpfs_count_and_can_be_deleted(shm, tmp_path):
     ],
 )
 def test_a_cache_that_this_start_would_set_aside_counts(shm, version, rule, counts):
-    """Beside the new one, which has not begun."""
+    """The renamed cache takes memory beside the new one, which is still empty."""
     ours = settings(f"cache.ram.path={shm}", f"cache.on_other_origin={rule}", "origin.name=s3.aws")
     put_aside(shm / "segments", 2)
     if version is not None:
@@ -134,7 +136,7 @@ def test_it_is_refused_with_what_to_change(monkeypatch):
 
 @pytest.fixture
 def group():
-    """A real control group of 400 MiB, where this machine lets us make one."""
+    """Yield a real control group of 400 MiB, if this machine allows one."""
     for root in _GROUPS:
         file = root / "shadeproxy-test" / ("memory.limit_in_bytes" if root.name == "memory" else "memory.max")
         try:
@@ -151,7 +153,7 @@ def group():
 
 
 def test_a_real_group_is_read(group, tmp_path):
-    """A process in the group is refused before it takes what it would be killed for."""
+    """A proxy in the group is refused at its start, before the kernel would kill it for its memory."""
     command = [sys.executable, "-m", "shadeproxy", "serve", "--set", "origin.kind=file"]
     values = {
         "origin.path": tmp_path,

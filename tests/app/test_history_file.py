@@ -1,4 +1,4 @@
-"""The file of read histories: a start never fails by it, and says in one line what it left out."""
+"""The file of read histories: it never makes a start fail, and one log line says what was left out."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ PAGES = np.random.default_rng(1).integers(1 << 62, size=300, dtype=np.uint64).to
 
 
 class Clock:
-    """Sleeps until it is told to go on, and notes for how long it was to sleep."""
+    """A clock whose ``sleep`` waits for ``go_on``. ``asked`` records the times of sleep."""
 
     def __init__(self):
         self.asked, self.go_on = [], asyncio.Event()
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Process:
-    """A cache's histories, and their file."""
+    """One process of the proxy: the histories of its cache, and their file."""
 
     def __init__(self, directory, pool, capacity_bytes=1 << 24):
         self.histories = PageHistories(Residents(1), capacity_bytes, seed=3, off_loop=at_once)
@@ -51,7 +51,7 @@ class Process:
         return sum(self.histories.ghosts.find(page, self.placement.tick) is not None for page in PAGES)
 
     async def turns(self):
-        """Let the file's task write, and go to sleep again."""
+        """Let the task of the file run until it sleeps again."""
         slept = len(self.clock.asked)
         self.clock.go_on.set()
         while len(self.clock.asked) == slept:

@@ -1,4 +1,4 @@
-"""Collections look at what is new, and once in a while at everything."""
+"""The garbage collector examines new objects only, and all objects once in a while."""
 
 import gc
 import subprocess
@@ -27,7 +27,7 @@ print(len(walked), max(walked))
 
 @pytest.fixture
 def collecting(monkeypatch):
-    """What a proxy sets at its start, taken back."""
+    """Set the collector as a proxy does at its start, and undo that afterwards."""
     before, callbacks = gc.get_threshold(), list(gc.callbacks)
     now = [0.0]
     monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
@@ -37,7 +37,7 @@ def collecting(monkeypatch):
     gc.set_threshold(*before)
     gc.unfreeze()
     gc.collect()
-    gc.freeze()  # as tests/conftest.py had it
+    gc.freeze()  # tests/conftest.py had frozen these objects.
     gc.collect()
 
 
@@ -59,7 +59,7 @@ def test_what_outlived_a_collection_is_not_walked_again(collecting):
 
 
 def test_no_collection_of_its_own_walks_much():
-    """As metadata of more and more objects is remembered; in a process that has done nothing else."""
+    """Another process remembers the metadata of more and more objects, and does nothing else."""
     ended = subprocess.run(
         [sys.executable, "-c", _REMEMBER], check=True, capture_output=True, text=True, timeout=60
     )

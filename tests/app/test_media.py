@@ -1,4 +1,4 @@
-"""Tiers as configured: the memory of read histories is part of the capacity."""
+"""The configured tiers: the memory of read histories is part of the capacity."""
 
 import pytest
 

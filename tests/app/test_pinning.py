@@ -1,4 +1,4 @@
-"""Pins of calls: kept over a restart, taken back by name, and refused with what to change."""
+"""Pins by calls: they survive a restart, are removed by name, and a refusal says what to change."""
 
 import asyncio
 from unittest.mock import AsyncMock
@@ -20,7 +20,7 @@ RULES = (Rule(bucket="logs"), Rule(bucket="tr*", prefix="img/", pin=True))
 
 @pytest.fixture
 async def opened(tmp_path):
-    """Pins over the state directory of the test, as a start of the proxy finds them."""
+    """Return a function that opens the pins over the state directory, as a start of the proxy does."""
     stores = []
 
     async def close():
@@ -78,7 +78,7 @@ async def test_pins_of_one_prefix_in_two_namespaces_are_two_pins(opened):
 async def test_it_is_durable_before_the_call_is_answered(opened):
     pins = await opened()
     await pins.pin("train", "img/")
-    # Nothing is flushed at the end of this one.
+    # The first pins are not closed, so nothing is flushed at their end.
     assert (await opened()).pins.covers(ObjectRef("train", "img/1"))
 
 

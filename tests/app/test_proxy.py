@@ -1,4 +1,4 @@
-"""A proxy that starts says how; one that stops says so, finishes what is under way, and ends in time."""
+"""The start of a proxy and its log line; its stop, which says so, finishes open requests and ends in time."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from shadeproxy.config import Settings
 from shadeproxy.core.workpool import raise_if_cancelled
 from shadeproxy.hints import manifest
 
-BODY = bytes(range(256)) * (64 << 10)  # more than socket buffers hold
+BODY = bytes(range(256)) * (64 << 10)  # More than socket buffers hold.
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def proxy(settings):
 
 
 class Connection:
-    """A client connection that reads only when told to."""
+    """A client connection that reads only when the test says so."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -57,7 +57,7 @@ class Connection:
         return cls(*await asyncio.open_connection(host, int(port), limit=1 << 10))
 
     async def begin(self, path: str) -> bytes:
-        """Ask; the head of the answer."""
+        """Send a request, and return the head of its answer."""
         self.writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         return await self.reader.readuntil(b"\r\n\r\n")
 
@@ -100,7 +100,7 @@ async def test_while_it_drains_it_says_so_and_finishes_what_is_under_way(proxy, 
     assert head.startswith(b"HTTP/1.1 200")
     stopping = asyncio.create_task(proxy.stop())
     async with asyncio.timeout(10):
-        # The listener closes in the first steps of the stop, long before an answer is there.
+        # The listener closes in the first steps of the stop, long before any answer ends.
         await asyncio.sleep(0)
         assert await readiness(proxy) == (503, "draining")
         await refused(proxy.s3_address)
@@ -114,7 +114,7 @@ async def test_idle_connections_do_not_delay_the_end(proxy, client):
     head = await client.begin("/data/missing")
     length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
     await client.reader.readexactly(int(length.split(b":")[1]))
-    async with asyncio.timeout(10):  # far less than the limit of a drain
+    async with asyncio.timeout(10):  # Far less than the time limit of a drain.
         await proxy.stop()
         assert await client.reader.read() == b""
 
@@ -122,7 +122,7 @@ async def test_idle_connections_do_not_delay_the_end(proxy, client):
 async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client, monkeypatch):
     monkeypatch.setattr(module, "_DRAIN_S", 0.05)
     await client.begin("/data/big")
-    async with asyncio.timeout(10):  # aiohttp was told another limit, and would wait for it twice
+    async with asyncio.timeout(10):  # aiohttp has another limit, and would wait for it twice.
         await proxy.stop()
     assert proxy.stats.gauges["readings"]() == 0
 
@@ -155,7 +155,7 @@ async def test_the_control_listener_answers_bytes_that_are_no_http_as_any_mistak
 
 
 async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatch):
-    """A manifest that would be at it for minutes, and whose client waits for the answer."""
+    """A manifest would take minutes to parse, and its client waits for the answer."""
     begun = threading.Event()
 
     def digest_of(*_arguments):

@@ -1,4 +1,4 @@
-"""Reloading settings: what fails says so, and the next reload is done."""
+"""A reload of the settings: an error is reported, and the next reload works."""
 
 import asyncio
 from pathlib import Path
@@ -38,7 +38,7 @@ def status(settings: Settings) -> SettingsStatus:
 
 @pytest.fixture
 def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigReloader:
-    """The reloader of a serving proxy, with stand-ins for the parts that a reload changes."""
+    """Return the reloader of a serving proxy. The parts that a reload changes are stand-ins."""
     monkeypatch.setattr(reload_module, "configure_log", lambda *_args, **_how: None)
     targets = ReloadTargets(
         authenticator=Mock(),
@@ -57,7 +57,7 @@ def reloader(status: SettingsStatus, monkeypatch: pytest.MonkeyPatch) -> ConfigR
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Memory that there may be."""
+    """Return a dict whose value ``bytes`` is the memory limit of the machine."""
     machine = {"bytes": 1 << 50}
     monkeypatch.setattr(fitting, "memory_limit", lambda: MemoryLimit(machine["bytes"], "/memory.max"))
     return machine
@@ -99,7 +99,7 @@ async def test_a_reload_tells_of_settings_with_which_a_restart_would_be_refused(
         assert status.memory.warnings() == ["the new settings need more memory than there is to start with"]
         assert status.memory.verdict.cause.startswith("after a restart, memory: ")
         assert status.memory.verdict.remedy
-        await asyncio.to_thread(status.memory.look, status.settings)  # as the watch does
+        await asyncio.to_thread(status.memory.look, status.settings)  # The watch makes the same call.
     assert "too little memory" not in "".join(capfd.readouterr())
     await reloader.reload(lambda: settings)
     assert status.memory.warnings() == []
@@ -127,7 +127,7 @@ def changed(settings: Settings, *, log_level: str, inflight: int | None = None) 
 async def test_a_reload_that_breaks_off_has_forgotten_what_was_remembered_of_other_clients(
     reloader, settings
 ):
-    """Else a request head that the lane remembers would stand for what it stood for before."""
+    """Otherwise the lane would still answer a remembered request head under the old rights."""
     reloader.targets.rules.adopt.side_effect = RuntimeError("nobody foresaw it")
     with pytest.raises(RuntimeError, match="nobody foresaw it"):
         await reloader.reload(lambda: settings)

@@ -37,8 +37,8 @@ def client(name: str, upstream: str = "") -> str:
 
 
 class Accounts:
-    """An origin where each access key has an object of its own under the same name. ``denied``: those that
-    may not read.
+    """An origin where each access key has its own object under the same name. ``denied``: keys that may not
+    read.
     """
 
     def __init__(self, greeting: str = "of") -> None:
@@ -64,7 +64,7 @@ class Accounts:
 
 
 class Head:
-    """A request head, sent again and again on a connection of its own to each proxy."""
+    """A request head that is sent again and again, on one connection to each proxy."""
 
     def __init__(self, name: str = "", secret: str = "", more: str = "") -> None:
         fields = [("host", "localhost")]
@@ -78,7 +78,7 @@ class Head:
         self._connections: dict[Proxy, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
 
     async def send(self, proxy: Proxy) -> tuple[int, bytes]:
-        """Status, and the body unless it is that of an error."""
+        """Return the status, and the body unless it is an error."""
         if proxy not in self._connections:
             host, _, port = proxy.s3_address.rpartition(":")
             self._connections[proxy] = await asyncio.open_connection(host, int(port))
@@ -109,7 +109,9 @@ def form(request, monkeypatch) -> bool:
 
 @pytest.fixture
 async def start(tmp_path, monkeypatch, form) -> AsyncIterator[Start]:
-    """Proxies that serve, each with its origin and how it is reloaded."""
+    """Return a function that starts a proxy. It returns the proxy, its origin, and a function that reloads
+    it.
+    """
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     async with AsyncExitStack() as stack:
@@ -148,14 +150,14 @@ async def start(tmp_path, monkeypatch, form) -> AsyncIterator[Start]:
 
 
 async def settled(proxy: Proxy, head: Head) -> tuple[int, bytes]:
-    """The answer, which is the same each time; by then the lane remembers all that it ever will."""
+    """Return the answer, which is the same five times. After that the lane has remembered all it can."""
     answers = {await head.send(proxy) for _ in range(5)}
     assert len(answers) == 1, answers
     return answers.pop()
 
 
 def answered(proxy: Proxy) -> int:
-    """Requests that the compiled form answered."""
+    """Return the number of requests that the compiled lane answered."""
     hits = proxy.reloader.targets.lane.hits
     return 0 if hits is None else hits.answered
 
@@ -195,7 +197,7 @@ async def test_a_key_that_counted_as_anonymous_becomes_that_of_a_client(start):
 
 
 async def test_rights_at_the_origin_count_from_the_reload_on(start):
-    """Names of buckets are global: it is the same object, which the client's own upstream may not read."""
+    """Bucket names are global, so both upstreams mean one object, which the client's own may not read."""
     proxy, origin, reload = await start(config(client("alice")), names="global")
     origin.denied = {"A"}
     head = Head("alice", "alice-secret")
@@ -210,7 +212,7 @@ async def test_rights_at_the_origin_count_from_the_reload_on(start):
 
 
 async def test_the_same_head_at_two_listeners(start):
-    """Two proxies in one process, the origin of one being another store."""
+    """Two proxies in one process have different origins."""
     (one, first, _), (two, second, _) = [
         await start(config(client("alice")), greeting=greeting) for greeting in ("first", "second")
     ]

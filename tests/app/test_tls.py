@@ -1,4 +1,4 @@
-"""A certificate that is renewed under a running listener."""
+"""A certificate that is renewed while the listener runs."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ async def test_a_new_certificate_is_logged_when_every_process_has_it(tmp_path):
         new = await asyncio.to_thread(write_certificate, tmp_path)
         touch_later(new.cert)
         assert (await adopted.get()).chain == await asyncio.to_thread(new.cert.read_bytes)
-        # While only one of the files was new, another event may have been logged.
+        # When only one of the two files was new, another event may have been logged.
         assert "certificate changed" not in [line["event"] for line in lines]
         may_go_on.set()
         async with asyncio.timeout(20):
@@ -41,13 +41,13 @@ async def test_a_new_certificate_is_logged_when_every_process_has_it(tmp_path):
 
 
 def touch_later(path):
-    """Make the change visible whatever the file system's clock resolves."""
+    """Move the file's time far enough that any file system shows the change."""
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
 
 
 async def shown(tls: ServerTls) -> bytes:
-    """The certificate that a new connection is shown, DER."""
+    """Return the certificate that a new connection gets, as DER."""
     server = await asyncio.start_server(
         lambda _reader, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context
     )
@@ -115,7 +115,7 @@ async def test_files_that_do_not_fit_leave_the_old_certificate_serving(tmp_path)
 
 
 async def test_the_watch_tells_and_goes_on(tmp_path):
-    """What it cannot use is no reason to end: the files may fit at the next look."""
+    """Unusable files do not end the watch, because the files may match at the next look."""
     made = await asyncio.to_thread(write_certificate, tmp_path)
     tls = await asyncio.to_thread(ServerTls, str(made.cert), str(made.key))
     looks, adopted = asyncio.Queue(), []

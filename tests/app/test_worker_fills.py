@@ -1,4 +1,4 @@
-"""Fill memory of workers: how much of cache.inflight they get, and the text where that is too little."""
+"""Fill memory of workers: their share of cache.inflight, and the error if that is too small."""
 
 import pytest
 

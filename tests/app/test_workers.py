@@ -1,4 +1,4 @@
-"""A worker that is still starting when its coordinator dies, or ends, goes with it."""
+"""A worker that is still starting ends with its coordinator, whether that dies or stops in order."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ def listener():
 
 @pytest.fixture
 def worker(listener):
-    """A worker that is to accept from ``listener``, without the process."""
+    """Yield a worker that accepts from ``listener``, without a process of its own."""
     settings, share = Settings(), Share.create()
     opening = Opening(
         settings, build_reloadable(settings), (), share.descriptor, os.dup(listener.fileno()), "\0nobody"
@@ -75,7 +75,7 @@ def worker(listener):
 
 
 async def test_told_to_end_before_it_listens_it_takes_nobody(worker, listener):
-    """Its clients would be cut off in the middle of what they ask; they are the next process's."""
+    """Clients that it accepted would be cut off. Left alone, they are accepted by the next process."""
     coordinator, end = socket.socketpair()
     with coordinator, socket.create_connection(listener.getsockname()) as client:
         client.sendall(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")

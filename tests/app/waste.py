@@ -1,4 +1,4 @@
-"""A proxy and its clients in one process; the file ``waste`` tells what they leave for the collector."""
+"""Runs a proxy and its clients in one process, and writes what they leave for the collector to ``waste``."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ import shadeproxy
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 
-# The package, not a checkout that has its name.
+# The path of the package, because a checkout may contain the same name.
 PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 BODY = bytes(range(256)) * 1200
 HEAD = b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nETag: "e"\r\n\r\n' % len(BODY)
@@ -22,7 +22,7 @@ MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
 
 async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Whole bodies; of keys that say so half of one and then the end, or half of one and silence."""
+    """Send whole bodies. For some keys send half of a body and then end the connection, or send no more."""
     with suppress(ConnectionError, asyncio.IncompleteReadError):
         while True:
             request = await reader.readuntil(b"\r\n\r\n")
@@ -38,7 +38,7 @@ async def origin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def ask(address: str, key: str, *, take: int) -> None:
-    """GET; hang up after ``take`` bytes of body, or at the end."""
+    """Send a GET, and leave after ``take`` bytes of the body."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET /data/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

@@ -1,4 +1,4 @@
-"""An engine over an in-memory origin and real segment stores."""
+"""Makes an engine over an in-memory origin and real segment stores."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

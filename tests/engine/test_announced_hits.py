@@ -1,4 +1,4 @@
-"""With an order announced the engine hits as often as the simulator says that its policy can."""
+"""With an announced order the engine hits as often as the simulator predicts for its policy."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""More readers than slots and memory: they wait for both, and never for each other."""
+"""More readers than slots and memory: readers wait for both, without a deadlock."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ BODY = bytes(range(256)) * (6 * PAGE // 256) + b"tail"
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @pytest.mark.parametrize("pages", [2, 4, 8])
 async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
-    """A slot that waits for memory while memory waits for a slot would end in 503 for both after 10 s."""
+    """If slots waited for memory and memory for slots, both would end in a 503 after 10 s."""
     memory = MemoryOrigin(chunk_bytes=1000)
     keys = [f"k{number}" for number in range(24)]
     for key in keys:
@@ -32,13 +32,15 @@ async def test_cold_objects_of_many_pages_all_arrive(make_bench, slots, pages):
 
 
 async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
-    """A piece keeps the memory of its page, which nobody counts any more once the page is stored."""
+    """A piece keeps the memory of its whole page, which the budget no longer counts once the page is
+    stored.
+    """
     page, budget = 1 << 20, 8 << 20
     bench = await make_bench(page_size=page, ram_bytes=1 << 27, budget_bytes=budget, segment_bytes=1 << 24)
     held, paused = [], []
     for number in range(64):
         bench.origin.put("b", f"k{number}", bytes([number]) * page)
-        # The reader has a piece before the page is whole, and so before it is stored.
+        # The reader gets a piece before the page is complete and stored.
         gate = bench.origin.gate = Barrier()
         context = bench.engine.open(ReadRequest(ObjectRef("b", f"k{number}")))
         reading = await context.__aenter__()
@@ -47,7 +49,7 @@ async def test_paused_readers_keep_no_whole_pages_beside_the_budget(make_bench):
         gate.release()
         paused.append((context, body))
         await bench.settle()
-    # What lies in a segment file has a base; it is the tier's.
+    # The memory of a segment file has a base, and belongs to the tier.
     own = [piece.obj for piece in held if getattr(piece.obj, "base", None) is None]
     assert len(own) > 32
     alive = {id(one): memoryview(one).nbytes for one in own}

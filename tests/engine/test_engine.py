@@ -1,4 +1,4 @@
-"""The read path as its users rely on it: right bytes, one origin read, nothing left behind."""
+"""The read path: right bytes, one origin read, and nothing left behind."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
-BODY = bytes(range(256)) * 64  # four pages
+BODY = bytes(range(256)) * 64  # Four pages.
 
 
 def body_of(size: int) -> bytes:
@@ -58,7 +58,7 @@ async def test_ranges_cold_then_warm(make_bench, spec):
 
 
 async def test_a_range_beyond_the_end_of_an_unknown_object_tells_its_size(make_bench):
-    """The origin's own 416 may not tell it; so it is asked for the metadata."""
+    """The origin's 416 may lack the size, so the engine asks for the metadata."""
     bench = await make_bench()
     bench.origin.put("b", "k", b"x" * 10)
     with pytest.raises(RangeNotSatisfiable) as caught:
@@ -118,7 +118,7 @@ async def test_the_last_client_to_hang_up_ends_the_read(make_bench):
 
 @pytest.mark.parametrize("steps", range(1, 40))
 async def test_a_client_that_hangs_up_at_any_await_leaves_nothing(make_bench, steps):
-    """The event loop is stepped ``steps`` times, then the client is gone."""
+    """The event loop makes ``steps`` steps, then the client leaves."""
     bench = await make_bench(disk_bytes=1 << 20)
     bench.origin.put("b", "k", BODY)
     reader = asyncio.create_task(bench.get("k"))
@@ -152,7 +152,7 @@ async def test_a_read_that_began_before_a_write_is_not_kept_after_it(make_bench)
     async with bench.engine.writing([ObjectRef("b", "k")]):
         bench.origin.put("b", "k", b"new" * 100)
     gate.release()
-    assert (await reader)[0] == b"old" * 100  # it may see the old version: never a mix, never kept
+    assert (await reader)[0] == b"old" * 100  # The old version may be answered, but not mixed and not cached.
     assert len(bench.cache.residents) == 0
     assert await bench.get("k") == (b"new" * 100, Source.ORIGIN)
 
@@ -168,7 +168,7 @@ async def test_nothing_read_while_a_write_runs_is_kept(make_bench):
 
 
 async def test_what_is_cached_is_gone_before_a_write_starts(make_bench):
-    """So that a crash in the middle of the write cannot leave the old version for ever."""
+    """Otherwise a crash during the write could leave the old version cached for ever."""
     bench = await make_bench()
     bench.origin.put("b", "k", b"old")
     await bench.get("k")
@@ -211,7 +211,7 @@ async def test_after_a_write_to_a_bucket_all_of_it_is_checked_and_nothing_else(m
     assert (await bench.get("x/1"))[1] is Source.RAM
     assert (await bench.get("y/2", bucket="c"))[1] is Source.RAM
     assert bench.origin.heads == 1
-    bench.origin.denied.add(SHARED)  # what the write may have done
+    bench.origin.denied.add(SHARED)  # The write may have taken this right.
     with pytest.raises(OriginAnswer):
         await bench.get("y/2")
 
@@ -233,7 +233,7 @@ async def test_overwritten_behind_the_proxy_under_each_freshness_rule(make_bench
     assert (await bench.get("timed/k"))[0] == b"old"
     bench.clock.advance(61)
     assert (await bench.get("fixed/k"))[0] == b"old"
-    assert (await bench.get("timed/k"))[0] == b"old"  # served while it is revalidated
+    assert (await bench.get("timed/k"))[0] == b"old"  # Answered while it is revalidated.
     while not bench.engine.idle:
         await asyncio.sleep(0.01)
     assert (await bench.get("timed/k"))[0] == b"new"

@@ -1,4 +1,4 @@
-"""Who may read what is cached, what a purge takes, what is counted, and how an engine ends."""
+"""Rights to cached bytes, purges, counting of reads, and the end of an engine."""
 
 import asyncio
 from itertools import pairwise
@@ -20,7 +20,7 @@ from shadeproxy.engine.storage.record_reader import ASKED
 from shadeproxy.origin.memory import Barrier
 
 PAGE = 4096
-BODY = bytes(range(256)) * 64  # four pages
+BODY = bytes(range(256)) * 64  # Four pages.
 
 
 def body_of(size: int) -> bytes:
@@ -37,7 +37,8 @@ async def test_a_hit_is_authorised_like_a_miss(make_bench):
         await bench.get("k", upstream=mallory)
     assert caught.value.status == 403
     assert await bench.get("k", upstream=alice) == (b"secret", Source.RAM)
-    # Her right is asked again when the verdict is old, and after a write that could have changed it.
+    # The origin is asked again when the verdict has expired, and after a write that may have changed the
+    # right.
     bench.origin.denied.add(alice)
     assert (await bench.get("k", upstream=alice))[0] == b"secret"
     bench.clock.advance(61)
@@ -74,7 +75,7 @@ async def test_verdicts_fall_with_a_write(make_bench):
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_what_is_asked_while_rights_change_is_asked_again(make_bench, before):
-    """``before``: whether rights were the origin's to decide already."""
+    """``before``: whether the origin already decided on the rights of each client."""
     bench = await make_bench(verdicts=before)
     bench.origin.put("b", "k", b"secret")
     asked = bench.origin.open
@@ -105,7 +106,7 @@ async def test_purge_counts_first_and_then_drops(make_bench):
 
 
 async def test_a_purge_ends_though_readers_do_not(make_bench):
-    """What they fetch anew while it looks is of after the purge."""
+    """Pages that readers fetch during the purge are newer than the purge, so they stay."""
     bench = await make_bench()
     refs, looks = bench.cache._places.refs, []
     for n in range(10):
@@ -123,14 +124,16 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
 
     bench.cache._places.refs = look_beside_readers
     assert (await bench.engine.purge("b", "p/", dry_run=False))[0] == 10
-    assert looks == [10, 10]  # counted, and dropped
+    assert looks == [10, 10]  # One look counts the pages, the other drops them.
     for n in range(10):
         assert (await bench.get(f"p/{n}"))[0] == b"new"
 
 
 @pytest.mark.parametrize("prefix", ["", "p/"])
 async def test_a_purge_lets_others_run_every_few_pages(make_bench, prefix):
-    """Nothing that it does for each page or object is done for all of them in one turn of the loop."""
+    """No step that a purge repeats for each page or object is done for all of them in one turn of the
+    loop.
+    """
     count = 3000
     bench = await make_bench(budget_bytes=1 << 22)
     for n in range(count):
@@ -176,7 +179,7 @@ async def test_what_is_known_of_objects_is_forgotten_in_slices():
 
 
 class CountedRef(ObjectRef):
-    """A reference that counts how often any of them was hashed: each time is a lookup in cold memory."""
+    """Counts how often any reference was hashed: each hash is a lookup in cold memory."""
 
     hashed = 0
 
@@ -222,7 +225,7 @@ def test_an_answer_after_its_bucket_was_forgotten_counts(complete):
     known.forget_bucket("b")
     learned = known.learn(ref, ObjectMeta('"e"', 1), 1.0, complete=complete)
     assert known.get(ref) is learned
-    # Headers and the time of the check are those of the new answer alone.
+    # Header fields and the time of the check come from the new answer alone.
     assert learned.meta.headers == ()
     assert learned.validated_s == 1.0
 

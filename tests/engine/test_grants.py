@@ -1,4 +1,4 @@
-"""A hit is granted by what the origin granted: bytes by a GET, metadata by a HEAD."""
+"""A hit needs the right that the origin granted: bytes need a GET, metadata a HEAD."""
 
 import pytest
 
@@ -14,8 +14,8 @@ REF = ObjectRef("b", "k")
 
 
 class HeadOnly(MemoryOrigin):
-    """Lets some upstreams HEAD what they may not GET, as AWS does where an object is encrypted with a key of
-    KMS that they may not use.
+    """Lets some upstreams HEAD objects that they may not GET, as AWS does if they may not use the KMS key of
+    an encrypted object.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ async def test_a_hit_of_another_client_costs_one_byte_once_a_verdict(bench):
 
 
 async def test_a_refused_range_of_an_empty_object_is_a_grant(bench):
-    """There is no first byte; the origin looked at the rights before it said so."""
+    """An empty object has no first byte. The origin answers 416 only after it has checked the right."""
     assert (await bench.get("empty", upstream=ALICE))[0] == b""
     assert (await bench.get("empty", upstream=ALICE))[0] == b""
     bench.origin.denied.add(MALLORY)
@@ -135,7 +135,7 @@ async def test_rights_that_are_taken_end_with_the_verdict_of_each(bench):
     await bench.get("k", upstream=ALICE)
     bench.origin.head_only.add(ALICE)
     bench.clock.advance(61)
-    await head(bench, ALICE)  # a HEAD renews no GET
+    await head(bench, ALICE)  # A HEAD does not renew the right to GET.
     with pytest.raises(OriginAnswer):
         await bench.get("k", upstream=ALICE)
 

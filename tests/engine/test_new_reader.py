@@ -1,4 +1,4 @@
-"""A reader of the new version beside one of the old."""
+"""A reader of the new version, while another reader still has the old one."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ SIZE = 2 * PAGE + 1
 
 
 class Held:
-    """An open of the origin that waits for ``gate`` first."""
+    """An ``open`` of the origin that first waits for ``gate``."""
 
     def __init__(self, inner, gate):
         self.inner, self.gate = inner, gate

@@ -1,4 +1,4 @@
-"""Hit ratios that only announced orders reach, and that false ones cost nobody anything."""
+"""Announced orders reach hit ratios that nothing else does, and false orders cost others nothing."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def filled_origin() -> MemoryOrigin:
 
 
 class Runs:
-    """Jobs on one engine, whose reads all take the same time."""
+    """Jobs on one engine, all at the same pace."""
 
     def __init__(self, bench, hints) -> None:
         self.bench = bench
@@ -59,15 +59,16 @@ class Runs:
         self.hints.apply(f"job{job}", batch, self.bench.clock.now_s())
 
     async def read(self, job, epoch, number) -> bool:
-        """Whether it was a hit."""
+        """Read one sample, and return whether it was a hit."""
         self.bench.clock.advance(1 / RATE_PER_S)
         body, source = await self.bench.get(f"{number:05d}", job=JobContext(f"job{job}", epoch, 0))
         assert body[:4] == number.to_bytes(4, "little")
         return source in (Source.RAM, Source.DISK)
 
     async def play(self, trace, *, known_at=0.0, read=None, announced=None) -> float:
-        """Hit ratio from the second epoch on; the next epoch is told after ``known_at`` of one (None: this
-        one as it begins). ``read`` and ``announced``: other orders than the trace's.
+        """Return the hit ratio from the second epoch on. Each next epoch is announced after the share
+        ``known_at`` of an epoch; None: when it begins. ``read`` and ``announced``: other orders than the
+        trace's.
         """
         reads_of_trace = Reads(trace, Announce(0))
         read, announced = read or reads_of_trace.orders, announced or reads_of_trace.orders
@@ -108,11 +109,11 @@ def make_runs(make_bench):
 
 
 async def test_importance_draws_hit_half_when_this_epoch_is_announced(make_runs):
-    """The design's row: 50.1 % of at most 56.9 % with a cache of 20 %; without an order 20 to 30 %."""
+    """Expected: 50.1 % of at most 56.9 %, with a cache of 20 %; without an order 20 to 30 %."""
     runs = await make_runs()
     draws = importance(COUNT, 3)
     counts = np.bincount(draws.ids, minlength=COUNT)
-    runs.score(0, counts + 1.0)  # what is drawn often weighs much
+    runs.score(0, counts + 1.0)  # Samples that are drawn often get high scores.
     assert await runs.play(draws, known_at=None) >= 48
 
 
@@ -127,14 +128,16 @@ async def test_two_jobs_on_one_data_set_share_what_each_will_read(make_runs):
 
 
 async def drawn(runs, change=None) -> float:
-    """Draws by importance, the next epoch known; ``change``: from what is announced to what is read."""
+    """Draw samples by importance, and announce the next epoch. ``change``: maps the announced to the read
+    order.
+    """
     draws = importance(COUNT, 3)
     read = [[change(order) for order in draws.ids.reshape(3, COUNT)]] if change else None
     return await runs.play(draws, read=read)
 
 
 async def test_what_differs_a_little_costs_little(make_runs):
-    """A loader's workers within a window, and one read in twenty that nobody announced."""
+    """A loader's workers change the order within a window, or one read in twenty is unannounced."""
     rng = np.random.default_rng(4)
 
     def within_a_window(order):
@@ -153,12 +156,14 @@ async def test_what_differs_a_little_costs_little(make_runs):
 
 
 async def test_a_false_order_costs_what_it_promised_and_no_more(make_runs):
-    """It falls back to what a stock client gets, and says so."""
+    """The hit ratio falls back to that of a client without hints, and the state says that the order is
+    false.
+    """
     runs = await make_runs()
     rng = np.random.default_rng(4)
     ratio = await runs.play(uniform(COUNT, 4), read=[[rng.permutation(COUNT) for _ in range(4)]])
     assert not runs.hints.orders.state("job0").believed
-    assert ratio >= 18  # without an order 20
+    assert ratio >= 18  # Without an order it is 20.
 
 
 async def test_an_order_that_nobody_reads_takes_nothing_from_others(make_runs):
@@ -181,15 +186,15 @@ async def test_a_job_that_dies_lets_its_pages_go(make_runs):
         runs.announce(0, epoch, dead)
     for number in dead.tolist():
         await runs.read(0, 0, number)
-    runs.bench.clock.advance(3000)  # not expired, but silent for long
+    runs.bench.clock.advance(3000)  # The job is not expired yet, but silent for long.
     runs.hints.expire(runs.bench.clock.now_s())
     for epoch in range(4):
         runs.announce(1, epoch, live)
     hits = [await runs.read(1, epoch, number) for epoch in range(4) for number in live.tolist()]
-    assert sum(hits[-len(live) :]) >= 90  # nearly all of the cache
+    assert sum(hits[-len(live) :]) >= 90  # Nearly all places of the cache.
 
 
-# ------------------------------------------------------------------ how reads come to be known
+# ------------------------------------------------------------------ reads that orders must get
 
 
 async def test_a_page_that_is_read_for_the_last_time_is_not_stored_for_that_read(make_runs):
@@ -198,7 +203,7 @@ async def test_a_page_that_is_read_for_the_last_time_is_not_stored_for_that_read
     runs.announce(0, 1, np.arange(200))
     for number in range(400):
         await runs.read(0, 0, number)
-    # The first ones come again first: none of the others is worth the place of one, though all were due once.
+    # The first samples are read again first. No later sample is worth the place of one of them.
     assert runs.bench.stats.tiers["ram"].evictions.get("policy", 0) == 0
     assert sum([await runs.read(0, 1, number) for number in range(40)]) == 40
 
@@ -217,7 +222,7 @@ async def test_hits_by_ticket_and_of_reader_processes_are_reads_too(make_runs):
         handle = engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s)
         assert engine.take(handle, job, now_s) is not None
     runs.bench.engine.access_log.flush()
-    assert len(runs.hints.orders.coming("job0", 100)) <= 55  # some are taken for the end of the epoch before
+    assert len(runs.hints.orders.coming("job0", 100)) <= 55  # Some match the end of the epoch before.
     handles = [engine.find_handle(ObjectRef("b", f"{number:05d}"), 0, now_s) for number in range(50, 60)]
     uses = np.array([(one.slot, one.stamp, one.object_hash, 0, SIZE, 0, 1) for one in handles], dtype=USE)
     engine.note_reads(uses, [Kind("b", Source.RAM, job)])

@@ -1,4 +1,4 @@
-"""What an engine records: every demand read once, in the order of the answers, whoever answered."""
+"""A recording has every demand read once, in the order of the answers, from whatever process."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ JOB = JobContext("train", epoch=3, rank=1)
 
 
 def columns(reads):
-    """Hash, bytes, job's name, rank, epoch, seconds, source and group of each read."""
+    """Return hash, bytes, job name, rank, epoch, seconds, source and group of each read."""
     chunks, tables = reads.snapshot()
     rows = list(zip(*(column.tolist() for chunk in chunks for column in chunk), strict=True))
     groups = {NO_GROUP: None, **dict(enumerate(tables["group_names"].tolist()))}
@@ -37,7 +37,7 @@ async def test_hits_that_are_counted_late_stand_before_later_reads(make_bench):
     bench.clock.advance(1.5)
     now_s = bench.clock.now_s()
     for _ in range(3):
-        await asyncio.sleep(0)  # the first use of a page is noted at once, later ones together
+        await asyncio.sleep(0)  # The first use of a page is noted at once, later uses together.
         handle = bench.engine.find_handle(K, 0, now_s)
         assert bench.engine.take(handle, JOB, now_s) is not None
     assert bench.engine.hit(ReadRequest(K), bench.engine.usable_now(ReadRequest(K)), Span(0, 10)) is not None

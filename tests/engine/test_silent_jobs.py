@@ -1,4 +1,4 @@
-"""What a stock client gets of a cache that a job has filled and left."""
+"""The share of the cache that a client without hints gets after a job has filled it and stopped."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,9 @@ RATE_PER_S = 50
 
 
 class Scene:
-    """A job that reads ``DATA`` objects by its order, beside a stock client that reads ``STOCK`` others."""
+    """A job reads ``DATA`` objects by its order, beside a client without hints that reads ``STOCK``
+    others.
+    """
 
     def __init__(self, bench, hints):
         self.bench, self.hints = bench, hints
@@ -43,7 +45,7 @@ class Scene:
         ]
 
     async def serve(self, seconds, keys):
-        """Hits of a stock client that reads all of ``keys`` in turn, each time in another order."""
+        """Return the hit ratio of a client without hints that reads all of ``keys``, shuffled each time."""
         hits = []
         for _ in range(int(seconds * RATE_PER_S) // len(keys)):
             hits += [await self.read(keys[n]) for n in self.random.permutation(len(keys)).tolist()]
@@ -112,7 +114,9 @@ async def test_a_job_that_nobody_disturbed_finds_all_it_had_after_any_silence(sc
 
 @pytest.mark.parametrize("ended", [False, True])
 async def test_a_stock_client_on_the_data_of_a_job_that_is_gone_keeps_the_cached_share(scene, ended):
-    """Its own reads are not abandoned: by recency alone a shuffled epoch would hit much less."""
+    """The client's own reads must keep their pages: with recency alone a shuffled epoch would hit much
+    less.
+    """
     if ended:
         scene.hints.end_rank("j", 0)
     scene.wait(60)

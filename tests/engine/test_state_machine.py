@@ -1,4 +1,6 @@
-"""Engine and tiers against a dict: whatever is written, read, purged or restarted, every byte is right."""
+"""Engine and tiers, compared with a dict: after any writes, reads, purges and restarts every byte is
+right.
+"""
 
 import asyncio
 import contextlib
@@ -34,14 +36,14 @@ PAGE = 4096
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
 OTHER = Upstream("client:other")
 KEYS = st.sampled_from([f"k{n}" for n in range(12)] + [f"@k{n}" for n in range(6)])
-"""Those with "@" are keys of the bucket of that name in another namespace."""
+"""A key with "@" is in the bucket of the same name in another namespace."""
 SIZES = st.one_of(
     st.integers(0, 3 * PAGE), st.sampled_from([0, 1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE, 5 * PAGE + 1])
 )
 
 
 def ref_of(key):
-    """The object that ``key`` stands for."""
+    """Return the object of ``key``."""
     return ObjectRef("b", key.replace("@", ""), "other" if "@" in key else "")
 
 
@@ -67,7 +69,7 @@ class Accounts:
 
 
 async def slowly(work):
-    """I/O on a pool thread, as the loop sees it: something else may run before and after."""
+    """Run I/O as if on a pool thread: other tasks may run before and after it."""
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
@@ -82,7 +84,7 @@ class Weights:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """The model: what the origin holds. Under "fixed/" nothing changes behind the proxy's back."""
+    """``model`` has the objects of the origin. Below "fixed/" only the proxy changes them."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +96,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.origin = Accounts(self.clock)
         self.pinned = set()
-        # Pages are short here: parts of them would never be read alone.
+        # Pages are short here, so that without this change parts of them would never be read alone.
         self.least_saved_bytes, partial_reads._LEAST_SAVED_BYTES = partial_reads._LEAST_SAVED_BYTES, PAGE // 4
 
     def run(self, coroutine):
@@ -173,7 +175,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, size=SIZES, before=st.integers(0, 30), within=st.integers(0, 10))
     def write_while_it_is_read(self, key, size, before, within):
-        """A reader sees the old version or the new one; afterwards everybody sees the new one."""
+        """A reader gets the old version or the new one. Later reads get the new one."""
         key, body = f"fixed/{key}", self.body(size)
         old = self.model.get(key)
 
@@ -275,7 +277,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @contextlib.contextmanager
     def nothing_pinned_is_evicted(self):
-        """Of what is as the origin has it."""
+        """This holds for pages whose version is still the origin's."""
         before = self.held()
         yield
         self.run(self.settle())
@@ -302,7 +304,7 @@ class EngineMachine(RuleBasedStateMachine):
         damage=st.sampled_from([None, None, "flip", "cut", "old"]),
     )
     def restart(self, how, background, damage):
-        """Stop, clean or by force, perhaps while pages are still taken in; spoil catalogues; start again."""
+        """Stop cleanly or by a kill, perhaps during recovery; damage catalogues; start again."""
         old = {path: path.read_bytes() for path in self.directory.rglob("*.cat")}
         if how == "clean":
             self.run(self.engine.aclose())
@@ -321,7 +323,7 @@ class EngineMachine(RuleBasedStateMachine):
             elif damage == "cut":
                 path.write_bytes(raw[:-1])
             elif damage == "old" and path in old:
-                # Never so by itself: a file system that was restored from a copy, say.
+                # This happens only if a file system is restored from a copy.
                 path.write_bytes(old[path])
         self.open(background=background)
 

@@ -1,4 +1,4 @@
-"""Hits read beside the engine: the same bytes, or None; never those of a page that moved meanwhile."""
+"""Hits that a worker reads itself: the engine's bytes or None, never bytes of a page that moved meanwhile."""
 
 import os
 
@@ -23,7 +23,7 @@ PLAIN = ReadRequest(SMALL)
 
 @pytest.fixture
 def beside(make_bench):
-    """An engine that has two objects, and a reader beside it."""
+    """Return a function that makes an engine with two objects, and the reads of a worker beside it."""
 
     async def make(*, rules=(), warm=True, by_verdicts=False, **kwargs):
         share = Share.create()
@@ -65,7 +65,7 @@ async def test_it_has_what_the_engine_has(beside):
     assert hit(reader) == BODIES[SMALL]
     for span in (Span(0, 1), Span(PAGE - 5, PAGE + 5), Span(2 * PAGE, 3 * PAGE)):
         assert hit(reader, BIG, span) == BODIES[BIG][span.start : span.stop]
-    assert hit(reader, BIG) is None  # of so many pages the engine streams
+    assert hit(reader, BIG) is None  # The engine streams an object of so many pages.
     assert hit(reader, ObjectRef("b", "none")) is None
     handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     assert reader.take(handle, None, bench.clock.now_s()) == BODIES[SMALL]
@@ -79,14 +79,14 @@ async def test_what_the_origin_decides_is_not_for_it(beside, kwargs):
 
 
 async def read_with_verdict(bench):
-    """Read as a client that shares the proxy's upstream, twice: the second time it is a known hit."""
+    """Read twice as a client that shares the proxy's upstream. The second read is a hit."""
     await bench.get("small")
     assert bench.engine.usable_now(PLAIN) is not None
 
 
 async def test_where_the_origin_decides_it_answers_while_a_shown_verdict_counts(beside):
     bench, reader = await beside(verdicts=True, by_verdicts=True)
-    assert hit(reader) is None  # of what was read nothing is shown, until the engine has answered a hit
+    assert hit(reader) is None  # No verdict is shown to workers until the engine has answered a hit.
     await read_with_verdict(bench)
     assert hit(reader) == BODIES[SMALL]
     assert hit(reader, upstream=Upstream("other")) is None
@@ -119,7 +119,7 @@ async def test_a_write_or_new_rights_void_what_was_shown(beside):
         pass
     assert hit(reader) is None
     assert reader.take(handle, None, bench.clock.now_s()) is None
-    # The page is fresh again by another client's check: that is no verdict for this one.
+    # Another client's check makes the page fresh again, but is no verdict for this client.
     await bench.engine._versions.check(SMALL, Upstream("other"))
     assert hit(reader) is None
     await read_with_verdict(bench)
@@ -187,7 +187,7 @@ async def test_only_a_good_handle_answers(beside, way, spoil):
 
 
 async def test_pieces_of_a_hit_are_of_one_moment(beside, monkeypatch):
-    """The first page moves while the second one is copied."""
+    """The first page moves while the second page is copied."""
     bench, reader = await beside()
     span = Span(PAGE - 5, PAGE + 5)
     first = reader.find_handle(BIG, 0, bench.clock.now_s())
@@ -207,7 +207,7 @@ async def test_pieces_of_a_hit_are_of_one_moment(beside, monkeypatch):
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("when", ["proving", "copying"])
 async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, before, when):
-    """The page leaves and another one takes its place, just before or after its bytes are read."""
+    """The page leaves, and another page takes its place just before or after its bytes are read."""
     bench, reader = await beside()
     handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s()) if when == "copying" else None
     read = module._pread
@@ -217,7 +217,7 @@ async def test_what_changes_during_a_read_is_not_answered(beside, monkeypatch, b
         found = b"" if before else read(*args, **kwargs)
         residents = bench.cache.residents
         (slot,) = residents.pages_of(module.object_hash(SMALL))
-        # Not even the header betrays it: only the stamp does.
+        # Even the header is equal: only the stamp shows the change.
         _, location = residents.displace(slot)
         residents.place(slot, 0, location, int(residents.record_bytes[slot]))
         return read(*args, **kwargs) if before else found
@@ -242,7 +242,7 @@ async def test_an_unverified_page_is_shown_when_its_body_was_checked(beside):
     bench, reader = await beside()
     residents = bench.cache.residents
     (slot,) = residents.pages_of(module.object_hash(SMALL))
-    # As the recovery leaves it.
+    # Recovery leaves pages in this state.
     residents.displace(slot)
     residents.unverified[slot] = True
     residents.place(slot, 0, residents.location[slot], int(residents.record_bytes[slot]))

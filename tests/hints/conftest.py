@@ -8,7 +8,9 @@ from shadeproxy.hints.unpack import ManifestReader
 
 @pytest.fixture
 def make():
-    """A dataset from lines: "key" for a whole object of bucket b, (key, offset, length) for a part."""
+    """Return a function that makes a dataset: "key" is a whole object of bucket b, (key, offset, length) a
+    part of one.
+    """
 
     def build(*samples, name="train", **settings):
         reader = ManifestReader(ManifestBuilder(name, **settings))

@@ -67,7 +67,8 @@ def test_two_keys_of_one_hash_are_told_apart_by_key(make, monkeypatch):
     monkeypatch.setattr("shadeproxy.hints.datasets.object_hash", lambda _ref: 7)
     assert dataset.samples_at([ObjectRef("b", "y"), ObjectRef("b", "z")]) == [[1], []]
     assert [sample.ref.key for sample in dataset.samples()] == ["x", "y"]
-    # Residency is by hash alone: a collision can only claim too much, and locating corrects it.
+    # Residency compares hashes only. A collision can claim too much, which is corrected when bytes are
+    # located.
     assert dataset.residency(np.array([7], dtype=np.uint64), np.zeros(1, np.uint32)).tolist() == [True, True]
 
 

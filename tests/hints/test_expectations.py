@@ -1,4 +1,4 @@
-"""When pages will be read next, by what jobs say, in ticks; and how far each job is believed."""
+"""Expectations: when pages will be read next, in ticks, and how far each job is believed."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_an_announced_use_is_as_many_ticks_away_as_its_job_takes_for_the_reads_b
     job = Long()
     job.announce()
     job.read(job.order[:1000], gap=4)
-    # The cursor is the median of its latest reads, up to a hundred places behind.
+    # The cursor is the median of the job's latest reads, up to a hundred places behind the last one.
     distance = job.ticks(job.order[[1100, 2000, 4000]])
     assert ((distance >= [400, 4000, 12_000]) & (distance <= [800, 4400, 12_400])).all()
     assert np.isinf(job.ticks(job.order[:900])).all()
@@ -41,7 +41,7 @@ def test_an_announced_use_is_as_many_ticks_away_as_its_job_takes_for_the_reads_b
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_no_pages_have_no_expectations(announced):
-    """Placement asks so for an empty tier, of which a page beats none."""
+    """Placement asks this for an empty tier, which every page may enter."""
     job = Long()
     if announced:
         job.announce()
@@ -64,7 +64,7 @@ def test_a_new_job_is_believed_by_a_half_and_one_that_keeps_its_order_in_full():
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
 def test_a_lying_order_is_believed_by_less_than_a_twentieth_within_500_reads(how):
-    """Some reads of any order are announced near the place of the job: they count for nothing."""
+    """Chance finds some reads of any order near the job's place. They must not count."""
     for seed in range(3):
         job = Long(20_000)
         job.announce()
@@ -90,7 +90,7 @@ def test_a_lying_order_explains_no_reads_and_a_kept_one_explains_its_own():
 
 
 def test_pieces_of_a_sample_make_no_faster_job():
-    """Ten range reads of each sample, which all count as ticks."""
+    """Each sample is read by ten range requests, and all of these reads count as ticks."""
     job = Long()
     job.announce()
     for number in job.order[:500].tolist():
@@ -119,7 +119,7 @@ def test_a_job_of_weight_eight_counts_eight_times():
     for at in range(0, 1000, 10):
         job.read(job.order[at : at + 10])
         job.read(job.order[::-1][at : at + 10], job="two")
-    soon = job.order[[-1501]]  # for the other one 2,600 places away
+    soon = job.order[[-1501]]  # For the other job this sample is 2,600 places away.
     alone = job.ticks(soon)[0]
     assert alone == pytest.approx(1000, rel=0.2)
     job.hints.put_job(Job("two", dataset="train", weight=8.0), NOW_S)
@@ -224,7 +224,7 @@ def test_pages_are_drawn_by_score_as_far_as_reads_follow_the_scores(how):
 
 
 def test_scores_of_3e38_hold_nothing():
-    """Some hundred ids with giant scores, of which the job reads none."""
+    """Some hundred samples have huge scores, and the job reads none of them."""
     job = Long()
     score(job, range(4096), np.where(np.arange(4096) < 350, 3e38, 1e-30))
     job.read(np.arange(1000, 3000))
@@ -263,7 +263,7 @@ def test_a_job_without_a_dataset_draws_what_it_scored():
     assert hints.expectations.belief("one").gap_reads == 1.0
 
 
-# ------------------------------------------------------------------ who reads
+# ------------------------------------------------------------------ reads and their jobs
 
 
 def test_reads_without_a_name_are_those_of_the_only_job_on_the_dataset_and_else_of_none():
@@ -365,7 +365,7 @@ def test_a_page_that_no_sample_needs_is_not_of_the_dataset():
     assert rate[1] == 0
 
 
-# ------------------------------------------------------------------ words
+# ------------------------------------------------------------------ the reason shown to people
 
 
 def test_it_is_said_how_far_a_job_is_believed_and_why():
@@ -390,11 +390,11 @@ def test_it_is_said_how_far_a_job_is_believed_and_why():
     assert list(job.hints.expectations.doubtful()) == []
 
 
-# ------------------------------------------------------------------ what attackers and odd jobs do
+# ------------------------------------------------------------------ attackers and unusual jobs
 
 
 def test_scores_of_a_job_that_reads_nothing_explain_no_reads_of_others():
-    """It posts mild scores for the objects of a client that names no job."""
+    """The job posts moderate scores for objects that another client reads without naming a job."""
     hints, random = HintRegistry(), np.random.default_rng(1)
     hints.put_job(Job("one"), NOW_S)
     scores = {f"b/{n}": float(1 + n % 3) for n in range(2000)}

@@ -37,7 +37,7 @@ PACKED = gzip.compress(TWO, mtime=0)
 
 
 def test_the_object_hash_is_frozen():
-    # Stored datasets hold these numbers: a change orphans them.
+    # Stored datasets contain these hashes, so a changed hash would find no object.
     assert object_hash(ObjectRef("bucket", "a/key")) == 0xB58E730C9D16D102
     assert object_hash(ObjectRef("b", "\udcff")) != object_hash(ObjectRef("b", "\udcfe"))
     assert object_hash(ObjectRef("ab", "c")) != object_hash(ObjectRef("a", "bc"))
@@ -121,7 +121,7 @@ def test_explicit_ids_order_the_samples():
         ({"bucket": "", "key": "k"}, "line 3: '' is not the name of a bucket"),
         ({"bucket": "a/b", "key": "k"}, "line 3: 'a/b' is not the name of a bucket"),
         ({"bucket": "..", "key": "k"}, "line 3: '..' is not the name of a bucket"),
-        # Each would name another server where buckets are part of the host.
+        # With virtual-host addressing each of these would name another server.
         ({"bucket": "evil.example?", "key": "k"}, "line 3: 'evil.example?' is not the name of a bucket"),
         ({"bucket": "evil.example#", "key": "k"}, "line 3: 'evil.example#' is not the name of a bucket"),
         ({"bucket": "me@evil.example", "key": "k"}, "line 3: 'me@evil.example' is not the name of a bucket"),
@@ -213,7 +213,7 @@ def test_a_gzip_body_that_grows_more_than_any_manifest_is_refused_while_it_is_un
 
 
 def test_two_mebibytes_of_gzip_take_no_hundreds_of_memory():
-    """Two keys in turn: each line is another object, and costs a kilobyte here and three bytes there."""
+    """Two keys alternate, so each line is an object of its own: a kilobyte in memory, three bytes packed."""
     other = lines({"bucket": "b", "key": "K" * 1000})
     packer = zlib.compressobj(9, wbits=31)
     packed = b"".join(packer.compress((LONG + other) * 512) for _ in range(600)) + packer.flush()
@@ -254,7 +254,7 @@ def test_members_without_bytes_cost_no_more_than_their_length():
     reader._split = lambda data, split=reader._split: (steps.append(len(data)), split(data))
     reader.feed(body)
     assert reader.finish().count == 2
-    # One more for each piece that it came in.
+    # A step for each member, and one for each piece in which the body came.
     assert len(steps) <= 20_000 + len(body) // (1 << 14) + 2
 
 

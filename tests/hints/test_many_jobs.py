@@ -1,4 +1,4 @@
-"""Next uses of pages alone, and of pages of very many jobs: as each job by itself tells them."""
+"""Next uses of single pages, and of pages of very many jobs: the same values as from each job by itself."""
 
 import numpy as np
 import pytest
@@ -33,14 +33,14 @@ def test_a_page_is_expected_alone_as_it_is_among_others(orders, scored):
         score(job, name, 4)
     for name in ("one", "two"):
         job.read(random.integers(0, 512, 90), job=name)
-    job.hashes[500:] += np.uint64(1)  # of no dataset
+    job.hashes[500:] += np.uint64(1)  # These pages belong to no dataset.
     together = np.array(job.expect(np.arange(512)))
     few = [np.array(job.expect(np.arange(start, min(start + 3, 512)))) for start in range(0, 512, 3)]
     assert np.array_equal(np.concatenate(few, axis=1), together)
 
 
 def crowd(jobs=10, count=1024, **kwargs):
-    """Jobs that read orders of their own at one speed, the first half of them by scores too."""
+    """Return jobs that read their own orders at the same pace. Every other job has scores too."""
     names = [f"job{number}" for number in range(jobs)]
     job = Long(count, jobs=names, **kwargs)
     for number, name in enumerate(names):
@@ -59,7 +59,7 @@ def read_on(job, names, start, stop):
 
 
 def of_each(job, ids, monkeypatch):
-    """What the jobs say if each is asked; shared columns are gone then."""
+    """Return the expectations with each job asked, without shared columns."""
     monkeypatch.setattr(expectations, "LEAST_JOBS", 1000)
     return job.expect(ids)
 

@@ -24,7 +24,7 @@ def hashes(*keys):
 
 
 def weights(hints, *keys):
-    """Of the first page of each object, or of (key, page number)."""
+    """Return the weights of the first page of each object, or of pages given as (key, page number)."""
     pages = [(key, 0) if isinstance(key, str) else key for key in keys]
     numbers = np.array([number for _, number in pages], dtype=np.uint32)
     found = hints.weights_of(hashes(*(key for key, _ in pages)), numbers)
@@ -84,9 +84,9 @@ def test_a_page_weighs_what_the_samples_in_it_weigh_together(make, dirty):
     parts = [("s", 0, 60), ("s", 60, 80), ("s", 140, 60), ("s", 500, 10), "t", "t", "u"]
     hints.put_dataset(make(*parts, page_size=100))
     hints.put_job(Job("one", dataset="train"), NOW_S)
-    score(hints, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # 2 is the mean
+    score(hints, "one", [0, 1, 2, 4], [1.0, 2.0, 4.0, 1.0])  # The mean is 2.
     assert weights(hints, ("s", 0), ("s", 1)) == [1.5, 3.0]
-    # Of two samples one is unknown, and counts as the mean; of one, the policy judges.
+    # An unknown sample beside a known one counts as the mean. A page with one unknown sample is the policy's.
     assert weights(hints, ("t", 0), ("t", 9)) == [1.5, 1.5]
     assert weights(hints, ("s", 5), ("s", 2), ("s", 6), "u") == [None, None, None, None]
     score(hints, "one", [1], [10.0])
@@ -203,7 +203,7 @@ def test_reads_belong_to_the_only_live_job_on_the_dataset(hints):
     hashes = np.array([object_hash(ObjectRef("b", key)) for key in ("x", "other", "x")], dtype=np.uint64)
     assert hints.jobs_of(hashes) == ["one", None, "one"]
     assert hints.jobs_of([object_hash(ObjectRef("b", "x"))]) == ["one"]
-    near = object_hash(ObjectRef("b", "z"))  # that numpy would take for a signed number
+    near = object_hash(ObjectRef("b", "z"))  # numpy would take this hash for a signed number.
     assert near < 1 << 63
     assert hints.jobs_of([near, near + 1]) == ["one", None]
     hints.put_job(Job("two", dataset="train"), NOW_S + 3600)
@@ -228,7 +228,7 @@ def test_reads_belong_to_the_job_in_use_before_those_that_ended(hints):
 
 
 def store(hints, dirty):
-    """What a store holds after every announced change was exported."""
+    """Return the contents of the state store after each reported change was exported."""
     kept = {}
     for kind, name in dirty:
         blob = hints.export(kind, name)
@@ -328,7 +328,7 @@ def test_a_stored_dataset_whose_samples_do_not_exist_is_refused(make):
         HintRegistry().restore("datasets", "train", durable.dump_dataset(dataset), NOW_S)
 
 
-# ------------------------------------------------------------------ runs of one name
+# ------------------------------------------------------------------ several runs of one job
 
 
 def drawn(hints, job="one"):
@@ -337,7 +337,7 @@ def drawn(hints, job="one"):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_new_run_evicts_by_the_scores_of_the_one_before_and_draws_from_its_own(hints, ended):
-    """From its first epoch on; the one before was killed, or has ended."""
+    """This holds from the first epoch of the new run on, whether the run before was killed or has ended."""
     hints.begin_run("one", 0, resumes=False)
     score(hints, "one", [0, 1], [1.0, 3.0])
     assert drawn(hints) == [1.0, 3.0, None]
@@ -405,7 +405,7 @@ def test_a_dataset_of_another_namespace_is_kept_as_one():
     assert again.ref(0) == ObjectRef("b", "k", "team-a")
     assert (again.digest, again.groups.hashes.tolist()) == (dataset.digest, dataset.groups.hashes.tolist())
     assert own.finish().digest != dataset.digest
-    # A proxy that knows no namespaces leaves it out: it reads version 1 alone.
+    # An older release, without namespaces, reads version 1 only, and so leaves this dataset out.
     assert msgspec.msgpack.decode(blob)["version"] == 2
     assert msgspec.msgpack.decode(durable.dump_dataset(own.finish()))["version"] == 1
     stripped = msgspec.msgpack.encode(msgspec.msgpack.decode(blob) | {"namespace": ""})

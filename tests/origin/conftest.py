@@ -1,4 +1,4 @@
-"""Every origin under one name, for the conformance suite; and a client that speaks to ``forward``."""
+"""The subjects of the conformance suite: every kind of origin behind one set of calls."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ from tests.support.rgw import Rgw, run_rgw
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop of asyncio, and for what speaks to transports itself also that of the product."""
+    """Return the loop of asyncio. Code that uses transports itself is tested on the product's loop too."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     if item.path.name == "test_page_gets.py":
         loops["uvloop"] = uvloop.new_event_loop
@@ -92,7 +92,7 @@ class Subject:
             return Answer(response.status, response.headers, received)
 
     async def put(self, key: str, body: bytes, headers: Headers = ()) -> str:
-        """Store an object; its ETag."""
+        """Store an object, and return its ETag."""
         answer = await self.call("PUT", key, headers=headers, body=body)
         assert answer.status == 200, answer
         etag = answer.header("ETag")
@@ -113,7 +113,7 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 @pytest.fixture(scope="session")
 def rgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rgw]:
-    """A real S3 server, which the parameter "rgw" needs."""
+    """Run a real S3 server, for the parameter "rgw"."""
     yield from run_rgw(tmp_path_factory.mktemp("rgw"))
 
 
@@ -152,7 +152,7 @@ KINDS = [
 
 @pytest.fixture(params=KINDS)
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
-    """An empty bucket of each kind of origin."""
+    """Yield an empty bucket of each kind of origin."""
     made: dict[str, Callable[[], Origin]] = {
         "memory": MemoryOrigin,
         "file": lambda: FileOrigin(tmp_path, threads=4),
@@ -179,7 +179,7 @@ def _rgw_origin(request: pytest.FixtureRequest) -> S3Origin:
 
 @pytest.fixture
 def has_attributes(tmp_path: Path) -> bool:
-    """Whether files in ``tmp_path`` can keep metadata."""
+    """Return whether files in ``tmp_path`` can have extended attributes, and so metadata."""
     probe = tmp_path / ".probe"
     probe.touch()
     try:

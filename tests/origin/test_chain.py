@@ -1,4 +1,4 @@
-"""The AWS chain is loaded by those who need it."""
+"""The libraries of the AWS credential chain are loaded only when they are needed."""
 
 import subprocess
 import sys

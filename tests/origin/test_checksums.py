@@ -1,4 +1,4 @@
-"""Promises about bodies: every checksum that S3 clients send is verified, known answers first."""
+"""What a request promises of its body: every checksum that S3 clients send is verified."""
 
 import base64
 import hashlib

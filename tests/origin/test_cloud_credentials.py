@@ -1,7 +1,7 @@
-"""Credentials that a cloud gives: a role for a web identity from STS, a role of the instance from IMDSv2.
+"""Credentials from a cloud: a role for a web identity from STS, and a role of the instance from IMDSv2.
 
-Both services are fakes on loopback that give keys which end soon; the origin is a fake too, which says by
-which keys it was asked.
+Both services are fakes on loopback, and their keys expire soon. The origin is a fake too: it records the keys
+with which each request was signed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ ROLE = "arn:aws:iam::123456789012:role/trainer"
 
 @asynccontextmanager
 async def listening(handler):
-    """The URL of a server on loopback."""
+    """Yield the URL of a server on loopback."""
     runner = web.ServerRunner(web.Server(handler))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -39,7 +39,7 @@ async def listening(handler):
 
 
 class Service:
-    """Gives the keys KEY1, KEY2 .. with session tokens; ``asked`` keeps what was asked of it."""
+    """Returns the keys KEY1, KEY2 and so on, with session tokens. ``asked`` records its requests."""
 
     def __init__(self):
         self.asked = []
@@ -73,7 +73,7 @@ class Sts(Service):
 
 
 class Imds(Service):
-    """Version 2: nothing without the token that a PUT gives."""
+    """Instance metadata, version 2: a request needs the token that a PUT returned."""
 
     async def __call__(self, request):
         self.asked.append((request.method, request.path))
@@ -96,7 +96,7 @@ class Imds(Service):
 
 
 class Store:
-    """An S3 server that keeps by which keys and token each read was signed."""
+    """An S3 server that records the key and token with which each read was signed."""
 
     def __init__(self):
         self.signed_by = []
@@ -135,8 +135,8 @@ async def service(request, monkeypatch, tmp_path):
 
 @asynccontextmanager
 async def reading(service, monkeypatch):
-    """(read, what signed each read so far, passes): ``read`` reads an object through the S3 origin, and
-    ``passes(time)`` is time that passes.
+    """Yield three things. ``read()`` reads an object through the S3 origin; a list records the key and token
+    of each read; ``passes(time)`` makes time pass.
     """
     store, clock = Store(), ManualClock()
     provider = ChainCredentials(clock=clock)
@@ -149,7 +149,7 @@ async def reading(service, monkeypatch):
         def passes(time):
             service.ahead += time
             clock.advance(time.total_seconds())
-            # botocore looks at the clock of the machine, in more than one place.
+            # botocore reads the machine's clock in more than one place.
             provider._resolved._time_fetcher = later
             monkeypatch.setattr(botocore.credentials, "_local_now", later)
 

@@ -1,4 +1,4 @@
-"""The sentences of origin/base.py, for every implementation, wrapper and fake."""
+"""Each sentence of the contract in origin/base.py, for every implementation, wrapper and fake."""
 
 import asyncio
 

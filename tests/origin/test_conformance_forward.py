@@ -41,12 +41,12 @@ async def test_an_object_put_whole_is_one_part(subject, method):
     for number in ("2", "10001"):
         assert (await subject.call(method, "key", f"partNumber={number}")).status in {400, 416}
     ranged = (("Range", "bytes=0-1"),)
-    if subject.kind != "moto":  # which takes the range and forgets the part
+    if subject.kind != "moto":  # moto uses the range and ignores the part number.
         assert (await subject.call(method, "key", "partNumber=1", headers=ranged)).status == 400
 
 
 async def test_an_empty_object_is_a_part_without_a_range(subject):
-    """So CRT clients read it: they ask for a range first, and after 416 for the first part."""
+    """CRT clients read an empty object so: they ask for a range first, and after a 416 for part 1."""
     if subject.kind == "moto":
         pytest.skip("moto answers with the range 0--1/0")
     await subject.put("key", b"")
@@ -146,7 +146,7 @@ async def test_an_aborted_upload_leaves_nothing(subject):
     upload_id = created.text.partition("<UploadId>")[2].partition("<")[0]
     await subject.call("PUT", "big", f"partNumber=1&uploadId={upload_id}", body=b"part")
     assert (await subject.call("DELETE", "big", f"uploadId={upload_id}")).status == 204
-    if subject.kind != "moto":  # which answers 500 here
+    if subject.kind != "moto":  # moto answers 500 here.
         late = await subject.call("PUT", "big", f"partNumber=1&uploadId={upload_id}", body=b"x")
         assert late.status == 404
     assert (await subject.origin.list_objects(subject.bucket, "")).entries == ()
@@ -177,7 +177,7 @@ async def test_listing_encodes_keys_when_asked(subject):
     await subject.put("a b/é&", b"")
     answer = await subject.call("GET", "", "list-type=2&encoding-type=url")
     (shown,) = _between(answer.text, "<Key>", "<")
-    assert unquote_plus(shown) == "a b/é&"  # S3 leaves "/", Ceph encodes it
+    assert unquote_plus(shown) == "a b/é&"  # S3 leaves "/" as it is; Ceph encodes it.
     assert "%C3%A9%26" in shown
 
 
@@ -231,7 +231,7 @@ async def test_an_upload_that_breaks_changes_nothing_and_keeps_its_error(subject
     with pytest.raises(_BrokenUpload):
         async with subject.origin.forward(request) as response:
             assert response.status >= 400
-            raise _BrokenUpload  # an origin that saw the hang-up first
+            raise _BrokenUpload  # The origin may also notice the broken upload first, and answer.
     assert (await subject.read("key"))[2] == b"old"
 
 

@@ -1,4 +1,4 @@
-"""DelayedOrigin answers later, and otherwise as the origin behind it."""
+"""DelayedOrigin answers later, and otherwise like the origin behind it."""
 
 from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Span

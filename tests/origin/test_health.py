@@ -1,4 +1,4 @@
-"""What is noted of an origin in passing."""
+"""OriginHealth: what the proxy's own requests show of the origin's state."""
 
 from email.utils import formatdate
 

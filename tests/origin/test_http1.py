@@ -1,4 +1,4 @@
-"""Heads and chunked bodies: what is understood, and everything that two readers could read differently."""
+"""Heads and chunked bodies: what is parsed, and that everything ambiguous is refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""LimitedOrigin: the bound, the order, and that nothing is lost when readers give up."""
+"""LimitedOrigin: the limit, the order of waiters, and that no slot is lost when readers leave."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What other tests rely on in MemoryOrigin beyond the protocol: counters, records, refusals, the gate."""
+"""What other tests need of MemoryOrigin beyond the protocol: counters, recorded reads, refusals, the gate."""
 
 import asyncio
 

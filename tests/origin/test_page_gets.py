@@ -1,4 +1,4 @@
-"""Page GETs on both event loops, plain and over TLS: answers of every shape, and connections that end."""
+"""Page GETs on both event loops, plain and over TLS: answers of every form, and connections that end."""
 
 import asyncio
 import datetime as dt
@@ -26,8 +26,8 @@ REF = ObjectRef("bucket", "key")
 BODY = bytes(range(256)) * 1000
 HEAD = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n'
 SHORT = HEAD % 10 + b"0123456789"
-CUT = b"<cut>"  # in an answer: the connection ends here
-WAIT = b"<wait>"  # here nothing more is sent
+CUT = b"<cut>"  # In an answer: the server ends the connection here.
+WAIT = b"<wait>"  # In an answer: the server sends no more from here on.
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def certificate(tmp_path_factory) -> tuple[Path, Path]:
 
 
 class Script:
-    """Answers requests in order, whichever connection they come on."""
+    """Answers requests in order, on whichever connection they come."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -71,7 +71,7 @@ class Script:
 
     async def end(self) -> None:
         """End every connection."""
-        await asyncio.sleep(0)  # let those begin that were accepted
+        await asyncio.sleep(0)  # Let the tasks of accepted connections begin.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,7 +98,7 @@ class Script:
 
 @pytest.fixture(params=["plain", "tls"])
 async def serving(request, certificate, new_s3_origin) -> AsyncIterator[Callable]:
-    """Start a server that follows a script; gives the origin in front of it."""
+    """Yield a function that starts a server with scripted answers, and an origin that reads from it."""
     pem, private = certificate
     context = None
     if request.param == "tls":
@@ -195,7 +195,7 @@ async def test_an_answer_that_is_none_ends_the_connection(serving, answer):
 
 async def test_surplus_after_a_body_that_came_in_pieces_ends_the_connection(serving):
     async with serving(HEAD % len(BODY) + BODY + b"surplus", SHORT) as (origin, script):
-        with suppress(OriginError):  # the body may be complete before the surplus is seen
+        with suppress(OriginError):  # The body may be complete before the surplus is seen.
             assert await whole(origin) == BODY
         await asyncio.sleep(0.05)
         assert await whole(origin) == b"0123456789"
@@ -237,7 +237,7 @@ async def test_a_reader_that_takes_its_time_is_not_the_origins_silence(serving):
 
 @pytest.mark.parametrize("death", [CUT, SHORT + CUT])
 async def test_a_kept_connection_that_died_is_replaced_once(serving, death):
-    # Either the server ends it instead of an answer, or after the answer before.
+    # The server ends the connection either instead of an answer, or after the previous answer.
     answers = [SHORT, death] if death == CUT else [death]
     async with serving(*answers, SHORT) as (origin, script):
         assert await whole(origin) == b"0123456789"
@@ -303,8 +303,8 @@ async def test_a_cancelled_receive_never_writes_into_the_buffer_again(serving):
         await half.wait()
         task.cancel()
         await asyncio.wait({task})
-        del task  # its traceback holds the frames that held the buffer
-        buffer.clear()  # raises BufferError while anybody could still write into it
+        del task  # Its traceback holds the frames that held the buffer.
+        buffer.clear()  # Raises BufferError if a view could still write into the buffer.
 
 
 async def test_connections_are_limited_and_handed_on(serving):
@@ -396,7 +396,7 @@ async def test_interim_answers_without_end_are_a_bad_answer(serving, interim):
 
 @asynccontextmanager
 async def dripping(start: bytes) -> AsyncIterator[str]:
-    """The URL of a server that answers with ``start`` and then a byte every now and then."""
+    """Yield the URL of a server that answers with ``start``, and then with a byte now and then."""
     tasks: set[asyncio.Task] = set()
 
     async def serve(reader, writer):
@@ -416,7 +416,7 @@ async def dripping(start: bytes) -> AsyncIterator[str]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     server.close()
-    await asyncio.sleep(0)  # transports close in the loop's next turn
+    await asyncio.sleep(0)  # Transports close in the next turn of the loop.
 
 
 @pytest.mark.parametrize("part", ["head", "body"])

@@ -1,4 +1,4 @@
-"""The probe: an S3 server is known by the XML that it answers ListBuckets with, whatever else it is."""
+"""The probe recognises an S3 server by the XML of its answer to ListBuckets, whatever else the answer has."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def answer(status: str, body: str, *fields: str) -> str:
 
 @pytest.fixture
 def probe(new_s3_origin):
-    """Probe an origin that answers so, without credentials where ``anonymous``; its endpoint and the text."""
+    """Return a function that probes an origin with a canned answer. It returns endpoint and text."""
 
     async def run(canned: str, *, anonymous: bool = False) -> tuple[str, str]:
         async with answering(canned) as (endpoint, _):

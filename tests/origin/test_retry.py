@@ -1,4 +1,4 @@
-"""RetryingOrigin: what is repeated, how long it waits, and that a resumed body is the right one."""
+"""RetryingOrigin: what is repeated, how long it waits, and that a resumed body is of the same version."""
 
 import random
 
@@ -63,7 +63,7 @@ async def test_head_list_and_open_are_repeated(retrying, faulty):
 
 @pytest.mark.parametrize("size", [0, 5000])
 async def test_a_body_that_is_shorter_than_it_was_said_to_be_is_cut_short(retrying, faulty, memory, size):
-    """There is nothing to go on with: the origin's 416 is no answer to who asked for the whole."""
+    """The rest cannot be read, and the client asked for the whole object, so it must not get the 416."""
     memory.put("b", "k", BODY[:size])
     faulty.enqueue(Fault(short_by_bytes=-10))
     with pytest.raises(BodyCutShort):

@@ -29,7 +29,7 @@ OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
 
 
 class RawServer:
-    """Answers each request with the next canned answer, and keeps what was asked."""
+    """Answers each request with the next canned answer, and records the requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -69,7 +69,7 @@ class RawServer:
 
 @pytest.fixture
 def against(new_s3_origin):
-    """Run ``check(origin)`` against canned answers; gives the requests that came."""
+    """Return a function that runs ``check(origin)`` with canned answers, and returns the requests."""
 
     async def run(check, *answers, **options):
         async with RawServer(*answers) as server:
@@ -222,7 +222,7 @@ async def test_what_is_sent_is_what_was_asked_byte_for_byte(against):
 
 async def test_a_request_with_a_body_is_sent_at_most_once(against):
     async def check(origin):
-        for _ in range(2):  # the second goes over a connection that the server has closed meanwhile
+        for _ in range(2):  # The second request uses a connection that the server has closed meanwhile.
 
             async def body():
                 yield b"abc"
@@ -245,7 +245,7 @@ async def test_a_request_with_a_body_is_sent_at_most_once(against):
 
 @pytest.fixture
 async def stalled_uploads(new_s3_origin):
-    """An origin with two connections for uploads and two for reads, and two clients that stopped sending."""
+    """Yield an origin with two connections for uploads and two for reads, and two stalled uploads."""
 
     async def answer(reader, writer):
         with suppress(asyncio.IncompleteReadError):

@@ -1,4 +1,6 @@
-"""Forwarded requests whose connection ends without an answer: what may have been done is not repeated."""
+"""Forwarded requests whose connection ends without an answer: what may have been carried out is not
+repeated.
+"""
 
 import asyncio
 import socket
@@ -68,7 +70,7 @@ async def test_what_only_reads_is_sent_again(new_s3_origin, method):
 
 @pytest.mark.parametrize(("method", "body"), [("PUT", b"x"), ("DELETE", None), ("HEAD", None), ("GET", None)])
 async def test_what_comes_behind_an_answer_is_not_the_next_ones(new_s3_origin, method, body):
-    """While its connection idles, an answer arrives that nobody asked for."""
+    """An answer to no request arrives on a connection while it is idle."""
     came = asyncio.Event()
 
     serving = set()

@@ -1,4 +1,4 @@
-"""PageSigner gives the very signature of core/sigv4.py."""
+"""PageSigner makes the same signature as core/sigv4.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bodies share the bandwidth that ThrottledOrigin was given, and nothing else waits for it."""
+"""ThrottledOrigin: bodies share the given bandwidth, and nothing else waits."""
 
 import asyncio
 
@@ -53,7 +53,7 @@ async def test_idle_time_is_not_saved_up():
 
 
 async def test_two_readers_share_it():
-    """They never wait less than for all bytes together; how much more is the machine's affair."""
+    """Both readers wait at least for all bytes together. How much longer they wait depends on the machine."""
     origin, clock = make(SystemClock(), bytes_per_s=20_000.0), SystemClock()
     began_s = clock.monotonic_s()
     await asyncio.gather(read(origin), read(origin))

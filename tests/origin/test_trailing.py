@@ -1,4 +1,6 @@
-"""Checksums behind a body: frames of a known length that our decoder reads, and what servers make of them."""
+"""Checksums after a body: the length of the frames is known, the proxy's own decoder reads them, and a server
+that refuses them gets no more.
+"""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""VerifiedOrigin: a body that is not that of its checksum never ends well, and a small one is read again."""
+"""VerifiedOrigin: a body with a wrong checksum never ends well, and a small body is read again."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ def verified(faulty):
 
 @pytest.fixture
 def put(memory):
-    """Store an object with fields made from its body."""
+    """Return a function that stores an object. Its header fields are computed from its body."""
 
     def store(ref, **fields):
         body = BODIES[ref]
@@ -62,7 +62,7 @@ def put(memory):
 
 
 async def into(origin, ref, told):
-    """Read as the engine does; ``told`` gets how many bytes were there after each arrival."""
+    """Read as the engine does. ``told`` gets the number of bytes so far, after each arrival."""
     async with origin.open(ref) as reading:
         buffer = memoryview(bytearray(reading.span.length))
         total = 0

@@ -27,7 +27,7 @@ SHM = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Sample:
-    """A page with its body, both made from ``number``."""
+    """A page and its body, both derived from ``number``."""
 
     header: RecordHeader
     body: bytes
@@ -49,7 +49,7 @@ class Recovered(NamedTuple):
 
 
 def recover(store: SegmentStore) -> list[Recovered]:
-    """Take in everything that an earlier process left in an opened store."""
+    """Recover all records that an earlier process left in the directory of an open store."""
     found = []
     for arrival in store.arrivals():
         for contents in store.take_in(arrival):
@@ -66,7 +66,7 @@ def recover(store: SegmentStore) -> list[Recovered]:
 
 
 def pages(store: SegmentStore, samples: Iterable[tuple[Location, "Sample"]]) -> Contents:
-    """What the owner of these pages hands to ``close``."""
+    """Return the contents with which the user of these pages calls ``close``."""
     names: dict[tuple[str, str], int] = {}
     rows = [
         (
@@ -87,14 +87,14 @@ def pages(store: SegmentStore, samples: Iterable[tuple[Location, "Sample"]]) -> 
 
 
 class Bench:
-    """One directory, one store at a time over it."""
+    """A tier's directory, used by one store at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.opened: list[SegmentStore] = []
 
     def open(self, capacity_bytes: int = 1 << 20, segment_bytes: int = 1 << 18, **options):
-        """A fresh store over the directory, and what it recovered."""
+        """Return a new store over the directory, and the records that it recovered."""
         store = SegmentStore("disk", self.path, capacity_bytes, segment_bytes=segment_bytes, **options)
         store.open()
         recovered = recover(store)
@@ -108,7 +108,7 @@ class Bench:
         return location
 
     def fill(self, store: SegmentStore, size: int, first: int = 0) -> dict[Location, Sample]:
-        """Samples of ``size`` until the store is full."""
+        """Add samples of ``size`` bytes until the store is full. Return them by location."""
         samples = {}
         try:
             while True:
@@ -118,7 +118,9 @@ class Bench:
             return samples
 
     def real_bytes(self) -> int:
-        """What the segment files take on the medium; ext4 counts blocks that it has yet to allocate."""
+        """Return the bytes that the segment files take on the medium. On ext4 they include blocks that are
+        not allocated yet.
+        """
         return sum(file.stat().st_blocks * 512 for file in self.path.glob("*.seg"))
 
     def close(self) -> None:
@@ -129,7 +131,7 @@ class Bench:
 
 @pytest.fixture(params=["tmpfs", "disk"])
 def bench(request, tmp_path):
-    """The two media that tiers live on."""
+    """A bench on tmpfs, then one on a disk: the two media of tiers."""
     if request.param == "tmpfs" and not SHM.is_dir():
         pytest.skip("no /dev/shm")
     root = Path(tempfile.mkdtemp(dir=SHM)) if request.param == "tmpfs" else tmp_path
@@ -142,19 +144,19 @@ def bench(request, tmp_path):
 
 @pytest.fixture(scope="session")
 def sample():
-    """``sample(number, size)``: a page with a known body."""
+    """Return ``sample(number, size)``, which makes a page with a known body."""
     return Sample.make
 
 
 @pytest.fixture(scope="session", name="recover")
 def recover_fixture():
-    """``recover(store)``: what an opened store still holds."""
+    """Return ``recover(store)``, which returns the records that a restart found."""
     return recover
 
 
 @pytest.fixture(scope="session", name="pages")
 def pages_fixture():
-    """``pages(store, samples)``: what is handed to ``close``."""
+    """Return ``pages(store, samples)``, which makes the argument of ``close``."""
     return pages
 
 

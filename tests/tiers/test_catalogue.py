@@ -1,4 +1,6 @@
-"""A whole catalogue saves the walk, any other is told from it, and no byte depends on one."""
+"""A valid catalogue spares the scan of its segment. Any other is detected, and no served byte depends on
+one.
+"""
 
 import random
 from dataclasses import replace
@@ -44,7 +46,7 @@ def test_the_format_is_frozen():
 
 
 def test_the_format_with_namespaces_is_frozen():
-    """A proxy that knows no namespaces refuses its version, and takes no page of one for its own."""
+    """An older release, without namespaces, refuses the version, so it uses no page of another namespace."""
     rows = contents().rows
     raw = pack(Contents(rows, [("b", "dir/", "team-a"), ("b", "dir/", "")]), KEY, boot=99)
     assert int.from_bytes(raw[4:6], "little") == catalogue.NAMESPACE_VERSION == 2
@@ -96,12 +98,12 @@ def test_one_that_contradicts_itself_is_refused(wrong):
 
 @pytest.fixture
 def walks(monkeypatch):
-    """Numbers of the segments whose records were read."""
+    """Return a list that gets the number of each segment that is scanned."""
     numbers, real = [], recovery._walked
 
     def walked(segment, *rest):
         found = real(segment, *rest)
-        # A spare segment that was never used has no catalogue, and costs one question.
+        # A spare segment without records has no catalogue, so its scan does not count.
         if len(found[0].rows):
             numbers.append(segment.number)
         return found
@@ -111,7 +113,7 @@ def walks(monkeypatch):
 
 
 def stopped(bench, sample, pages, count=60):
-    """A store that was closed in order, with its pages."""
+    """Close a store in order. Return its samples, and the bytes that it used."""
     store, _ = bench.open()
     samples = {bench.add(store, sample(n, 9000)): sample(n, 9000) for n in range(count)}
     used_bytes = store.used_bytes
@@ -147,7 +149,7 @@ def test_only_segments_that_changed_since_are_read_after_a_kill(bench, sample, p
     store, recovered = bench.open()
     assert walks == [number]
     assert_all_there(bench, samples, store, recovered)
-    # Reading it made no new catalogue, and the others still stand.
+    # The scan wrote no new catalogue for that segment. The other catalogues are still valid.
     store._close()
     bench.open()
     assert walks == [number, number]
@@ -171,7 +173,7 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
     bench, sample, pages, walks, monkeypatch
 ):
     samples, _ = stopped(bench, sample, pages)
-    # Not closed in order, and the machine was started again.
+    # The mark "boot" with another id: the session did not end in order, and the machine has restarted.
     (bench.path / session.BOOT_NAME).write_text(directory._BOOT_ID.read_text())
     monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
     directory._BOOT_ID.write_text("another boot")
@@ -185,14 +187,14 @@ def test_after_the_machine_went_down_catalogues_from_before_do_not_count(
             ((one.location, replace(samples[one.location], header=one.header)) for one in recovered),
         )
     )
-    # A catalogue from after that knows which pages are yet to be checked.
+    # A catalogue written after that restart is used. Its rows say which pages must still be checked.
     store, recovered = bench.open()
     assert (store.dropped.catalogues, walks) == (0, [])
     assert {found.header.validated_s for found in recovered} == {0.0}
 
 
 def test_a_page_that_its_owner_gave_up_is_not_in_the_catalogue(bench, sample, pages, walks):
-    """A record nobody is to find again: its segment is walked rather than told wrongly."""
+    """The record is still in its segment, so a catalogue without it would be wrong: there is none."""
     store, _ = bench.open()
     samples = {bench.add(store, sample(n, 9000)): sample(n, 9000) for n in range(3)}
     left_out = samples.popitem()
@@ -231,7 +233,7 @@ def test_until_it_is_taken_in_a_segment_counts_and_takes_nothing(bench, sample, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, pages, recover, seed):
-    """Killed half-way through the recovery, again and again."""
+    """The process is killed in the middle of recovery, three times."""
     samples, _ = stopped(bench, sample, pages)
     chance, gone = random.Random(seed), set()
     for _ in range(3):
@@ -251,7 +253,7 @@ def test_what_is_disowned_before_it_is_taken_in_never_comes_back(bench, sample, 
     store, recovered = bench.open()
     found = {one.header.page.ref for one in recovered}
     assert {one.header.page.ref for one in samples.values()} - gone <= found
-    # An object that was disowned after its record had come in is its owner's to release.
+    # If a record was taken in before its object was disowned, the caller must release it.
     late = found & gone
     store._close()
     assert {one.header.page.ref for one in bench.open()[1]} & gone == late

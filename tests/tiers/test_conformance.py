@@ -1,4 +1,4 @@
-"""The sentences of shadeproxy/tiers/base.py as tests, on both media."""
+"""Each sentence of the contract in shadeproxy/tiers/base.py, tested on both media."""
 
 import os
 import stat
@@ -126,7 +126,7 @@ def test_a_reservation_that_was_never_written_is_not_a_record(bench, sample):
 def test_a_full_store_says_so_and_takes_again_what_was_freed(bench, sample):
     store, _ = bench.open()
     samples = bench.fill(store, 9000)
-    # Metadata, headers and blocks cost less than 5 %.
+    # Metadata, headers and rounding to blocks take less than 5 %.
     assert len(samples) * 9000 > 0.95 * store.capacity_bytes
     for number in range(500):
         victim = list(samples)[number * 7919 % len(samples)]
@@ -161,7 +161,7 @@ def test_freed_blocks_go_back_to_the_file_system(bench, sample):
     held = bench.real_bytes()
     for location in samples:
         store.release(location)
-    # Slack, kept for the next records, is bounded.
+    # The slack that is kept for the next records is bounded.
     assert store.slack_bytes <= 8 << 20
     assert bench.real_bytes() <= store.used_bytes + store.slack_bytes < held / 4
 
@@ -170,7 +170,7 @@ def test_the_number_of_segments_is_bounded(bench, sample):
     store, _ = bench.open(capacity_bytes=1 << 20, segment_bytes=1 << 16)
     lonely = []
     for number in range(300):
-        # One long-lived small record stays in every place that long ones leave.
+        # A small record stays for good in each place that a long record leaves.
         lonely.append(bench.add(store, sample(number, 10)))
         try:
             bulk = [bench.add(store, sample(1000 + number * 10 + part, 30_000)) for part in range(3)]
@@ -249,7 +249,8 @@ def test_another_process_reads_by_place(bench, sample):
     store.release(location)
     again = bench.add(store, page)
     assert again == location
-    # The same page at the same place is another record: a reader that overlapped both sees it.
+    # The same page, written again at the same place, is another record. So a reader that began with the old
+    # record notices.
     assert os.pread(descriptor, len(place.header), place.header_offset) != place.header
     os.close(descriptor)
 

@@ -1,6 +1,6 @@
-"""kill -9 at any point: every record that comes back is whole, and every acknowledged one comes back.
+"""After kill -9 at any point, every recovered record is whole, and every acknowledged record is recovered.
 
-SHADEPROXY_KILL_ROUNDS sets how often.
+SHADEPROXY_KILL_ROUNDS sets the number of kills.
 """
 
 import os
@@ -57,10 +57,10 @@ def test_killed_while_writing(bench):
             [sys.executable, "-c", _CHILD, str(bench.path), str(first)], stdout=subprocess.PIPE, text=True
         ) as child:
             assert child.stdout.readline() == "ready\n"
-            # Somewhere within a write or a release: where exactly is the point of the test.
+            # The kill must come at a random point within a write or a release.
             time.sleep(chance.uniform(0.0, 0.08))
             child.kill()
-            # A line that the kill cut off was not acknowledged.
+            # A line that the kill cut short was not acknowledged.
             lines = [line.split() for line in child.stdout if line.endswith("\n")]
         written |= {int(line[1]): int(line[2]) for line in lines if line[0] == "+"}
         erased |= {int(line[1]) for line in lines if line[0] == "-"}
@@ -74,7 +74,7 @@ def test_killed_while_writing(bench):
             assert bytes(store.pin(found.location)) == body
             store.load(found.location, verify=True)
             assert found.header.validated_s == number
-            # The last one may be complete without having been acknowledged.
+            # The last record may be complete although it was not acknowledged.
             assert written.get(number, found.header.body_bytes) == found.header.body_bytes
         assert set(written) - erased <= set(pages)
         assert set(pages) <= set(written) | {first}

@@ -1,4 +1,4 @@
-"""Whatever happens to a byte of a tier's directory: it opens, and no wrong byte is read."""
+"""A tier's directory with any byte damaged can be opened, and no wrong byte is read from it."""
 
 import random
 
@@ -14,7 +14,7 @@ PAGES = dict(enumerate((300, 5000, 9000, 40_000) * 12))
 
 
 def left_behind(bench, sample, pages, *, in_order: bool) -> dict[str, bytes]:
-    """The files of a store with pages: after a stop in order, or kill -9 in the middle of its recovery."""
+    """Return the files of a store after a stop in order, or after kill -9 in the middle of its recovery."""
     store, _ = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     samples = {bench.add(store, sample(n, size)): sample(n, size) for n, size in PAGES.items()}
     store.close(pages(store, samples.items()))
@@ -33,11 +33,11 @@ def left_behind(bench, sample, pages, *, in_order: bool) -> dict[str, bytes]:
 
 
 def spoilt(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
-    """One file with a bit flipped, some bytes overwritten, or cut off."""
+    """Return ``files`` with one of them cut short, or with some of its bits or bytes changed."""
     kind = rng.choice(sorted({name.partition(".")[2] or name for name in files}))
     name = rng.choice([name for name in sorted(files) if (name.partition(".")[2] or name) == kind])
     data = bytearray(files[name])
-    # Most of a segment may be holes.
+    # Most of a segment may be holes: damage the part that has data.
     used = max(1, len(data.rstrip(b"\0")))
     draw = rng.random()
     if draw < 0.3:
@@ -73,7 +73,7 @@ def test_a_damaged_directory(bench, sample, pages, in_order, seed):
 
 
 def check(store, location, sample) -> None:
-    """A record proves itself, and then it is right, or it says that it is none."""
+    """Check that the record either is right or raises TierError."""
     try:
         header = store.load(location, verify=True)
     except TierError:
@@ -85,7 +85,9 @@ def check(store, location, sample) -> None:
 
 
 def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
-    """A store that was killed in its recovery after page 0 was written anew, its list then damaged."""
+    """Open a store that was killed during recovery, after objects were disowned, and whose tombstones were
+    then damaged.
+    """
     left_behind(bench, sample, pages, in_order=False)
     (path,) = bench.path.glob("*.tombstones")
     path.write_bytes(damage(path.read_bytes()))
@@ -104,12 +106,12 @@ def doubted(bench, sample, pages, damage) -> tuple[SegmentStore, list]:
     ],
 )
 def test_a_damaged_list_of_what_was_overwritten_makes_every_page_doubtful(bench, sample, pages, damage):
-    """Or else a page that was overwritten through the proxy would come back and be served."""
+    """Otherwise a page that was overwritten through the proxy would come back and be served."""
     store, recovered = doubted(bench, sample, pages, damage)
     assert recovered
     assert {one.header.validated_s for one in recovered} == {0.0}
     assert store.dropped.lists == 1
-    # Killed now: the list is gone, but nobody has asked the origin since.
+    # After a kill now, the tombstones are gone, but the pages were not checked with the origin yet.
     store._close()
     store, recovered = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     assert {one.header.validated_s for one in recovered} == {0.0}
@@ -121,7 +123,7 @@ def test_a_whole_list_is_believed(bench, sample, pages):
     assert store.dropped.lists == 0
     found = {one.header.page.ref for one in recovered}
     gone = {sample(n, 1).header.page.ref for n in (0, 7, 11)}
-    # What was taken in before was its owner's to release.
+    # The caller must release records that were taken in before their object was disowned.
     assert len(found) >= len(PAGES) - 3
     assert {one.header.validated_s for one in recovered} != {0.0}
     assert gone - found
@@ -146,13 +148,13 @@ def test_a_damaged_mark_of_the_boot_counts_as_a_machine_that_went_down(bench, sa
     left_behind(bench, sample, pages, in_order=False)
     (bench.path / session.BOOT_NAME).write_bytes(mark)
     for path in bench.path.glob("*.cat"):
-        path.unlink()  # those of this boot are believed
+        path.unlink()  # Catalogues of this boot would be used.
     _, recovered = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     assert {one.header.validated_s for one in recovered} == {0.0}
 
 
 def test_a_catalogue_whose_segment_is_gone_is_not_that_of_the_next_one(bench, sample, pages):
-    """A process that was killed between deleting a segment and its catalogue leaves one without the other."""
+    """A process that is killed between deleting a segment and its catalogue leaves one of the two files."""
     store, _ = bench.open(CAPACITY_BYTES, SEGMENT_BYTES)
     store.close(pages(store, []))
     left_behind(bench, sample, pages, in_order=True)

@@ -1,4 +1,4 @@
-"""Whose directory it is: every refusal says what to change, and nothing foreign is ever deleted."""
+"""A tier's directory: each refusal says what to change, and no foreign file is ever deleted."""
 
 import errno
 import os
@@ -148,7 +148,7 @@ def test_a_file_system_that_is_too_full_now_does_not_keep_a_tier_from_starting(
     store, _ = bench.open()
     bench.add(store, sample(1, 100))
     store.close()
-    # What is free does not change here: on a real file system others take and give back space meanwhile.
+    # Fake numbers, because the free space of a real file system changes during the test.
     total_bytes, free_bytes, room_bytes = 1 << 30, 512 << 10, 128 << 10
     blocks = {"f_blocks": total_bytes // 4096, "f_bavail": free_bytes // 4096, "f_favail": 1, "f_files": 1}
     for name in ("statvfs", "fstatvfs"):
@@ -156,7 +156,7 @@ def test_a_file_system_that_is_too_full_now_does_not_keep_a_tier_from_starting(
     min_free_bytes = free_bytes - room_bytes
     store, recovered = bench.open(min_free_bytes=min_free_bytes)
     assert len(recovered) == 1
-    # What is free beside the segment that it holds.
+    # The tier may use the free space and the segment that it has already.
     assert room_bytes < store.limit_bytes <= room_bytes + (1 << 18)
     assert "the tier holds less; free space there" in caplog.text
 
@@ -168,7 +168,7 @@ def test_too_many_open_files(bench, sample):
     code = (
         "import resource, sys; from pathlib import Path; from shadeproxy.tiers.store import SegmentStore\n"
         "store = SegmentStore('disk', Path(sys.argv[1]), 1 << 20)\n"
-        # Enough for the lock, the tombstones and the probe, and not for the mapping of a segment.
+        # Enough descriptors for the lock, the tombstones and the probe, and too few for a segment.
         "import os; limit = os.dup(0) + 4; resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))\n"
         "store.open()"
     )
@@ -191,7 +191,7 @@ def test_closing_after_the_executor_is_shut_down(bench):
 
 
 def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
-    """The mark of the boot is left behind by a process that did not close, and names another boot."""
+    """A process that did not close leaves its mark "boot", which names an earlier boot of the machine."""
     page = Page(ObjectRef("b", "k"), '"e"', 0)
     header = RecordHeader(page, ObjectMeta('"e"', 4), 4, 1234.5)
 
@@ -208,17 +208,17 @@ def test_after_the_machine_went_down_pages_are_to_be_checked(tmp_path, recover):
     store.open()
     store.write(store.reserve(store.record_bytes(page, header.meta, 4)), header, b"body")
     store.close()
-    assert reopened(None) == 1234.5  # closed in order
+    assert reopened(None) == 1234.5  # The session ended in order.
     killed = SegmentStore("disk", tmp_path / "c", 1 << 20, segment_bytes=1 << 16)
     killed.open()
     killed.claim.release(clean=False)
-    assert reopened(None) == 1234.5  # killed: what was written is in the page cache
+    assert reopened(None) == 1234.5  # The process was killed: its writes are in the page cache.
     assert reopened("another boot") == 0
-    assert reopened(None) == 0  # nobody has checked it since
+    assert reopened(None) == 0  # The page was not checked since then.
 
 
 def test_files_of_another_user_in_a_directory_of_ours(bench, sample, monkeypatch):
-    """As after a proxy that was started as root once."""
+    """Such files stay when the proxy was started as root once."""
     store, _ = bench.open()
     bench.add(store, sample(1, 100))
     store.close()

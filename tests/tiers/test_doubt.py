@@ -1,4 +1,4 @@
-"""A doubt ends: when the machine has started since, every page was checked, and the end was in order."""
+"""A doubt ends if the machine has restarted since, every page was checked, and the session ended in order."""
 
 import shutil
 from dataclasses import replace
@@ -14,14 +14,14 @@ ALL = range(4)
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Another directory for the tombstones; no tier here passes for one that forgets nothing."""
+    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 @pytest.fixture
 def boot(bench, monkeypatch):
-    """``boot(name)``: the machine started since."""
+    """Return ``boot(name)``, which pretends that the machine has restarted."""
     monkeypatch.setattr(directory, "_BOOT_ID", bench.path.parent / "boot_id")
 
     def start(name):
@@ -42,7 +42,7 @@ def in_doubt(recovered) -> set[int]:
 
 @pytest.fixture
 def cut_off(bench, sample, place, boot):
-    """Four pages in a cache that was in use when the machine went down."""
+    """Leave four pages in a cache that was in use when the machine went down."""
     store, _ = bench.open(tombstones=place)
     for number in ALL:
         bench.add(store, sample(number, 5000))
@@ -51,7 +51,7 @@ def cut_off(bench, sample, place, boot):
 
 
 def close(store, recovered, pages, sample, *, checked=ALL):
-    """In order, by an owner who has checked these."""
+    """End the session in order. Pages in ``checked`` were checked with the origin during the session."""
     samples = []
     for one in recovered:
         number = int(one.header.page.ref.key[-6:])
@@ -73,7 +73,7 @@ def test_a_doubt_ends_when_every_page_was_checked(bench, sample, pages, place, c
     close(store, recovered, pages, sample)
     store, recovered = bench.open(tombstones=place)
     assert not store.erasures.in_doubt
-    # Now without catalogues: what was checked is believed over a kill.
+    # The checks of the earlier session count even after a kill, and without catalogues.
     kill(store)
     for path in bench.path.glob("*.cat"):
         path.unlink()
@@ -103,7 +103,7 @@ def test_a_flush_that_fails_in_a_use_in_doubt_begins_another_doubt(bench, sample
 
 
 def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(bench, sample, pages, place, boot):
-    """Until then the page cache hides what is on the medium, so nobody can check it."""
+    """Until then the page cache hides the true contents of the medium, so no check can end the doubt."""
     schedule = scheduled()
     store, _ = bench.open(tombstones=place, calls=FaultyCalls(schedule))
     where = [bench.add(store, sample(number, 5000)) for number in ALL]
@@ -124,7 +124,7 @@ def test_what_a_flush_lost_stays_in_doubt_until_the_machine_starts_again(bench, 
 
 
 def test_lost_tombstones_leave_a_doubt_until_the_machine_starts_again(bench, sample, pages, place, boot):
-    """They may have told of a flush that failed."""
+    """The lost tombstones may have recorded a flush that failed."""
     store, _ = bench.open(tombstones=place)
     bench.add(store, sample(1, 5000))
     kill(store)
@@ -149,7 +149,7 @@ def test_a_segment_that_cannot_be_read_keeps_the_doubt(bench, sample, pages, pla
 
 @pytest.mark.parametrize(("etag", "ends"), [('"1"', True), ('"2"', False)])
 def test_a_page_is_checked_with_another_page_of_its_version(bench, sample, pages, place, boot, *, etag, ends):
-    """The origin is asked about an object, not about each page of it."""
+    """The origin is asked about a version of an object, not about each of its pages."""
     store, _ = bench.open(tombstones=place)
 
     def version(etag, number):

@@ -1,4 +1,4 @@
-"""Dropping a cache: all that a tier keeps goes, wherever it lies, and nothing else does."""
+"""Dropping a cache deletes all files of the tier, in whatever directory they lie, and no other file."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from shadeproxy.tiers.dropping import drop_cache
 
 @pytest.fixture
 def place(bench):
-    """Another directory for the tombstones."""
+    """Return another directory for the tombstones."""
     return bench.path.parent / "elsewhere"
 
 

@@ -1,4 +1,6 @@
-"""Names go when their erasures are on the medium: one settling after another, and an end waits for both."""
+"""Tombstones are dropped once their erasures are on the medium. Only one ``settle`` runs at a time, and
+``finish`` waits for it.
+"""
 
 import errno
 import os
@@ -14,7 +16,7 @@ from shadeproxy.tiers.tombstones import Tombstones
 
 
 class Held(SystemCalls):
-    """Flushing waits for ``go``, and fails then where it is to."""
+    """System calls whose ``flush`` waits for ``go``. The first flush fails if ``fails`` is set."""
 
     def __init__(self) -> None:
         self.began, self.go = threading.Event(), threading.Event()
@@ -24,7 +26,7 @@ class Held(SystemCalls):
         self.began.set()
         assert self.go.wait(20)
         if self.fails:
-            # As the kernel: it says so once.
+            # Like the kernel, report the failure only once.
             self.fails = False
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         super().flush(descriptor)
@@ -39,7 +41,7 @@ def calls():
 
 @pytest.fixture
 def store(bench, sample, monkeypatch, calls):
-    """With one object overwritten, on a medium that can forget."""
+    """Return a store with one overwritten object, on a medium that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     made, _ = bench.open(tombstones=bench.path.parent / "elsewhere", calls=calls)
     location = bench.add(made, sample(1, 5000))
@@ -50,7 +52,7 @@ def store(bench, sample, monkeypatch, calls):
 
 @contextmanager
 def meanwhile(action):
-    """Run ``action`` on a thread; its answer comes in the list."""
+    """Run ``action`` on a thread. Yield a list that gets its result."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(action()))
     thread.start()
@@ -65,7 +67,7 @@ def test_a_second_settling_does_not_forget_what_the_first_is_still_flushing(stor
     with meanwhile(lambda: erasures.settle(first_turn)) as first:
         assert calls.began.wait(20)
         with meanwhile(lambda: erasures.settle(erasures.turn())) as second:
-            threading.Event().wait(0.05)  # it has nothing to wait for where it does not wait for the first
+            threading.Event().wait(0.05)  # A ``settle`` that did not wait would end within this time.
             names, answered = erasures.tombstones, list(second)
             calls.go.set()
     assert not answered

@@ -1,4 +1,4 @@
-"""A failing medium is a TierError; the tier shrinks or stops, and what it holds stays readable."""
+"""A failing medium raises TierError. The tier shrinks or stops, and its pages stay readable."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFa
 
 @pytest.fixture
 def failing(monkeypatch):
-    """``failing.errno``: what pwrite raises; None lets it through."""
+    """Make pwrite raise an OSError with ``failing.errno``; None: let it write."""
     state = SimpleNamespace(errno=None, calls=0)
     real = os.pwrite
 
@@ -73,7 +73,7 @@ def test_a_broken_medium_switches_the_tier_off(bench, sample, failing, code, tim
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
 def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sample, monkeypatch, code):
-    """They come back when clients leave; a tier that was switched off would stay so until a restart."""
+    """Descriptors become free when clients leave. A disabled tier would stay disabled until a restart."""
     store, _ = bench.open()
     real, refused = Segment.__init__, []
 
@@ -99,7 +99,9 @@ def test_a_process_without_descriptors_does_not_switch_its_tier_off(bench, sampl
 
 @pytest.mark.parametrize("ending", ["killed", "closed", "catalogued"])
 def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, ending):
-    """Else the next process would serve what was overwritten: nothing in its record tells."""
+    """Otherwise the next process would serve the overwritten page: its record does not show that it is
+    old.
+    """
     schedule = scheduled()
     store, _ = bench.open(calls=FaultyCalls(schedule))
     kept = bench.add(store, sample(1, 5000))
@@ -121,7 +123,7 @@ def test_after_an_erasure_that_failed_no_page_is_trusted(bench, sample, pages, e
 
 @pytest.mark.parametrize("ending", ["killed", "closed", "retried"])
 def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, pages, failing, ending):
-    """Else the next process would serve what was overwritten while this one was taking pages in."""
+    """Otherwise the next process would serve a page that was overwritten during the recovery of this one."""
     store, _ = bench.open()
     samples = [(bench.add(store, sample(n, 5000)), sample(n, 5000)) for n in range(3)]
     store.close(pages(store, samples))
@@ -147,7 +149,7 @@ def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, p
     _, recovered = bench.open()
     found = {one.header.page for one in recovered}
     assert found >= {sample(n, 5000).header.page for n in (0, 2)}
-    # Killed before it could be noted: its writer heard of no success.
+    # The process was killed before the tombstone was written, so the write was not acknowledged.
     assert (sample(1, 5000).header.page in found) == (ending == "killed")
 
 
@@ -193,7 +195,7 @@ def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypat
     free = SimpleNamespace(bytes=10 << 20)
 
     def fstatvfs(_):
-        # Our own blocks come off what is free, as on a real file system.
+        # The tier's own blocks reduce the free space, as on a real file system.
         own = sum(file.stat().st_blocks * 512 for file in bench.path.glob("*.seg"))
         return SimpleNamespace(f_bavail=(free.bytes - own) // 4096, f_frsize=4096)
 
@@ -209,7 +211,7 @@ def test_min_free_is_respected_and_given_back_to_others(bench, sample, monkeypat
             samples.append(bench.add(store, sample(1000 + number, 9000)))
         except TierFull:
             store.release(samples.pop(number * 31 % len(samples)))
-    # What is left for this tier is half a MiB; the measurement may lag by one capacity's worth of writes.
+    # Half a MiB is left for this tier. The measurement may be late by writes of one capacity.
     assert bench.real_bytes() <= (1 << 19) + 20_000
     assert store.used_bytes > 400_000
 
@@ -218,7 +220,7 @@ def test_a_header_that_still_cannot_be_erased_keeps_its_segment_as_it_is(bench, 
     store, _ = bench.open()
     page = sample(1, 50_000)
     location = bench.add(store, page)
-    # What a reader in another process goes by: the body is whole as long as the header stands.
+    # A reader in another process relies on this: the body is whole as long as the header is unchanged.
     place = store.locate(location)
     real = os.pwrite
 

@@ -1,4 +1,4 @@
-"""The faulty medium does what it was told, in order, and the same for the same seed."""
+"""The faulty medium injects the scheduled faults in order, and the same faults for the same seed."""
 
 import errno
 import os
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_faults(descriptor):
 
 
 def test_a_store_over_it_keeps_its_promise(bench, sample):
-    """Whatever befalls writes, erasures and holes: what can be read is what was written."""
+    """Whatever faults hit writes, erasures and holes, the bytes that can be read are those written."""
     rates = dict.fromkeys(MediumFault, 0.02)
     rates[MediumFault.WRITE_EROFS] = 0.0
     store, _ = bench.open(
@@ -101,5 +101,5 @@ def test_a_store_over_it_keeps_its_promise(bench, sample):
         try:
             assert store.load(location, verify=True).page == page.header.page
         except TierError:
-            continue  # a read that failed, and says so
+            continue  # The read failed, and raised an error as it should.
         assert bytes(store.pin(location)) == page.body

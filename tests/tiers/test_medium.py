@@ -1,4 +1,6 @@
-"""What is in the page cache, asked of the kernel: pages of a sparse file that were never touched are not."""
+"""``is_resident`` tells which pages of a file are in the page cache: untouched pages of a sparse file are
+not.
+"""
 
 import mmap
 import os
@@ -11,12 +13,12 @@ from shadeproxy.tiers.medium import is_resident
 
 PAGE = mmap.PAGESIZE
 MIB = 1 << 20
-PAGES = 20 * MIB // PAGE  # more than one call asks for
+PAGES = 20 * MIB // PAGE  # More than one mincore call asks about.
 
 
 @pytest.fixture
 def mapped(tmp_path):
-    """Address of a mapped file whose pages but the tenth and the last but one were written."""
+    """Yield the address of a mapped file. All of its pages were written, except two."""
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.ftruncate(descriptor, PAGES * PAGE)
     for page in set(range(PAGES)) - {10, PAGES - 2}:

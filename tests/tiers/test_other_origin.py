@@ -1,4 +1,4 @@
-"""The cache of another origin is never thrown away: refused with both names, or set aside when asked."""
+"""A cache of another origin is never deleted: it is refused with both names, or set aside on request."""
 
 import json
 
@@ -12,7 +12,7 @@ HERE = "s3 http://localhost:7480"
 
 @pytest.fixture
 def filled(bench, sample):
-    """A cache of one page of the origin HERE."""
+    """Return a bench whose cache holds one page of the origin HERE."""
     store, _ = bench.open(contents=HERE)
     bench.add(store, sample(1, 100))
     store.close()

@@ -1,4 +1,4 @@
-"""A view is the pin: its bytes stay, whatever happens to the record, until the last slice is gone."""
+"""A view pins its record: the bytes stay until the last slice of the view is gone, even after a release."""
 
 import gc
 import subprocess
@@ -31,7 +31,7 @@ def test_a_released_record_stays_readable_and_counted(bench, sample):
     used_bytes = store.used_bytes
     del part
     gc.collect()
-    # Its last block is shared with the next record.
+    # The record shares its last block with the next record.
     assert 50_000 - 2 * 4096 <= used_bytes - store.used_bytes <= held_bytes
     assert all(bytes(store.pin(place)) == page.body for place, page in others.items())
 

@@ -1,4 +1,4 @@
-"""The record format is frozen: what one version wrote, every later one of the same number must read."""
+"""The record format is frozen: every release must read the records of each format version that it knows."""
 
 import struct
 
@@ -70,7 +70,7 @@ def test_golden_record_of_another_namespace():
 
 
 def test_a_proxy_that_knows_no_namespaces_takes_no_record_of_one(monkeypatch):
-    """As the version before had it: anything but version 1 is no record of its own."""
+    """A release without namespaces knows version 1 only, and refuses any other record."""
     monkeypatch.setattr(record, "_VERSIONS", (FORMAT_VERSION,))
     for read in (unpack_header, read_facts):
         with pytest.raises(TierError, match="another place, store or format"):

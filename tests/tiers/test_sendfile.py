@@ -1,4 +1,4 @@
-"""Bytes that were lent to a socket stay what they were, whatever becomes of the record."""
+"""Bytes that sendfile has passed to a socket do not change, whatever becomes of their record."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ def test_a_medium_that_keeps_lent_pages_lends(tmpfs):
 
 
 def test_a_medium_that_changes_lent_pages_does_not(tmpfs, monkeypatch):
-    """As ext4 does since it has large folios: punching a part of one zeroes it in place."""
+    """ext4 does this since it uses large folios: punching a part of a folio zeroes it in place."""
     monkeypatch.setattr(sendfile, "punch_hole", lambda fd, start, length: os.pwrite(fd, bytes(length), start))
     assert not allows_sendfile(tmpfs / "probe")
 
@@ -38,7 +38,7 @@ def opened(path, capacity_bytes=1 << 20):
 
 
 def reopened(path, capacity_bytes=1 << 20):
-    """A store, and the locations of what was in it."""
+    """Return a store over an existing directory, and the locations of its records."""
     store = SegmentStore("ram", path, capacity_bytes, segment_bytes=1 << 20, sendfile=True)
     store.open()
     locations = [
@@ -71,7 +71,7 @@ def sockets():
 
 
 def send_lent(store, location, sender):
-    """Send what may be of a body without a copy; what it was."""
+    """Send the sendable part of a body by sendfile. Return the bytes that it had then."""
     sendable, (window, start, stop) = store.sendable_blocks(location), store.window(location)
     first, last = max(start, sendable.start), min(stop, sendable.stop)
     sendable.file.mark_sent(first, last)
@@ -94,7 +94,7 @@ def test_what_a_receiver_has_not_read_survives_release_and_reuse(tmpfs, sockets,
     location = write(store, "old", os.urandom(LENGTH))
     expected = send_lent(store, location, sender)
     if restarted:
-        # The sockets of an earlier process may still hold its pages.
+        # Sockets of the earlier process may still hold pages of the file.
         store.close()
         store = opened(tmpfs / "ram")
     store.release(location)
@@ -115,7 +115,7 @@ def test_books_balance_when_lent_blocks_are_freed(tmpfs, sockets):
     sender, receiver = sockets
     store = opened(tmpfs / "ram")
     store.release(write(store, "first", bytes(5000)))
-    empty = store.used_bytes  # with what a segment costs
+    empty = store.used_bytes  # Includes the overhead of a segment.
     locations = [write(store, f"k{number}", bytes(100_000)) for number in range(5)]
     for location in locations[::2]:
         received(receiver, len(send_lent(store, location, sender)))

@@ -1,4 +1,4 @@
-"""What a start believes of a directory: after kills, failing flushes, lost tombstones, media put back."""
+"""A start decides which records to trust: after kills, failed flushes, lost tombstones and restored media."""
 
 import shutil
 
@@ -13,13 +13,13 @@ ZERO = {0.0}
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Another directory for the tombstones; no tier here passes for one that forgets nothing."""
+    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 def filled(bench, sample, pages, place, *, calls=None):
-    """A store that was closed in order, and opened again; its pages by number."""
+    """Return a store that was closed in order and opened again, and the locations of its pages by number."""
     store, _ = bench.open(tombstones=place)
     samples = [(bench.add(store, sample(n, 5000)), sample(n, 5000)) for n in range(4)]
     store._close(pages(store, samples))
@@ -44,7 +44,7 @@ def numbers(recovered):
 
 
 def put_back(bench, files):
-    """The medium forgets what was written since ``files`` were copied."""
+    """Restore files of the directory to their state in ``files``: the medium loses all later writes."""
     for name, data in files.items():
         (bench.path / name).write_bytes(data)
 
@@ -96,7 +96,7 @@ def test_what_is_owed_is_tried_again_and_forgotten_then(bench, sample, pages, pl
 
 @pytest.mark.parametrize("ending", ["killed", "closed"])
 def test_an_erasure_that_the_medium_forgets_does_not_count(bench, sample, pages, place, ending):
-    """As ext4 that turns read-only before the page cache was written."""
+    """ext4 loses erasures if it turns read-only before the page cache was written."""
     store, where = filled(bench, sample, pages, place)
     before = held(bench)
     overwrite(store, sample, where, 2)
@@ -122,7 +122,7 @@ def test_after_a_flush_that_failed_every_page_is_checked_and_catalogues_of_befor
     schedule.enqueue(MediumFault.FLUSH_EIO)
     assert not store.erasures.settle(store.erasures.turn())
     assert store.erasures.in_doubt
-    # The kernel says so once only: the next flush goes well, and says nothing.
+    # The kernel reports the failure only once: the next flush succeeds, although writes were lost.
     assert store.erasures.settle(store.erasures.turn())
     store._close()
     _, recovered = bench.open(tombstones=place)
@@ -219,6 +219,6 @@ def test_the_list_of_an_earlier_release_that_was_killed_is_taken_over(bench, sam
     else:
         assert numbers(recovered) == {0, 1, 3}
     assert not (bench.path / legacy_tombstones.NAME).exists()
-    # Its names are ours now.
+    # The names of the old list are now tombstones of this session.
     kill(store)
     assert numbers(bench.open(tombstones=place)[1]) == ({0, 1, 2, 3} if damaged else {0, 1, 3})

@@ -1,4 +1,4 @@
-"""A store against a dictionary: whatever is done in whatever order, bytes are right and bounds hold."""
+"""A store, compared with a dictionary: after any calls in any order, bytes are right and bounds hold."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ SIZES = st.one_of(st.integers(0, 300), st.integers(0, 9000), st.integers(0, 60_0
 
 
 def flipped(where):
-    """Damage that changes one bit, ``where`` in [0, 1) of the file."""
+    """Return a function that flips one bit of a file, at the share ``where`` of its length."""
 
     def damage(raw, number):
         place = int(where * len(raw))
@@ -49,7 +49,9 @@ DAMAGES = st.one_of(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """``records`` holds locations of the current store; a restart renames all of them."""
+    """``live`` maps each handle to the location in the current store and the sample. A restart changes
+    locations.
+    """
 
     make_sample = None
     recover = None
@@ -97,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         except TierError:
             assert wanted > SEGMENT_BYTES
             return multiple()
-        # The writer thread runs writes in the order of ``submit``.
+        # Run queued I/O first, because the writer thread runs it in the order of ``submit``.
         self.run_queue()
         self.store.write(location, sample.header, sample.body)
         self.live[self.number] = (location, sample)
@@ -175,15 +177,15 @@ class StoreMachine(RuleBasedStateMachine):
     def drain(self):
         self.run_queue()
         real = sum(file.stat().st_blocks * 512 for file in (self.root / "tier").glob("*.seg"))
-        # Views of an earlier store do not hold blocks, so only this store's books count.
+        # Views of an earlier store hold no blocks, so only the counts of this store matter.
         assert real <= self.store.used_bytes + self.store.slack_bytes
 
     @rule(stop=st.sampled_from(["clean", "without pages", "killed"]), damage=DAMAGES)
     def restart(self, stop, damage):
-        """Close and open; or, as after kill -9, forget the process's memory at once.
+        """Close and open the store; or, as kill -9 does, forget the memory of the process at once.
 
-        What was queued at a crash is lost, as it is with the thread that would have run it. Catalogues are
-        written by a clean stop only; those of an earlier stop may be there still, and any may be damaged.
+        A kill loses queued I/O, because it also ends the thread that would run it. Only a clean stop writes
+        catalogues. Catalogues of an earlier stop may still exist, and any catalogue may be damaged.
         """
         erased_late = stop == "killed" and bool(self.queue)
         if stop == "killed":

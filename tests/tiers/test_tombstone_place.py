@@ -1,4 +1,4 @@
-"""The directory of the tombstones: without room, moved away and back, and starts that are killed half-way."""
+"""The directory of the tombstones may have no room or may move, and a start may be killed half-way."""
 
 import errno
 import os
@@ -15,14 +15,14 @@ from shadeproxy.tiers.tombstones import Tombstones
 
 @pytest.fixture
 def place(bench, monkeypatch):
-    """Another directory for the tombstones; no tier here passes for one that forgets nothing."""
+    """Return another directory for the tombstones, and treat every medium as one that can lose writes."""
     monkeypatch.setattr("shadeproxy.tiers.erasures.is_tmpfs", lambda _path: False)
     return bench.path.parent / "elsewhere"
 
 
 @pytest.fixture
 def full(monkeypatch):
-    """``full``: a list of directories in which no file has room for a byte."""
+    """Return a list of directories. A file in one of them has no room for another byte."""
     directories = []
     real = os.pwrite
 
@@ -62,7 +62,7 @@ def test_a_place_without_room_costs_no_page_and_no_start(bench, sample, place, f
     assert text in caplog.text
     assert f"they are kept in {bench.path}" in caplog.text
     assert list(place.iterdir()) == [], "nothing there that could be taken for a later use"
-    # The next start finds these names, whether there is room again or not.
+    # The next start finds these tombstones, whether there is room again or not.
     store.disown(object_hash(sample(2, 1).header.page.ref))
     kill(store)
     full.clear()
@@ -94,7 +94,7 @@ def test_where_the_tier_has_no_room_either_it_makes_some(bench, sample, place, f
 
 
 def test_room_is_made_under_the_lock_of_the_directory_only(bench, sample, place, full):
-    """Another process may have taken it between a start that failed and its next attempt."""
+    """Another process may lock the directory between a failed start and its next attempt."""
     store, _ = bench.open(tombstones=place)
     bench.add(store, sample(1, 5000))
     assert not dropping._give_room(bench.path, "cache.disk.path")

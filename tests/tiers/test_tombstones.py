@@ -1,4 +1,4 @@
-"""Names of overwritten objects outlive a process and a medium, or all is in doubt."""
+"""Tombstones survive the process and a broken medium; otherwise all records are in doubt."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def file(tmp_path):
 
 
 def again(file) -> Tombstones:
-    """What the next process reads of it."""
+    """Return the tombstones as the next process reads them."""
     other = Tombstones(file.path)
     assert other.read()
     return other
@@ -41,7 +41,7 @@ def test_while_one_half_waits_names_of_the_other_are_not_forgotten(file):
     file.add(1)
     first = file.turn()
     file.add(2)
-    # The first half is not forgotten yet, so there is nowhere to turn to.
+    # The first half was not forgotten yet, so ``turn`` cannot switch.
     assert file.turn() == first
     file.add(3)
     file.forget(first)

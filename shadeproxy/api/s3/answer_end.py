@@ -11,15 +11,15 @@ _NO_BODY = frozenset({204, 304})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to the request with the head ``raw``. Holds only the answer's head, until
-    that is complete.
+    """Finds the end of the answer to a request. ``raw``: the head of the request. Holds the head of the
+    answer until that is complete, and nothing of the body.
     """
 
     def __init__(self, raw: bytes) -> None:
         self._has_body = not raw.startswith(b"HEAD ")
         self._ends_by_closing = not raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
         self._head: bytearray | None = bytearray()
-        """None: its end was seen, or is not searched any more."""
+        """The answer's head, as far as it came. None once its end was found, or is no longer searched for."""
         self._left_bytes: int | None = None
 
     @property
@@ -29,14 +29,14 @@ class AnswerEnd:
 
     @property
     def may_seem_complete(self) -> bool:
-        """True if an HTTP/1.0 client could take the connection's end for the body's end. Such an answer must
-        not end normally, since it looks like one that was cut short.
+        """True if an HTTP/1.0 client could take the end of the connection for the end of the body. The
+        connection must then be reset, so that a body that was cut short does not look whole.
         """
         return self._ends_by_closing and self._left_bytes != 0
 
     def take(self, data: bytes) -> int | None:
-        """Return the number of bytes still to come: 0 also while unknown, negative if there were too many.
-        None: only the reader of the answer can tell.
+        """Take the next bytes of the answer. Return the number of bytes still to come: 0 also while the head
+        is incomplete, negative if there were too many, and None if the answer does not tell its length.
         """
         if self._head is not None:
             return self._take_head(self._head, data)

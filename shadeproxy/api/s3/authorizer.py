@@ -20,8 +20,8 @@ from shadeproxy.core.types import Headers
 from shadeproxy.engine.base import ReadsNow
 
 _LISTS_OF_PREFIX = frozenset({"ListMultipartUploads", "ListObjectVersions", "ListObjects", "ListObjectsV2"})
-# A client that may see some keys of a bucket may also see that the bucket exists, and where. Other settings
-# (policy, ACL and so on) concern all keys.
+# A client that may see some keys of a bucket may also see that the bucket exists, and its location. All other
+# settings (policy, ACL and so on) concern all keys.
 _OF_EVERY_CLIENT = frozenset({"GetBucketLocation", "HeadBucket"})
 
 
@@ -64,8 +64,8 @@ class RequestAuthorizer(ReadReports):
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the proxy signs requests to its origin with its own key, which no
-        # client need have.
+        # Check this before the signature: the proxy signs requests to its origin with its own key, which may
+        # be no client's key.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -89,9 +89,10 @@ class RequestAuthorizer(ReadReports):
         return self._authenticator.authenticate(request)
 
     def _check_host(self, request: S3Request) -> None:
-        """Refuse a page that points its own name at this machine. Raises AccessDenied.
+        """Refuse a request of a web page whose host name leads to this machine. Raises AccessDenied.
 
-        A preflight is not signed: with clients configured, it may belong to a request that one of them signs.
+        A preflight is never signed. It passes if there are clients, because the request that follows it may
+        be signed by one of them.
         """
         if request.method == "OPTIONS" and self._authenticator.has_clients:
             return

@@ -1,8 +1,8 @@
 """The canonical form of a request: used for rights, for the cache, and for the request to the origin.
 
 Law: the request to the origin is made from the decoded values that were checked, never from the received
-bytes. A presigned URL becomes the request that it stands for; a copy source has one form. Source: CopyObject
-and UploadPartCopy in the S3 API reference.
+bytes. A presigned URL becomes the plain request that was signed; a copy source has one form. Source:
+CopyObject and UploadPartCopy in the S3 API reference.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,9 @@ _COPY_SOURCE = "x-amz-copy-source"
 def settle_presigned(request: S3Request) -> S3Request:
     """Return ``request`` without its presigned URL; unchanged if it has none.
 
-    Signature parameters leave the query. Fields that the signer moved into the query (``x-amz-*``; in version
-    2 also Content-Type and Content-MD5) become header fields again: the origin gets a signature in a header,
-    and S3 does not read these fields from the query then. Raises InvalidRequest.
+    Signature parameters are removed from the query. Fields that the signer moved into the query (``x-amz-*``;
+    in version 2 also Content-Type and Content-MD5) become header fields again. The origin gets a signature in
+    a header, and then S3 does not read these fields from the query. Raises InvalidRequest.
     """
     if not request.query or not request.query.keys() & {"AWSAccessKeyId", "X-Amz-Signature"}:
         return request
@@ -103,12 +103,12 @@ def _with_source(fields: Mapping[str, str], operation: Operation) -> dict[str, s
     return {**fields, _COPY_SOURCE: str(parse_copy_source(fields[_COPY_SOURCE]))}
 
 
-# At these characters some parser may end a version or begin another parameter.
+# At these characters some parser may end a version id, or begin another parameter.
 _ENDS = frozenset("&=;+#?")
 
 
 class CopySource(NamedTuple):
-    """The object to copy. ``version`` None: its current version."""
+    """The object to copy. ``version``: None means its current version."""
 
     bucket: str
     key: str

@@ -1,9 +1,9 @@
 """One client connection: the fast lane first, aiohttp for the rest.
 
 Laws: bytes belong to exactly one lane, and lanes change only between two requests. A request that the fast
-lane does not answer goes to aiohttp untouched, one at a time, so that the start of the next one is known. If
-a request's head does not tell its end, aiohttp keeps the connection for good. Nothing here knows operations
-or the engine.
+lane does not answer goes to aiohttp unchanged. aiohttp gets one request at a time, so that the start of the
+next one is known. If a request's head does not tell its end, aiohttp keeps the connection for good. Nothing
+here knows operations or the engine.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ MOST_HELD_BYTES = 256 * 1024
 # After an answer, aiohttp needs two steps of the loop until it accepts the next request.
 _STEPS_TO_IDLE = 8
 
-# The owner of the connection. Numbers, because comparing Enum members would cost more than all these
+# The lane that has the connection now. Numbers, because comparing Enum members would cost more than all these
 # comparisons.
 _OURS = 0
 """Between two requests, or while the fast lane answers one."""
@@ -144,7 +144,7 @@ class S3Protocol(RefusingHandler):
         super().resume_writing()
         self._resumed += 1
         if self._drained is not None:
-            # In one turn of the loop, every client may have taken enough of its answer.
+            # Many clients may get ready in one turn of the loop: the turn limiter spreads the work.
             self._s3.pace.call(partial(set_done, self._drained))
             self._drained = None
         if self._reading is not None:
@@ -206,7 +206,7 @@ class S3Protocol(RefusingHandler):
                 reset_on_close(self.transport)
         await super().shutdown(timeout)
         if self._sender is not None:
-            # Close it here: if the loop stops before ``connection_lost``, the descriptor would stay open.
+            # Close the sender here too: its descriptor would stay open if the loop stopped before that.
             self._sender.close()
 
     def _process_keepalive(self) -> None:
@@ -230,7 +230,7 @@ class S3Protocol(RefusingHandler):
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # Another answer may have as many bytes waiting, so count begun requests too.
+        # Count begun requests too, because the next answer may have just as many bytes waiting.
         return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane
@@ -329,7 +329,7 @@ class S3Protocol(RefusingHandler):
             self._refuse_head()
 
     def _drop(self, data: bytes) -> None:
-        """Drop bytes of a refused client. Read a little, so that the answer arrives, but no flood."""
+        """Drop bytes of a refused client. Read on a little, so that the answer arrives, but not for ever."""
         self._head_bytes += len(data)
         if self._head_bytes > MOST_HELD_BYTES and not self._stopped and self._turned_from is not None:
             self._stopped = True
@@ -351,7 +351,7 @@ class S3Protocol(RefusingHandler):
             self.transport.resume_reading()
         self._serve(held, in_turn=in_turn)
         if self._half_closed and not self._busy:
-            # ``close`` of aiohttp lets it answer the request that it has.
+            # aiohttp's own ``close`` still lets it answer the request that it has.
             self.force_close() if self._lane == _OURS else self.close()
 
     # ------------------------------------------------------------------ aiohttp's turn

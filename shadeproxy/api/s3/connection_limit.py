@@ -1,8 +1,8 @@
 """``ConnectionLimiter``: limits the open client connections, and answers clients above the limit.
 
 Law: clients never take the last descriptors. Without any descriptor, the process could not answer the probes
-of its supervisor, ask the origin, or make a segment: it would fail every client for the sake of the last one.
-It counts connections and knows no operation.
+of its supervisor, ask the origin, or make a segment. Then one more connection would fail all clients.
+This module counts connections and knows no operation.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Errors in the form of S3: one table from the classes of core/errors.py to (status, code), and the XML.
 
-A test fails if a class has no row of its own, so the answer to each error is defined. Source: "Error
-responses" in the S3 API reference.
+A test fails if a class has no row, so the answer to each error is defined. Source: "Error responses" in the
+S3 API reference.
 """
 
 import base64
@@ -18,7 +18,7 @@ HOST_ID = base64.b64encode(secrets.token_bytes(24)).decode()
 
 
 class Row(NamedTuple):
-    """The HTTP status and S3 error code for an error class. ``retry_after_s``: for errors that may pass."""
+    """The HTTP status and S3 code of an error class. ``retry_after_s`` is set for errors that may pass."""
 
     status: int
     code: str

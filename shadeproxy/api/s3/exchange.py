@@ -62,9 +62,9 @@ def fast_head(
 class RequestObserver(Protocol):
     """Called once for each request, when it has ended in any way. Must not block or raise.
 
-    ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: as sent, or
-    CLIENT_CLOSED. ``bytes_sent``: of the body. ``origin_request_id``: the origin's id in a forwarded answer,
-    which replaces the proxy's.
+    ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
+    sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the body. ``origin_request_id``: the origin's id in a
+    forwarded answer, which replaces the proxy's id.
     """
 
     def on_request(
@@ -125,9 +125,10 @@ def client_of(connection: HasPeer, identity: Identity) -> str:
 
 
 Outcome = Asked | bool | Literal["later"] | None
-"""The result of answering a request in the fast lane. True: written, and the connection continues. False:
-written, and it ends. Asked: bytes are missing, so read them by ``PendingRead``. None: aiohttp must answer.
-LATER: call ``look`` in a later turn. In the last three cases nothing was written.
+"""The result of answering a request in the fast lane. True: the answer is written, and the connection goes
+on. False: the answer is written, and the connection ends. Asked: bytes are missing, so read them by
+``PendingRead``. None: aiohttp must answer. LATER: call ``look`` in a later turn. In the last three cases
+nothing was written.
 """
 
 LATER: Literal["later"] = "later"
@@ -136,7 +137,7 @@ LATER: Literal["later"] = "later"
 class ReadReports:
     """Reports the reads that are answered without an ``Exchange``.
 
-    ``verbose``: log each read for debugging; may change at any time.
+    ``verbose``: log each read for debugging. It may change at any time.
     """
 
     def __init__(self, observer: RequestObserver, log: EventLog, *, verbose: bool) -> None:
@@ -187,7 +188,7 @@ class ReadReports:
 
 
 class Exchange:
-    """The state of one request."""
+    """One request and the state of its answer."""
 
     def __init__(self, port: Port, *, now_s: float, http: web.BaseRequest | None = None) -> None:
         """``http``: aiohttp's request, for code that must read its body."""
@@ -211,7 +212,7 @@ class Exchange:
         return self._http
 
     def count_as(self, identity: Identity) -> None:
-        """Count this request as ``identity``'s."""
+        """Count this request as a request of ``identity``."""
         CLIENT.set(client_of(self.port, identity))
 
     def start(self, status: int, headers: Iterable[tuple[str, str]]) -> Response:

@@ -1,8 +1,8 @@
 """Header fields that a request may have, and those that go to the origin.
 
-Laws: a name that a server could read as another one is refused, because servers behind CGI names (Ceph RGW)
+Laws: a name that a server could read as another name is refused, because servers behind CGI names (Ceph RGW)
 treat "_" and "-" alike. A field that S3 does not define is ignored and not forwarded. An unknown AWS field
-(``x-amz-*``) could change the meaning of a request after its rights were checked: it is refused, except in
+(``x-amz-*``) could change the meaning of a request after its rights were checked. So it is refused, except in
 plain reads, which ignore it.
 """
 
@@ -144,7 +144,7 @@ _READ_HERE = frozenset(
     }
 )
 _KNOWN = FORWARDED | _READ_HERE
-# A request with two of these fields is refused, as RFC 9112 asks: two parsers may read different ones.
+# A request that repeats such a field is refused, as RFC 9112 asks: two parsers may read different values.
 _ONCE = _READ_HERE - {"expect", "date"} | {
     "content-md5",
     "content-type",
@@ -218,8 +218,8 @@ def check_known(fields: Mapping[str, str]) -> None:
 
 
 def _check_connection(field: str) -> None:
-    """Raise InvalidRequest for a Connection option that names a field of the request: it must
-    not remove one.
+    """Raise InvalidRequest if Connection names a field of the request, because servers drop the fields that
+    Connection names.
     """
     for option in field.lower().split(","):
         name = option.strip()

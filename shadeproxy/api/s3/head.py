@@ -1,7 +1,8 @@
 """The strict head parser of the fast lane.
 
-Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112): visible ASCII, one well-formed
-field a line, no folding, no body, no upgrade. For any other head the result is None, and aiohttp parses it.
+Laws: an accepted head means the same to every HTTP/1.1 parser (RFC 9112). It is visible ASCII with one
+well-formed field a line, without folding, body or upgrade. For any other head the result is None, and aiohttp
+parses it.
 """
 
 import re
@@ -37,8 +38,8 @@ class _NotPlain(Exception):
 
 
 class Head(NamedTuple):
-    """The parts of a head. ``target``: as sent. ``fields``: names as sent, values without surrounding white
-    space.
+    """The parts of a head. ``target`` is as sent. ``fields`` have names as sent, and values without
+    surrounding white space.
     """
 
     method: str

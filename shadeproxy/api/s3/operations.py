@@ -36,8 +36,8 @@ class Touches(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and keeps the
-    connection alive with white space; only the body tells success. ``reaches_others``: the body may name
+    """One S3 operation. ``late_success``: the origin sends its 200 before the work is done, and white space
+    to keep the connection alive; the body tells whether it succeeded. ``reaches_others``: the body may name
     other buckets, which the origin then writes or reads with the proxy's rights. ``asked_by_get``: Ceph RGW
     answers this HEAD with the body of a GET. So the origin gets a GET, and the client no body.
     """
@@ -107,8 +107,8 @@ def _bucket_table() -> Iterator[tuple[_Key, Operation]]:
     for (method, marker), operation in plain.items():
         yield (method, "bucket", marker), operation
     # Some of these settings change the right to read, others the expiry of objects (x-amz-expiration). A
-    # server that lacks a setting may treat the request as one for the bucket itself. So each of them marks
-    # the cached pages for a check.
+    # server that does not know a setting may treat the request as one for the bucket itself. So after each of
+    # them the cached pages of the bucket are checked.
     settings = {
         "lifecycle": "BucketLifecycleConfiguration",
         "acl": "BucketAcl",

@@ -1,6 +1,6 @@
 """The read of a connection that waits for bytes: by callbacks (lane_read.py), or else by a task.
 
-Law: a connection has one at a time, and serves no other request meanwhile.
+Law: a connection has at most one pending read, and serves no other request meanwhile.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ class ReadingConnection(Outlet, Protocol):
         ...
 
     def read_over(self, *, keep: bool) -> None:
-        """Serve the next request; not ``keep``: end the connection."""
+        """Serve the next request, or end the connection if not ``keep``."""
         ...
 
 
 class PendingRead:
-    """The pending read of ``connection``, if there is one. Implements lane_read.py ``LaneOutlet``."""
+    """The pending read of ``connection``, if there is one. Implements ``LaneOutlet`` of lane_read.py."""
 
     __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "peer")
 
@@ -51,7 +51,7 @@ class PendingRead:
             read.follow()
 
     def look(self) -> None:
-        """Go on, because the client took enough."""
+        """Continue the read: the client has taken enough of the bytes that waited for it."""
         if self._read is not None:
             self._read.look()
 
@@ -70,7 +70,7 @@ class PendingRead:
         elif self._read is not None:
             self._over = self._over or self._loop.create_future()
             await asyncio.wait({self._over})
-            await self.over()  # it may have gone on in a task
+            await self.over()  # The read may have continued in a task.
 
     # ------------------------------------------------------------------ what a read by callbacks calls
 
@@ -82,7 +82,7 @@ class PendingRead:
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """See ``LaneOutlet.write_pieces``."""
         transport = self._connection.transport
-        # A transport that closes tells so soon, which ends the read.
+        # If the transport is closing, ``connection_lost`` soon ends this read.
         if transport is not None and not transport.is_closing():
             transport.writelines(pieces)
 
@@ -106,7 +106,7 @@ class PendingRead:
         assert read is not None, "it calls"
         self._end()
         self._task = self._loop.create_task(self._run(read.asked, read))
-        # A task that is cancelled before its first step never runs a line.
+        # The callback is needed: a task that is cancelled before its first step runs no line of ``_run``.
         self._task.add_done_callback(read.release)
 
     # ------------------------------------------------------------------ inside

@@ -21,9 +21,9 @@ from shadeproxy.api.s3.response import (
 )
 
 TURN_BYTES = 2 * WRITE_BYTES
-"""Bytes sent in one turn to a client that takes all. With half as much, misses of 4 MiB cost a tenth more."""
+"""Bytes sent in one turn to a fast client. With half as many, misses of 4 MiB cost a tenth more."""
 
-# Begins the name of an abstract socket, which is in no file system.
+# Beginning of the name of an abstract Unix socket. Such a socket is in no file system.
 _RELAYED = b"\0shadeproxy-for/"
 _SECURE, _PLAIN = b"s", b"p"
 
@@ -81,8 +81,8 @@ class Port(HasPeer, Protocol):
     def respond(
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> Response:
-        """Return an answer that has not begun. ``headers``: as for ``WireResponse``. ``close``: end the
-        connection afterwards.
+        """Return an answer that has not begun. ``headers``: see ``WireResponse``. ``close``: end the
+        connection after the answer.
         """
         ...
 
@@ -225,7 +225,7 @@ class DirectResponse:
 
 
 def relayed_name(peer: str, *, secure: bool) -> bytes:
-    """Make a name for the Unix socket that relays a request of ``peer``. It is never used twice.
+    """Make a name, never used twice, for the Unix socket that relays a request of ``peer``.
 
     ``secure``: the client's connection has TLS.
     """
@@ -244,7 +244,7 @@ def peer_of(transport: asyncio.BaseTransport | None) -> str:
 
 
 def scheme_of(http: web.BaseRequest) -> str:
-    """Return "https" or "http", by which the client sent a request, also one that a worker relays."""
+    """Return "https" or "http": how the client sent the request, even if a worker relays it."""
     name = None if http.transport is None else http.transport.get_extra_info("peername")
     if isinstance(name, bytes) and name.startswith(_RELAYED):
         return "https" if name.split(b"/")[2] == _SECURE else "http"

@@ -29,7 +29,7 @@ def read_request(call: Call) -> ReadRequest:
 
 
 def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
-    """Return the answer to ``call`` for an object with ``meta``. Raises as ``answer_read``."""
+    """Return the answer to ``call`` for an object with ``meta``. Raises what ``answer_read`` raises."""
     fields = call.request.fields
     return answer_read(
         meta,
@@ -41,7 +41,7 @@ def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
 
 
 async def serve_head(engine: ReadPath, exchange: Exchange, call: Call, wanted: ReadRequest) -> None:
-    """Answer a HeadObject; ``wanted`` is its ``read_request``. Raises as ``engine.stat``."""
+    """Answer a HeadObject; ``wanted`` is its ``read_request``. Raises what ``engine.stat`` raises."""
     meta, exchange.source = await engine.stat(wanted)
     answer = answer_for(call, wanted, meta)
     await exchange.start(answer.status, answer.headers).write_eof()
@@ -51,7 +51,7 @@ async def serve_get(
     opening: AbstractAsyncContextManager[Reading], exchange: Exchange, call: Call, wanted: ReadRequest
 ) -> None:
     """Answer a GetObject. ``opening``: the engine's reading for ``wanted``, which is the call's
-    ``read_request``. Raises as ``opening`` and ``Reading.body``.
+    ``read_request``. Raises what ``opening`` and ``Reading.body`` raise.
     """
     async with opening as reading:
         exchange.source = reading.source

@@ -35,10 +35,10 @@ _JOB_NUMBER = re.compile(r"\d{1,9}")
 class S3Request(NamedTuple):
     """One parsed request.
 
-    ``wire_path`` and ``raw_query``: as sent, and so as signed. ``raw_path``: the path as sent, but in path
-    style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``:
-    decoded names and values. ``fields``: lower-case name to value, in wire order; the values of a repeated
-    field are joined with ",".
+    ``wire_path`` and ``raw_query`` are as sent, and so as signed. ``raw_path`` is the path as sent, but in
+    path style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``
+    has decoded names and values. ``fields`` maps lower-case names to values, in wire order; the values of a
+    repeated
     """
 
     method: str
@@ -95,7 +95,7 @@ def parse_request(
 
 
 def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
-    """Return the same request as ``parse_request`` for a GET whose line matches PLAIN_LINE, in path style.
+    """Return what ``parse_request`` would return for a GET in path style whose line matches PLAIN_LINE.
     ``fields``: the fields that change the answer.
     """
     bucket, _, key = path[1:].partition("/")
@@ -156,7 +156,7 @@ def _split_target(target: str, host: str) -> tuple[str, str]:
 
 
 def _without_authority(target: str, host: str) -> str:
-    """Return path and query of a target in absolute form. Its server must be the one in Host."""
+    """Return path and query of a target in absolute form. The target and Host must name the same server."""
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() not in {"http", "https"}:
         return target

@@ -53,8 +53,8 @@ class JobObserver(Protocol):
 
 
 class CachedTarget(NamedTuple):
-    """The object under one URL path. ``handle``: handle of its page, if it has only one. ``heads``: of a 200
-    with the whole object, up to the request id: the first without checksums, the second with them.
+    """The object under one URL path. ``handle``: the handle of its page, if it has only one. ``heads``: heads
+    of a 200 with the whole object, up to the request id; the first lacks checksums, the second has them.
     """
 
     ref: ObjectRef
@@ -80,7 +80,7 @@ class PartHead(NamedTuple):
 
 
 class RequestCache:
-    """The request cache of a listener's connections. Call ``identify`` before adding an entry."""
+    """The request cache of a listener. Add only requests that ``RequestAuthorizer.identify`` accepted."""
 
     __slots__ = (
         "_ends",
@@ -127,8 +127,8 @@ class RequestCache:
         return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
-        """Return the plan of a header block, if its client is known; else None. No two signed blocks are
-        equal.
+        """Return the plan of a header block, if its client is known; else None. Signed blocks never repeat,
+        so templates recognise them.
         """
         plan = None
         if len(block) in self.templates.by_length:
@@ -171,9 +171,9 @@ class RequestCache:
     # ------------------------------------------------------------------ what is remembered
 
     def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Remember the object of a plain GET that was answered. ``whole``: with the whole object.
+        """Remember the object of a plain GET that was answered. ``whole``: the answer had the whole object.
 
-        Only for the proxy's own namespace, because a target is remembered for every client.
+        Objects of other namespaces are not remembered, because a target is remembered for every client.
         """
         request, ref = call.request, call.ref
         target = request.wire_path.encode()
@@ -200,7 +200,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # This Range cannot be cut out of the block, so the block would be remembered with it.
+            return  # This Range cannot be cut out, and only a block without Range is remembered.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -234,7 +234,7 @@ class RequestCache:
     def _answer_range(
         self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
-        """Answer as ``_answer`` does a GET whose Range was cut out of ``block``."""
+        """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
         now_s = self.now_s()
         plan = self.plan(block, cached.canonical_path, range_value, now_s)
         found = self._find_span(cached.ref, range_value, now_s)
@@ -311,8 +311,10 @@ def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
 
 
 def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """Return the parts that all 206 of an object have in common, from one ``answer``; None as
-    ``whole_heads``.
+    """Return the parts that all 206 answers of an object have in common, taken from one ``answer``.
+
+    Return None if ``answer`` is no 206, if the origin's own fields replace the proxy's, or if the changing
+    parts cannot be told apart.
     """
     if answer.status != 206:
         return None

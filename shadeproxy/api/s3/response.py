@@ -124,7 +124,7 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """Begin like ``begin``."""
+        """Do what ``begin`` does: aiohttp calls this method."""
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:
@@ -178,8 +178,8 @@ class WireResponse(web.StreamResponse):
     async def _send_head(self, writer: AbstractStreamWriter, first: memoryview = _NOTHING) -> None:
         """Send the head and the first bytes of the body in one write.
 
-        Between two writes the connection could break. botocore then takes a head and an end for an empty
-        body, unless it returns the body as a stream.
+        The connection could break between two writes. botocore, unless it streams the body, then reports an
+        empty body and no error.
         """
         body = bytes(first)
         if self._chunked and body:

@@ -1,7 +1,7 @@
 """The answer to a cached GetObject or HeadObject: one pure function for every lane that serves hits.
 
-It checks in the order of RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range,
-then the range. Nothing here reads a body, a clock or a socket, so all lanes answer with the same bytes.
+The checks follow RFC 9110 section 13.2.2 and the S3 GetObject page: preconditions, then If-Range, then the
+range. Nothing here reads a body, a clock or a socket, so all lanes answer with the same bytes.
 """
 
 from collections.abc import Mapping

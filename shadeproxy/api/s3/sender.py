@@ -20,8 +20,9 @@ LEAST_BYTES = 16 * 1024
 UNASKED, ENCRYPTED = -1, -2
 """Values of ``Sender.descriptor`` when there is no descriptor."""
 
-# Without MSG_MORE. With it the head waits to leave in one packet with the first pages: 100 KB cost the server
-# a fifth more and 1 MB a seventh more, as nginx costs more with tcp_nopush (docs/measurements.md).
+# MSG_MORE is not set. It would make the head wait for the first pages, to leave in one packet with them: 100
+# KB then cost the server a fifth more and 1 MB a seventh more (docs/measurements.md, also for nginx's
+# tcp_nopush).
 _FLAGS = int(socket.MSG_DONTWAIT)
 
 
@@ -38,7 +39,7 @@ class Copying:
         self._transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write ``pieces``, as ``write`` does."""
+        """Write ``pieces`` in their order."""
         self._transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
@@ -96,7 +97,7 @@ class Sender:
         self.transport.write(data)
 
     def writelines(self, pieces: tuple[bytes | memoryview, ...]) -> None:
-        """Write ``pieces``, as ``write`` does."""
+        """Write ``pieces`` in their order."""
         self.transport.writelines(pieces)
 
     def send(self, head: bytes, *slices: SendfileSlice) -> None:
@@ -144,7 +145,7 @@ class Sender:
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
-        """Return ``descriptor``, of a socket object made for it: the transport's socket has no send."""
+        """Return ``descriptor``. The first call makes its socket: the transport's own has no ``send``."""
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
             if own is None or self.transport.get_extra_info("sslcontext") is not None:
@@ -203,7 +204,7 @@ class Sender:
             self._slice = None
 
     def _send_rest(self, direct: socket.socket) -> None:
-        """Send the following slices, as far as the client takes them."""
+        """Send the slices after the first one, as many bytes as the client takes now."""
         while self._slice is None and self._rest:
             file_slice, self._rest = self._rest[0], self._rest[1:]
             self._slice, self._position = file_slice, file_slice.start
@@ -219,7 +220,9 @@ class Sender:
             self._on_idle()
 
     def _cut(self, error: OSError) -> None:
-        """Reset the connection after a client's reset or an unreadable file: neither may look like an end."""
+        """Reset the connection after a client's reset or an unreadable file, so that the answer does not seem
+        complete.
+        """
         if not isinstance(error, ConnectionError):
             self._on_cut(str(error))
         reset_on_close(self.transport)

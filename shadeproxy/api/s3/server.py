@@ -26,7 +26,7 @@ class S3Server(web.Server):
         keepalive_s: float = KEEPALIVE_S,
         limiter: ConnectionLimiter | None = None,
     ) -> None:
-        """``limiter``: shared by the listeners of one process; None: no limit."""
+        """``limiter``: the limiter that all listeners of the process share, or None for no limit."""
         # When a client goes away, its handler is cancelled, and so leaves the engine and the origin.
         super().__init__(s3, handler_cancellation=True)
         self._s3 = s3

@@ -21,8 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that do not change the meaning of a GET, or only what a plan records. A token is compared with the
-# token that ``identify`` accepted.
+# Fields that do not change the meaning of a GET, or change only what a plan records. A session token is fixed
+# text of its template, and so always the token that ``identify`` accepted.
 _PLAIN = frozenset(
     {
         "accept",
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 
 
 class _Signing(NamedTuple):
-    """Verifies blocks of one client on one day. ``parts``: the texts of the canonical request between path,
-    range (if signed) and time.
+    """Verifies the blocks of one client on one day. ``parts``: the texts of the canonical request before,
+    between and after path, range (if it is signed) and time.
     """
 
     signer: Signer
@@ -86,11 +86,11 @@ class _Signing(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """A template. ``fixed``: (start, text) of each unchanging part. The other fields are holes; (0, 0) if
-    there is none.
+    """A template. ``fixed``: (start, text) of each unchanging part. ``time``, ``signature`` and
+    ``invocation`` are holes; (0, 0) means that there is no such hole.
 
-    ``date``: of the signature, empty for an unsigned block. ``signing`` None: the signer counts as anonymous,
-    and only the form of the signature is checked.
+    ``date``: the date of the signature; empty for an unsigned block. ``signing``: None if the signer counts
+    as anonymous, and then only the form of the signature is checked.
     """
 
     fixed: tuple[tuple[int, bytes], ...]
@@ -116,8 +116,8 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """Return the plan of an identified read, or None if it is no plain GET."""
-    # In ``call`` the query of a presigned URL is gone, and the block alone does not prove its identity. In
-    # virtual-host style the target alone does not name the object.
+    # The target must be the path and nothing else. A presigned URL has its signature in the query, which is
+    # not part of the block. In virtual-host style the target does not name the bucket.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]

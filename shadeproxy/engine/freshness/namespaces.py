@@ -1,9 +1,9 @@
 """Namespaces of buckets, and the credentials with which the proxy itself reads in each.
 
-At an origin whose bucket names belong to accounts, each client with an upstream of its own has a namespace of
-its own, unless the configuration gives several clients one name. The proxy also reads without a client's
-request: it prefetches, warms, checks by listings, and reads for the control listener. For that it needs an
-upstream that reads in the namespace.
+At some origins bucket names belong to accounts. There each client with its own upstream also has its own
+namespace, unless the configuration gives several clients one name. The proxy also reads without a request of
+a client: to prefetch, to warm, to check by listings, and for the control listener. Such a read uses an
+upstream that may read in the namespace.
 """
 
 from collections.abc import Mapping

@@ -51,7 +51,7 @@ _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, None for "gone".
+    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, or None if the object is gone.
 
     Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
     object of a listing that was asked for at ``asked_s``, and ``outdated(ref)`` for a cached object of
@@ -78,9 +78,9 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Pace of all waiting readers, because an object that is checked on each read may have thousands."""
+        """Lets waiting readers go on a few in each turn: one object may have thousands of them."""
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
-        # A prefix is the reference of its bucket, with the prefix for a key.
+        # A prefix is written as an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()
         self._refused: Counter[tuple[Upstream, ObjectRef]] = Counter()
         self._long: set[ObjectRef] = set()  # Prefixes with more keys than one listing has.
@@ -127,7 +127,7 @@ class Revalidator:
         return task
 
     def void(self, ref: ObjectRef) -> None:
-        """Drop running checks of ``ref`` (an empty key: of its bucket), because a write touched it."""
+        """Drop running checks of ``ref``, because a write touched it. An empty key means its whole bucket."""
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
@@ -212,8 +212,8 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Return whether to try a listing for ``count`` stale keys, and for the keys lately
-        checked by HEAD.
+        """Return whether a listing is worth a try: for ``count`` stale keys, and the keys of this prefix that
+        were lately checked by HEAD.
         """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):
@@ -231,13 +231,13 @@ class Revalidator:
         for key in keys:
             ref = bucket.beside(key)
             try:
-                # None if a reader has checked the object meanwhile: then the list has no credentials for it.
+                # A reader that checks the object meanwhile removes its entry, and the credentials in it.
                 upstream = self._pending.pop(ref, None) or upstream_in(self._upstreams, ref.namespace)
                 await self.check(ref, upstream)
             except OriginAnswer as answer:
                 _log.debug("revalidation answered", ref=str(ref), status=answer.status)
             except Unidentified:
-                pass  # The origin no longer sends a version: its cached pages were dropped.
+                pass  # The origin no longer sends the object's version. The check has dropped its pages.
             except OriginError:
                 # An object that fails alone must not keep other objects from being checked.
                 self._failed_in_a_row += 1
@@ -247,8 +247,8 @@ class Revalidator:
             self._failed_in_a_row = 0
 
     async def _list(self, upstream: Upstream, prefix: ObjectRef, keys: list[str]) -> list[str]:
-        """Check by one listing, of the whole prefix or from the first key on. Check keys that it does not
-        confirm by HEAD. Return the sorted keys beyond its end.
+        """Check ``keys`` by one listing, of the whole prefix or from the first key on. Send a HEAD for each
+        key that the listing does not confirm. Return the sorted keys beyond the end of the listing.
         """
         first = keys[0]
         start_after = _just_before(first) if prefix in self._long else ""
@@ -258,8 +258,8 @@ class Revalidator:
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
             )
         except OriginError as error:
-            # Not a fault: the credentials may lack the right to list, or the prefix may be too large for the
-            # origin. The objects are then checked by HEAD.
+            # A refusal is no fault: the credentials may not list, or the prefix is too large for the origin.
+            # The objects are then checked by HEAD.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys

@@ -1,9 +1,9 @@
 """Objects whose version is unknown: the origin sends no strong ETag, or no length.
 
-Laws: no page of such an object is cached, and no answer mixes two answers of the origin. The first read finds
-out, from an answer whose bytes it may still pass on (``PassOn``). For a while all reads of the object are
-then forwarded, as with the rule ``cache = false``. Later the object is tried again, because origins get
-repaired.
+Laws: no page of such an object is cached, and no answer mixes two answers of the origin. The first read
+learns from the origin's answer that there is no version, and may still pass that answer on (``PassOn``). For
+a while all reads of the object are then forwarded, as with the rule ``cache = false``. Later the object is
+tried again, because origins get repaired.
 """
 
 from collections import OrderedDict
@@ -31,8 +31,8 @@ class UnidentifiedObjects:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """The end of forwarding, for each object (monotonic time). Mostly empty, which a hit sees without a
-        call.
+        """The end of forwarding, for each object (monotonic time). Mostly empty; it is public so that a hit
+        tests that without a call.
         """
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))
@@ -86,7 +86,7 @@ def serves(read: OriginRead, wanted: RangeSpec | None, needed: Span) -> bool:
 class PassedBody:
     """The bytes of ``span`` from ``read``, up to the end of the answer if its length is unknown.
 
-    ``ended`` is called once with the number of bytes, when all were asked for.
+    ``ended`` is called once, with the number of bytes, when the last of them is asked for.
     """
 
     def __init__(self, read: OriginRead, span: Span, ended: Callable[[int], None]) -> None:

@@ -77,11 +77,11 @@ class Verdicts:
             self._count -= len(evicted)
 
     def allowed(self, upstream: Upstream, ref: ObjectRef, now_s: float, grant: Grant = Grant.GET) -> bool:
-        """Return whether ``upstream`` was granted that much of ``ref``, not too long ago."""
+        """Return whether the origin granted ``upstream`` this right to ``ref`` at most ``ttl_s`` ago."""
         return self.until_s(upstream, ref, grant) > now_s
 
     def until_s(self, upstream: Upstream, ref: ObjectRef, grant: Grant = Grant.GET) -> float:
-        """Return the Unix time until which ``upstream`` is granted that much of ``ref``; 0.0 if it is not."""
+        """Return the Unix time until which ``upstream`` has this right to ``ref``; 0.0 if it has not."""
         verdict = self._allowed.get(ref, {}).get(upstream)
         if verdict is None:
             return 0.0

@@ -28,7 +28,7 @@ _MOST_TOUCHED = 4096
 
 class Versions:
     """Versions of objects. ``outdated(ref)`` is called when the origin has another version than the cached
-    one.
+    version.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Versions:
         return known
 
     def known_now(self, ref: ObjectRef) -> ObjectMeta | None:
-        """Return metadata as ``known`` does, however old; None if that would have to wait."""
+        """Return an object's metadata, however old; None if finding it would have to wait."""
         known = self._metadata.get(ref)
         if known is not None:
             return known.meta
@@ -164,8 +164,8 @@ class Versions:
             self._revalidator.check_listed(place, most_pages)
 
     async def authorise(self, request: ReadRequest) -> None:
-        """Authorise a hit like a miss: by asking the origin, with this client's own credentials. Bytes need a
-        GET, metadata a HEAD.
+        """Authorise a hit like a miss: unless a verdict is still valid, ask the origin with this client's own
+        credentials. Bytes need a GET, metadata a HEAD.
         """
         verdicts = self._verdicts
         if verdicts is None:
@@ -201,7 +201,7 @@ class Versions:
     # ------------------------------------------------------------------ what the origin says of versions
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
-        """Record metadata from the origin. Return the metadata with more fields, of this version."""
+        """Record metadata from the origin. Return the most complete metadata known of this version."""
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
 
     def unidentified(self, ref: ObjectRef) -> None:
@@ -224,8 +224,8 @@ class Versions:
         await self._metadata.forget_prefix(bucket, prefix, namespace)
 
     def touch(self, ref: ObjectRef) -> None:
-        """Forget an object, because a write touches it. An empty key: forget the bucket's rights and
-        existence.
+        """Forget an object, because a write touches it. An empty key means the bucket: forget its rights and
+        the metadata of its objects.
         """
         self._revalidator.void(ref)
         self._note_touched(ref)
@@ -238,11 +238,11 @@ class Versions:
             self._metadata.forget_bucket(ref.bucket, ref.namespace)
 
     def _note_touched(self, ref: ObjectRef) -> None:
-        """Note the time of a write: an earlier listing says nothing about the object."""
+        """Note the time of a write: a listing from before that time says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # For objects dropped from this map its bucket stands in: more of the bucket is then checked by
-            # HEAD.
+            # Too many: keep only their buckets, as if all objects of these were written now. More of them are
+            # then checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s
@@ -283,7 +283,7 @@ class Versions:
 
     def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
         """Mark the cached version as checked at ``asked_s`` if ``entry`` of a listing shows the same version.
-        Return whether it does.
+        Return the state of the cached object.
         """
         known = self._metadata.get(ref)
         # Do not remember this metadata: a long listing would push everything else out.
@@ -309,7 +309,7 @@ class Versions:
 
 
 def _same_time(meta: ObjectMeta, entry: ListEntry) -> bool:
-    """Return whether header and listing name the same time of modification; True if one names none.
+    """Return whether header and listing name the same time of modification; True if either names none.
 
     Replacing header fields in place keeps the ETag and changes this time. A listing may have milliseconds.
     """

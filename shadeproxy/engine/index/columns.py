@@ -1,10 +1,10 @@
 """Memory of the table of resident pages: private, or shared with workers that read hits themselves.
 
-Laws: only one process writes. A page that comes, moves, leaves or is marked stale gets another stamp *before*
-its bytes are touched; a stamp is one aligned store of 8 bytes. A reader reads the stamp, then the location,
-then copies the bytes, then reads the stamp again. If the stamp is unchanged, the copy is the page. So a table
-that is torn, stale or wrong costs only a miss. This needs stores to be seen in order, which x86-64 guarantees
-and other processors do not.
+Laws: only one process writes. When a page comes, moves, leaves or is marked stale, its slot gets another
+stamp *before* any byte is touched. A stamp is one aligned store of 8 bytes. A reader reads the stamp, then
+the location, then copies the bytes, then reads the stamp again. If the stamp is unchanged, the copy is the
+page. So a table that is torn, stale or wrong costs only a miss. The protocol needs stores to be seen in
+order, which x86-64 guarantees and other processors do not.
 """
 
 import mmap
@@ -68,7 +68,7 @@ _WHERE = np.dtype(np.int32)
 
 
 class NewRows(NamedTuple):
-    """Pages that need slots; columns of shape (n,). ``tick``: the same for all pages."""
+    """Pages that need slots: columns of shape (n,). All pages have the same ``tick``."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]
@@ -102,7 +102,7 @@ class Share:
     """
 
     def __init__(self, descriptor: int, *, writable: bool = False) -> None:
-        """Map, read-only, the table behind another process's descriptor. The writer's own is ``writable``."""
+        """Map the table behind ``descriptor``. Only the process that writes it sets ``writable``."""
         sizes = [SHARED_CAPACITY * kind.itemsize for kind in (PAGE, REST, VERDICT, np.dtype(np.int8))]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         length = sum(sizes) + _BUCKETS * _WAYS * _WHERE.itemsize
@@ -116,7 +116,7 @@ class Share:
             np.frombuffer(memory, REST, SHARED_CAPACITY, starts[1]),
             np.frombuffer(memory, np.int8, SHARED_CAPACITY, starts[3]),
         )
-        # Not resident either, unless clients have upstreams of their own.
+        # Verdicts take no memory until one is written. Only clients with own upstreams cause that.
         verdicts = np.frombuffer(memory, VERDICT, SHARED_CAPACITY, starts[2])
         self._verdicts, self._verdict_slots = verdicts, 0
         self._verdict_stamps = verdicts["stamp"].data
@@ -149,7 +149,7 @@ class Share:
                 self._shown[place] = 0
 
     def candidates(self, object_hash: int, number: int) -> list[int]:
-        """Return slots that may hold a page."""
+        """Return the slots in which the page can be."""
         first = _bucket(object_hash, number)
         return [slot - 1 for slot in self._shown[first : first + _WAYS] if slot]
 
@@ -159,7 +159,7 @@ class Share:
             # A reader that finds the new stamp must not find the old time beside it.
             self._verdicts_until_s[slot] = 0.0
             self._verdict_stamps[slot] = stamp
-            # Memory of slots beyond the last one was never written.
+            # ``hide_verdicts`` clears the slots below this number; memory beyond was never written.
             self._verdict_slots = max(self._verdict_slots, slot + 1)
         self._verdicts_until_s[slot] = until_s
 

@@ -1,8 +1,8 @@
-"""The slot of a page, by object hash and page number: 8 bytes a page, where a dict takes 110.
+"""The map from a page to its slot, by object hash and page number: 8 bytes a page, where a dict takes 110.
 
 Open addressing with linear probing (Knuth, TAOCP 3, 6.4, algorithms L and R). A table holds slot numbers
 only; the columns of the resident table hold the page of each slot. There are 256 small tables instead of a
-big one: they grow at different times, so a million entries never move at once (a table of 8,192: 2 ms).
+big one. They grow at different times, so a million entries never move at once (a table of 8,192: 2 ms).
 """
 
 from array import array

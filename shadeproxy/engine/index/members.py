@@ -1,7 +1,7 @@
 """The pages of a tier: a dense array from which victims are drawn. Pinned pages are kept out of it.
 
-Laws: no I/O; plain defs. A slot is in one place of the array at a time, and the table of residents holds that
-position.
+Laws: no I/O; plain defs. A slot is at one position of the array at a time, and the table of residents keeps
+that position.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ class Members:
 
     @property
     def pages(self) -> int:
-        """Number of pages, with the pinned ones."""
+        """Number of pages, including pinned pages."""
         return self.count + self.pinned
 
     @property

@@ -19,8 +19,8 @@ _BUCKET_SLOTS = 1 << 10
 
 @dataclass(slots=True)
 class KnownMetadata:
-    """Metadata of the version that the origin had at ``validated_s`` (Unix time). ``generation``: that of its
-    bucket when it was learned.
+    """Metadata of the version that the origin had at ``validated_s`` (Unix time). ``generation``: the
+    generation of its bucket when the metadata was learned.
     """
 
     meta: ObjectMeta
@@ -49,7 +49,7 @@ class MetadataCache:
         self._generations = [0] * _BUCKET_SLOTS
 
     def __len__(self) -> int:
-        """Return the number of objects in memory, with those of forgotten buckets."""
+        """Return the number of objects in memory, including objects of forgotten buckets."""
         return len(self._known)
 
     def get(self, ref: ObjectRef) -> KnownMetadata | None:
@@ -62,8 +62,8 @@ class MetadataCache:
     def learn(
         self, ref: ObjectRef, meta: ObjectMeta, validated_s: float, *, complete: bool = False
     ) -> KnownMetadata:
-        """Record metadata from the origin, or from a record header. ``complete``: from an answer to a HEAD,
-        which has every header field; fields that it lacks are dropped.
+        """Record metadata from the origin, or from a record header. ``complete``: the metadata comes from an
+        answer to a HEAD and has every header field, so fields that it lacks are dropped.
         """
         known = self._known.get(ref)
         generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]

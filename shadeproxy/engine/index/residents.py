@@ -36,8 +36,8 @@ _NOWHERE = 0  # Location of a page that has none yet.
 
 
 class Residents:
-    """Every page that is in a tier or being written to one. ``share``: lets workers find them; None: they do
-    not, or no longer.
+    """Every page that is in a tier or being written to one. ``share``: shared memory in which workers find
+    these pages; None if there are no workers, or the table has outgrown it.
     """
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
@@ -87,7 +87,7 @@ class Residents:
         self._index.bind(self.object_hash.data, self.number.data)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
-        """Return a copy of some rows of ``columns.PAGE``, which costs half as much as their fields do."""
+        """Return a copy of these rows of ``columns.PAGE``, at half the cost of copying their fields apart."""
         return self._pages.take(slots)
 
     def __len__(self) -> int:
@@ -202,8 +202,8 @@ class Residents:
     def take_over(self, slots: Slots, pages: NewRows) -> None:
         """Give the slots of unpinned pages of a tier to pages that have no slot yet.
 
-        The old pages are gone, and the new ones not ready to be read. Their slots stay among the members:
-        call ``ready_again`` or ``abandon`` for each before anything else is decided.
+        The old pages are gone, and the new pages cannot be read yet. Their slots stay among the members: call
+        ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
         for slot in slots.tolist():
             self._leave_index(slot)

@@ -1,10 +1,10 @@
-"""The accuracy of an order, and the unannounced reads by which the job is found elsewhere in it.
+"""The accuracy of an order; and the unannounced reads, by which a job is found at another place in its order.
 
 Law: an order that reads contradict is not used. Two shares over about the last thousand reads decide. The
-first is the share of reads that were announced near the job's place. The second is the share of the places
-that the job passed which it had read. When either falls below a half, the order is not used until both are
-well above a half again. 5 % missing reads, or a loader that reads far ahead, do not lead to that. Law of the
-search: each search in vain delays the next search, so a false order costs next to nothing.
+first is the share of reads that were announced near the job's place. The second is, of the places that the
+job passed, the share that it had read. When either falls below a half, the order is not used until both are
+well above a half again. 5 % missing reads, or a loader that reads far ahead, are not enough for that. Law of
+the search: each search in vain delays the next search, so a false order costs next to nothing.
 """
 
 from collections import deque
@@ -24,9 +24,10 @@ _PROVEN = 32
 
 
 class Match(NamedTuple):
-    """Reads as an order has them. ``found``: announced near the cursor, one bit each; ``others``: how many
-    were surely not, while something was left; ``again``: how many were of samples just read, and say nothing.
-    ``chance``: share that would be found in any order.
+    """The match of reads with an order. ``found``: one bool for each read, True if it was announced near the
+    cursor. ``others``: number of reads that were surely not announced there, although places were left.
+    ``again``: number of reads of samples that were just read; such a read says nothing. ``chance``: share of
+    reads that would be found in any order.
     """
 
     found: Bits | bool
@@ -101,7 +102,7 @@ class OrderAccuracy:
 _KEPT = 256
 _FIRST_READS = 32
 _MOST_OTHERS = 8
-# An epoch must be so many times as long as the searched places: in a shorter one chance finds reads.
+# An epoch must be so many times as long as the searched places: chance finds reads in a shorter epoch.
 _LEAST_EPOCHS = 3
 
 
@@ -126,8 +127,9 @@ class UnannouncedReads:
         return np.array(list(self._latest)[-most:], dtype=np.int64)
 
     def begin(self, sequence: OrderSequence, epoch: Epoch, next_at: Places, near: int) -> Ids | None:
-        """Return the latest unannounced reads if the job has begun ``epoch``, the one after its present one:
-        if nearly all of these reads are among the first ``near`` places of it. Otherwise return None.
+        """Return the latest unannounced reads that are among the first ``near`` places of ``epoch``, the
+        epoch after the job's present one. Return None unless nearly all of these reads are: only then has the
+        job begun ``epoch``.
 
         ``next_at``: next place of each sample in the order.
         """

@@ -23,8 +23,8 @@ ByEpoch = dict[int, dict[int, OrderIds]]
 
 
 class Announcement(NamedTuple):
-    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: of the dataset that they
-    number.
+    """Checked ids of ``rank`` in ``epoch``, from position ``offset`` on. ``digest``: the digest of the
+    dataset that these ids belong to.
     """
 
     job: str

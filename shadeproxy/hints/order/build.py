@@ -1,6 +1,6 @@
 """Builds the columns of an order tracker, from the announcements and the epochs that are over.
 
-Laws: ``Build.run`` is pure and safe in any thread; its result belongs to the order tracker that takes it. A
+Laws: ``Build.run`` is pure and safe in any thread. Its result belongs to the order tracker that takes it. A
 job with a step limit stops reading each epoch at the same position. ``Tail`` finds that position, and the
 build leaves the rest of the epoch out. An order is cut only after the job left the rest of an epoch unread.
 When the job reads beyond the cut, the order is restored in full. Positions are those of ranks, which train in
@@ -36,8 +36,8 @@ _LEAST_MARGIN = 64
 
 
 class Tail:
-    """The tail of one job's epochs. ``stops_at``: the position to which the job read the last epoch; None if
-    it seems to read all of each epoch.
+    """The tail of one job's epochs. ``stops_at``: the position to which the job read the last epoch, or None
+    if the job seems to read all of each epoch.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class OrderColumns(NamedTuple):
 
 
 class Built(NamedTuple):
-    """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: the
-    unannounced reads were found at another place. ``stops_at``: as in ``Build``.
+    """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
+    the unannounced reads were found at another place. ``stops_at``: see ``Build``.
     """
 
     lookup: Lookup

@@ -1,10 +1,10 @@
 """Liveness of a job: its order lapses for prefetching when the job is silent for long, compared with its own
 pace.
 
-Laws: no clock: times are arguments. A job may be silent for a few times its usual gap between two reads, for
-tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
-bounded number of times: an announcement once between two reads, progress only if it is further than ever
-before.
+Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
+for tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
+bounded number of times. An announcement counts once between two reads, and progress only if it is further
+than ever before.
 """
 
 import math
@@ -15,7 +15,7 @@ from shadeproxy.hints.jobs import Progress
 _SHORTEST_S = 20.0
 _LONGEST_S = 300.0
 _GAPS = 4
-_START_S = 300.0  # Time until the first read: indexing a dataset, compiling a model.
+_START_S = 300.0  # Time that a start may take before the first read: indexing a dataset, compiling a model.
 _SHORT_GAP_S = 1.0  # Far below the gaps that matter, so that a busy job costs almost nothing.
 _HALF_LIFE_S = 60.0  # Half-life of a gap: soon after a pause the limit is as short as before.
 
@@ -39,7 +39,7 @@ class Liveness:
     def __init__(self, now_s: float, *, restored: bool = False) -> None:
         self.last_s = now_s
         self._waits = restored
-        self._began = restored  # No time for a start: the job may have died with the restart.
+        self._began = restored  # A restored job gets no time to start: it may be dead.
         self._announced = not restored
         self._gap_s = 0.0
         self._gap_at_s = now_s

@@ -1,7 +1,7 @@
 """Lookup for one dataset: from reads to samples, and from pages to their next use.
 
 Law: a Lookup never changes. A read is identified by its object and first byte; in a dataset of whole objects
-the first byte does not matter. If several samples have the same bytes, the first sample stands for all.
+the first byte does not matter. If several samples have the same bytes, they all count as the first of them.
 """
 
 import numpy as np
@@ -16,14 +16,12 @@ _ALL = (1 << 64) - 1
 
 
 class Lookup:
-    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make one."""
+    """Samples and pages of ``dataset``, in pages of ``page_size`` bytes. Any thread may make a Lookup."""
 
     def __init__(self, dataset: Dataset, page_size: int) -> None:
         self.dataset = dataset
         self.canonical: OrderIds | None = None
-        """The first sample with the same bytes, for each sample: u32[n]. None: no two samples have the same
-        bytes.
-        """
+        """First sample with the same bytes as each sample: u32[n]. None if all samples differ."""
         self._objects: Groups | None = dataset.groups
         self._pieces: Groups | None = None
         self._pages: Groups | None = None
@@ -42,7 +40,7 @@ class Lookup:
         return np.where(found < 0, -1, groups.first(np.maximum(found, 0))) if len(groups.hashes) else found
 
     def find_one(self, object_hash: int, offset: int) -> int:
-        """Return the sample of one read as ``find`` does, at a tenth of the cost."""
+        """Return the sample of one read, at a tenth of the cost of ``find``."""
         if self._pieces is None:
             return self.dataset.groups.find_one(object_hash)
         return self._pieces.find_one(_mix_one(object_hash, offset))
@@ -51,7 +49,9 @@ class Lookup:
 
     @property
     def pages(self) -> int:
-        """Number of pages in ``page_next``, which are the pages of samples that are parts of objects."""
+        """Number of pages for which ``page_next`` returns places: pages of samples that are parts of
+        objects.
+        """
         return 0 if self._pages is None else len(self._pages.hashes)
 
     def page_next(self, next_at: Places) -> Places:

@@ -1,8 +1,8 @@
 """Announced orders of all jobs, and the reads that confirm or contradict them.
 
-Implements Upcoming (upcoming.py) for prefetching. Laws: no clock: the time is that of the latest call with a
-time. The order of one job never changes the order of another. After a changed announcement the caller builds
-the new order (``begin``, any thread, ``finish``); until then the old order is used.
+Implements Upcoming (upcoming.py) for prefetching. Laws: there is no clock; the time is the latest that a call
+was given. The order of one job never changes the order of another. After a changed announcement the caller
+builds the new order (``begin``, any thread, ``finish``). Until then the old order is used.
 """
 
 import math
@@ -29,8 +29,8 @@ Dirty = Callable[[str, str], None]
 
 
 class OrderState(NamedTuple):
-    """The state of a job's order, for display. ``epochs``: number of announced ids, for each epoch that is
-    not over; ``position``: about where every rank of ``epoch`` is; ``lapsed``: the order is not used now.
+    """The state of a job's order, for display. ``epochs``: number of announced ids for each epoch that is not
+    over. ``position``: about where every rank of ``epoch`` is. ``lapsed``: the order is not used now.
     """
 
     epochs: dict[int, int]
@@ -48,7 +48,7 @@ class OrderState(NamedTuple):
 
 class JobMatch(NamedTuple):
     """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
-    ``heard.found`` has an element for every read.
+    ``heard.found`` says of each read whether the order announced it.
     """
 
     job: str
@@ -65,9 +65,9 @@ class Prepared(NamedTuple):
 
 
 class Orders:
-    """Orders of all jobs. ``dataset``: returns a dataset by name. ``dirty``: called with (kind, name) of
-    changed state. ``on_lost``: called with these orders and the name of a job whose reads no longer match its
-    order. ``on_change``: called whenever an order came or went, or a job read on; it must be cheap.
+    """Orders of all jobs. ``dataset`` returns a dataset by name. ``dirty`` is called with (kind, name) of
+    changed state. ``on_lost`` is called with these orders and the name of a job whose reads no longer match
+    its order. ``on_change`` is called whenever an order came or went, or a job read on; it must be cheap.
     """
 
     def __init__(
@@ -147,7 +147,9 @@ class Orders:
             self._changed()
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
-        """Move a registered job's place in its order at least to the position that a rank reports."""
+        """Move a job's place in its order to the position that a rank reports, unless it is beyond
+        already.
+        """
         self._hear(now_s)
         tracker = self._trackers.get(job)
         if tracker is not None:
@@ -162,7 +164,7 @@ class Orders:
     # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
-        """Return an order of a job that must be built, or None. Only one build at a time for each job."""
+        """Return the job's order if it must be built now, or None. A job has only one build at a time."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)
@@ -348,7 +350,7 @@ class Orders:
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
-        """Restore a stored announcement; call ``settle`` after the last one. Raises as ``put``."""
+        """Restore a stored announcement. Call ``settle`` after the last one. Raises what ``put`` raises."""
         self.announced.put(announcement)
         self._unsettled[announcement.job] = None
         self._restored.add(announcement.job)

@@ -1,6 +1,6 @@
 """The rate at which a job reads.
 
-Laws: no clock: times are arguments. A pause (an evaluation, a checkpoint) does not count as slow reading. An
+Laws: there is no clock: times are arguments. A pause (an evaluation, a checkpoint) is not slow reading. An
 unmeasured rate is nan, never a guess. Liveness.py decides whether the job still reads at all.
 """
 

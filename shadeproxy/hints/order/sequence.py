@@ -47,8 +47,8 @@ class Epoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderSequence:
-    """Columns of a sequence. ids: u32[m] by place; of samples with the same bytes, the first id stands for
-    all. next: i32[m], the next place of the same id, or NEVER.
+    """Columns of a sequence. ids: u32[m] by place; samples with the same bytes all have the first one's id.
+    next: i32[m], the next place of the same id, or NEVER.
     """
 
     ids: OrderIds
@@ -66,8 +66,7 @@ class OrderSequence:
 
 def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSequence:
     """Return the sequence of announced ids, each below ``count``. ``canonical``: u32[count], the id that
-    stands for each id; None: each id stands for itself. 1.28 M ids take about 50 ms, and 150 ms with many
-    repeats.
+    replaces each id; None: no id is replaced. 1.28 M ids take about 50 ms, and 150 ms with many repeats.
     """
     epochs: list[Epoch] = []
     merged: list[OrderIds] = []
@@ -88,7 +87,7 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
 
 
 def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> NDArray[np.bool_]:
-    """Return which places of ``new`` are over: those whose id and rank position are over in ``old``."""
+    """Return which places of ``new`` are done: those done in ``old`` with the same rank, position and id."""
     carried = np.zeros(len(new.ids), dtype=np.bool_)
     for epoch in new.epochs:
         before = old.find(epoch.number)
@@ -131,8 +130,8 @@ def position_of(epoch: Epoch, place: int) -> int:
 
 
 def goes_on(before: OrderSequence, after: OrderSequence) -> bool:
-    """Return whether reads so far also judge ``after``: both have an epoch in common, or ``before`` has no
-    epoch.
+    """Return whether the reads so far say something about ``after`` too: it has an epoch in common with
+    ``before``, or ``before`` has no epoch.
     """
     numbers = {epoch.number for epoch in before.epochs}
     return not numbers or any(epoch.number in numbers for epoch in after.epochs)
@@ -142,14 +141,14 @@ def seek(sequence: OrderSequence, ids: NDArray[np.int64], count: int, width: int
     """Return the places of ``ids`` in the stretch of ``width`` places that holds most of them; none if it
     holds too few. ``count``: ids are below it.
 
-    Enough is well above the share that a stretch holds by chance; that share is high if epochs are short.
+    A stretch must hold well above the share that it would hold by chance, which is high if epochs are short.
     """
     wanted = np.zeros(count, dtype=np.bool_)
     wanted[ids] = True
     places = np.flatnonzero(wanted[sequence.ids])
     if not len(places):
         return places
-    # Number of places within ``width`` after each place. So short a stretch hardly repeats an id.
+    # Number of wanted places within ``width`` after each. A stretch that short hardly repeats an id.
     within = np.searchsorted(places, places + width) - np.arange(len(places))
     best = int(within.argmax())
     found = places[best : best + int(within[best])]

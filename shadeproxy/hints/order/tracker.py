@@ -1,8 +1,8 @@
 """Order tracker: the announced order of one job, and the job's place in it.
 
 Laws: ``next_at`` holds for each sample its earliest place that is not over. When the job reads that place, or
-passes it unread, the next place of the same id is stored. A read matches only a place near the cursor: so one
-unannounced read spoils nothing, and a false order is found out. Event loop only.
+passes it unread, the next place of the same id is stored. A read matches only a place near the cursor. So one
+unannounced read moves nothing, and reads contradict a false order soon. Event loop only.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ class OrderTracker:
         self.cursor = 0
         """Approximate place of the job: the median of its latest reads."""
         self.floor = 0
-        """Every place below this one is over."""
+        """Every place below the floor is over."""
         self._log: list[Ids] | None = None
         self._read: list[int] = []  # Places that were read since the cursor moved, in order.
         self._surprises = 0
@@ -56,8 +56,8 @@ class OrderTracker:
         self._paced = 0  # How many of ``_read`` and ``_surprises`` were already added to the pace.
         self._late = 0
         self._skipped_to = 0
-        self._sure = 0  # The cursor when, of the last reads that moved it, most were announced near it.
-        self._left_until = 0  # Places before this one are over, because the job has left their epoch.
+        self._sure = 0  # The cursor at the last time that most reads were announced near it.
+        self._left_until = 0  # Places before it are over, because the job has left their epoch.
         self.tail = Tail()
         self._near_now = _LEAST_NEAR
         self._chance = 0.0  # Share of an epoch's reads that would be found near the cursor in any order.
@@ -83,7 +83,7 @@ class OrderTracker:
         """Replace the order by ``built``, and apply the reads logged since ``begin``."""
         before, log = self.sequence, self._log or []
         self._log = None
-        # The log also has the reads since the cursor moved; only ``accuracy`` must still count them.
+        # The log has all reads, also those since the cursor moved. Only ``accuracy`` must still count those.
         self.accuracy.heard(len(self._read), self._surprises)
         self._paced -= len(self._read) + self._surprises
         self._read, self._surprises = [], 0
@@ -115,7 +115,7 @@ class OrderTracker:
 
     @property
     def is_to_be_cut(self) -> bool:
-        """True if the job's tail has moved since the lookup was built."""
+        """True if the position at which the job leaves epochs has changed since the order was built."""
         return self._log is None and self.tail.stops_at != self._stops_at
 
     def unannounced(self) -> tuple[Ids | None, int]:
@@ -129,8 +129,9 @@ class OrderTracker:
         return not self.job.in_use or self.liveness.silence(now_s).has_lapsed
 
     def begins_again(self, epoch: int, rank: int, offset: int, now_s: float) -> bool:
-        """Return whether this announcement shows that the job was restarted: although the job is well into an
-        epoch, the announcement names an earlier one or, after a pause, the start of the present one.
+        """Return whether this announcement shows that the job was restarted. It does so if it names an
+        earlier epoch than the present one. It also does so if, after a pause, it names the start of the
+        present epoch although the job is well into that epoch.
         """
         at = self.sequence.epoch_at(self.cursor)
         if at is None or epoch != at.number:
@@ -158,7 +159,7 @@ class OrderTracker:
         epoch = self.sequence.epoch_at(self.cursor)
         if epoch is None:
             return _LEAST_NEAR
-        # Of distinct ids: if each id is named ten times, a share of the places has nearly every id.
+        # Count distinct ids: if each id is named ten times, a small share of the places has nearly every id.
         return max(_LEAST_NEAR, min(epoch.distinct // _NEAR_SHARE, _MOST_NEAR * len(epoch.ranks)))
 
     def _share_near(self) -> float:
@@ -204,7 +205,7 @@ class OrderTracker:
         return Match(found, others, int(again), chance), due
 
     def read_many(self, samples: Ids, epoch: int | None, now_s: float, *, certain: bool) -> Match:
-        """Note reads, oldest first. ``epoch``: as they name it. ``certain``: surely of this job."""
+        """Note reads, oldest first. ``epoch``: the epoch that they name. ``certain``: surely of this job."""
         found, others, again, by_chance = np.zeros(len(samples), dtype=np.bool_), 0, 0, 0.0
         if not self._is_of_order(epoch):
             self.pace.note(len(samples), now_s)
@@ -259,7 +260,7 @@ class OrderTracker:
         self._follow()
 
     def _consume(self, samples: Ids) -> Bits:
-        """Mark the matching places near the cursor as over. Return which reads have one."""
+        """Mark the places near the cursor that match ``samples`` as over. Return which samples matched."""
         columns, limit = self.columns, self.cursor + self._near_now
         found, at = np.zeros(len(samples), dtype=np.bool_), np.arange(len(samples))
         for _ in range(_MOST_REPEATS):
@@ -297,7 +298,7 @@ class OrderTracker:
         self._paced = 0
 
     def _follow_unannounced(self) -> None:
-        """Begin the next epoch if reads that name no epoch are its first: then the present one is over."""
+        """Begin the next epoch if reads that name no epoch are the first of that epoch."""
         before = self.sequence.epoch_at(self._sure)
         after = None if before is None else self.sequence.epoch_at(before.stop)
         if before is None or after is None or after.start < before.stop or after.stop <= self.cursor:
@@ -332,7 +333,7 @@ class OrderTracker:
             if (at := self.sequence.epoch_at(self.cursor)) is not None:
                 self.tail.read_to(at, self.cursor)
         self._near_now = self._near()
-        # At most ``_near_now`` behind: otherwise a false order would match places that were left far behind.
+        # At most ``_near_now`` behind the cursor: a false order would match places that were left far behind.
         late = self.cursor - min(2 * self._late + _LATE_MARGIN, self._near_now)
         self._pass(max(late, self._left_until))
         self._chance = self._share_near()

@@ -37,7 +37,7 @@ class NextUses(Protocol):
 
 
 class ReadObserver(Protocol):
-    """A receiver of demand reads. So samples that were read are not named as upcoming again."""
+    """Receives demand reads, so that samples that were read are no longer named as upcoming."""
 
     @property
     def active(self) -> bool:
@@ -49,8 +49,8 @@ class ReadObserver(Protocol):
     ) -> bool:
         """Note a demand read that begins at byte ``offset`` of an object, before its page is ranked.
 
-        ``job``: the job that the reader named. ``tick``: of the read. Return whether an order or scores
-        explain the read, so that it teaches nothing about other reads of the page.
+        ``job``: the job that the reader named. ``tick``: the tick of the read. Return whether an order or
+        scores explain the read. Such a read teaches nothing about other reads of the page.
         """
         ...
 
@@ -62,10 +62,10 @@ class ReadObserver(Protocol):
         now_s: float,
         tick: float,
     ) -> Bits:
-        """Note many demand reads, oldest first; all three columns are of shape (k,). ``tick``: of the latest
-        read.
+        """Note many demand reads, oldest first; all three columns are of shape (k,). ``tick``: the tick of
+        the latest read.
 
-        Return bool[k]: whether an order or scores explain each read, as ``note_read`` does.
+        Return bool[k]: whether an order or scores explain each read.
         """
         ...
 

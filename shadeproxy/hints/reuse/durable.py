@@ -1,7 +1,7 @@
 """Encodes read histories and the reuse learner's state as blocks of bytes.
 
-Laws: a block is little-endian columns in msgpack, with a version; a changed column needs a new version. A
-block that contradicts itself raises StateError. Numbers that are used as places are within their tables.
+Laws: a block is little-endian columns in msgpack, with a version. A changed column needs a new version. A
+block that contradicts itself raises StateError. A number that is used as an index is within its table.
 """
 
 from collections.abc import Mapping

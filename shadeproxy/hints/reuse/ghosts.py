@@ -1,8 +1,8 @@
 """Ghosts: read histories of pages that are in no tier, 12 bytes each.
 
 A set-associative table: a page's hash chooses a set of eight entries, and a new page replaces the entry of
-the set that was read longest ago. Laws: plain defs; memory is fixed at the start. A page is mistaken for
-another with a chance of eight in 2^32, which costs one wrong guess.
+the set that was read longest ago. Laws: plain defs; memory is fixed at the start. The chance that a page is
+mistaken for another is eight in 2^32, and a mistake costs one wrong guess.
 """
 
 from math import log2
@@ -20,7 +20,7 @@ _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
 _HALF = np.uint64(32)
-# More than any age: the page's own entry is taken first, then a free entry, then the oldest.
+# Ranks above any age. A page takes its own entry if it has one, else a free entry, else the oldest.
 _FREE, _OWN = 1 << 33, 1 << 34
 Hashes = NDArray[np.uint64]
 
@@ -57,7 +57,7 @@ class StoredGhosts(NamedTuple):
 
 
 class Ghosts:
-    """Read histories by page hash, at least ``count`` of them."""
+    """A table with room for at least ``count`` read histories, by page hash."""
 
     def __init__(self, count: int) -> None:
         self._sets = max(-(-count // _WAYS), 1)
@@ -94,7 +94,7 @@ class Ghosts:
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
     def put(self, page: int, history: History, prefix: int) -> None:
-        """Store the history of a page. ``prefix``: from ``ReuseLearner.prefix``."""
+        """Store the history of a page. ``prefix``: its prefix, by ``ReuseLearner.prefix``."""
         tag, start = self._place(page)
         tags = self._tags[start : start + _WAYS].tolist()
         if tag in tags:
@@ -110,13 +110,13 @@ class Ghosts:
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
     def are_apart(self, pages: Hashes) -> bool:
-        """Return whether no two of the pages share a set. Only then do calls for many pages equal calls one
-        by one.
+        """Return whether no two of the pages share a set. Only then do calls for many pages have the results
+        of single calls.
         """
         return len(set(self._sets_of(pages).tolist())) == len(pages)
 
     def find_many(self, pages: Hashes, ticks: Column | float) -> GhostColumns:
-        """Return the histories of pages at their ticks, as ``find`` does."""
+        """Return the histories of many pages at their ticks; see ``find``."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
         own = self.tag.reshape(-1, _WAYS)[sets] == tags[:, None]
         at = sets * _WAYS + own.argmax(axis=1)
@@ -132,7 +132,7 @@ class Ghosts:
         )
 
     def put_many(self, pages: Hashes, ghosts: GhostColumns) -> None:
-        """Store histories as ``put`` does. The pages must be apart, see ``are_apart``."""
+        """Store many histories; see ``put``. No two of the pages may share a set (``are_apart``)."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
         last, found = _wrapped(ghosts.last), self.tag.reshape(-1, _WAYS)[sets]
         rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
@@ -144,7 +144,7 @@ class Ghosts:
         self.reads[at], self.state[at], self.prefix[at] = ghosts.reads, ghosts.state, ghosts.prefix
 
     def put_all(self, pages: Hashes, ghosts: GhostColumns) -> None:
-        """Store histories as ``put`` does, of different pages, in the order of their last reads."""
+        """Store the histories of different pages in the order of their last reads; see ``put``."""
         left, sets = np.argsort(ghosts.last, kind="stable"), self._sets_of(pages)
         while len(left):
             _, firsts = np.unique(sets[left], return_index=True)

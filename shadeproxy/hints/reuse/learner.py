@@ -1,7 +1,7 @@
 """Learns from reads how soon pages are read again, for pages of which nothing is announced.
 
 Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
-then ``Refresh.run`` makes a new table to rank pages by, in any thread; while it runs, the event loop does not
+then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
 touch its evidence.
 """
 
@@ -17,10 +17,10 @@ from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
 MOST_PREFIXES = 64
-# Reads that a group needs, and all other groups together, before the group becomes a prefix of its own.
+# A group becomes a prefix of its own if it has this many reads, and all other groups together have them too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
-# 1 / n of the cache's pages in reads until the next table: a change of phase takes some of these to show.
+# Reads until the next table: 1 / n of the number of cached pages. A new phase is learnt in several tables.
 _REFRESH_SHARE = 64
 
 
@@ -41,8 +41,8 @@ class Refresh:
 
 
 class LearnerState(NamedTuple):
-    """The state of a learner, to be stored. prefix_of, group_reads: by group. A refresh may use ``evidence``
-    and ``fresh`` until its thread is free.
+    """The state of a learner, to be stored. ``prefix_of`` and ``group_reads`` have an element for each group.
+    A refresh may still use ``evidence`` and ``fresh`` until its thread is free.
     """
 
     sample: SampleState
@@ -70,7 +70,7 @@ class ReuseLearner:
     ) -> None:
         """Add reads that no hint explains, oldest first; all columns of shape (n,).
 
-        ``lasts``: tick of the latest read of each page, if several reads count as one.
+        ``lasts``: tick of each page's latest read, if several reads count as one. None means ``ticks``.
         """
         of = groups.astype(np.intp)
         self._make_room(int(of.max(initial=0)))
@@ -83,7 +83,7 @@ class ReuseLearner:
         )
 
     def enter(self, pages: Hashes, groups: NDArray[np.integer], histories: Histories, tick: float) -> None:
-        """Add pages that an earlier process read, to learn also from those that are not read again."""
+        """Add pages that an earlier process read. Learning then also counts those that are not read again."""
         self._make_room(int(groups.max(initial=0)))
         self._sample.enter(pages, groups.astype(np.intp), histories, tick)
 
@@ -101,7 +101,7 @@ class ReuseLearner:
         return self.hazards.rates.take((prefixes * STATES + states) * AGE_BINS + age_bins(ages))
 
     def rate(self, prefix: int, state: int, age: float) -> float:
-        """Return reads per tick of one page, as ``rates`` does, at a tenth of the cost."""
+        """Return reads per tick of one page, at a tenth of the cost of ``rates``."""
         return self.hazards.rates.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
 
     def is_due(self, tick: float) -> bool:
@@ -109,7 +109,9 @@ class ReuseLearner:
         return tick >= self._due_tick and not self._refreshing
 
     def put_off(self, reads: int) -> None:
-        """Delay the next table until ``reads`` reads after the present one, if that is later than planned."""
+        """Delay the next table until ``reads`` reads after the present table, if that is later than
+        planned.
+        """
         self._due_tick = max(self._due_tick, self._made_tick + reads)
 
     def begin(self, tick: float, pages: int) -> Refresh:

@@ -1,9 +1,9 @@
-"""The reuse sample: pages whose reads teach the hazards, each with a history of its own.
+"""The reuse sample: pages whose reads teach the learner, each with its own history.
 
 Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. Their
-histories are kept apart from the ghosts: among the ghosts only pages that came back would be found, and
-hazards would be learnt from survivors alone. Laws: plain defs; at most ``most`` pages. When there are more,
-half of them leave, chosen by their hash.
+histories are not kept among the ghosts: only pages that come back are looked up there, so the learner would
+never see the other pages. Laws: plain defs; at most ``most`` pages. When there are more, half of them leave,
+chosen by their hash.
 """
 
 from typing import NamedTuple, Self, cast
@@ -25,8 +25,8 @@ Hashes = NDArray[np.uint64]
 
 
 class Reads(NamedTuple):
-    """Reads that no hint explains, oldest first; columns of shape (n,). ``lasts``: tick of the latest read of
-    each page, if several reads in quick succession count as one.
+    """Reads that no hint explains, oldest first; columns of shape (n,). Several reads of a page in quick
+    succession may count as one: ``lasts`` has the tick of the latest of them.
     """
 
     pages: Hashes
@@ -63,7 +63,7 @@ class ReuseSample:
         self._states: Index = np.zeros(most, dtype=np.intp)
         self._reads: Index = np.zeros(most, dtype=np.intp)
         self._last, self._gap, self._seen = np.zeros((3, most))
-        """``_seen``: the age up to which a page's wait was counted already."""
+        """``_seen``: the age of each page up to which its wait was already counted."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -131,8 +131,8 @@ class ReuseSample:
     def waiting(self, tick: float, prefix_of: Index) -> Waits:
         """Return the ticks that sampled pages have waited since their waits were last counted.
 
-        So a page that is not read teaches while it waits. Pages that have waited for longer than the table
-        reaches leave.
+        So a page teaches also while it is not read. Pages that have waited for longer than the table reaches
+        leave.
         """
         if len(self._at) < self._most // 4:
             self._below = min(2 * self._below, 1 << 64)

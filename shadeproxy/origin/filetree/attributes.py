@@ -1,8 +1,9 @@
 """The ObjectMeta of a file: ETag from stat, header fields from one extended attribute.
 
-The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1": the dash tells clients that it is not
-an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. It misses one change: a file rewritten in
-place with equal size within one tick of the file system's clock. Renaming into place is always noticed.
+The ETag is a hash of (mtime_ns, size, inode) in the form "<32 hex>-1". The dash tells clients that it is not
+an MD5 of the body. HEAD, GET, PUT and listings give the same ETag. The ETag misses one change: a file
+rewritten in place with equal size within one tick of the file system's clock. A rename into place always
+changes the ETag.
 """
 
 # Keys are strings; pathlib would normalise them and cost more than the system call.

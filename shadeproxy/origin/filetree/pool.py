@@ -35,7 +35,7 @@ class FilePool:
         return await self._start(call)
 
     async def acquire(self, call: Callable[[], C]) -> C:
-        """Run a call that opens something. If its caller is cancelled, the result is closed."""
+        """Run a call that opens something. If the caller is cancelled meanwhile, close what was opened."""
         future = self._start(call)
         try:
             return await asyncio.shield(future)

@@ -22,8 +22,8 @@ from shadeproxy.origin.filetree.paths import HIDDEN, is_utf8
 from shadeproxy.origin.s3ops.answers import iso_date
 
 _WORTH_KEEPING = 1000
-# If a directory changes twice within one tick, its mtime stays. So a listing of a directory that changed in
-# these last nanoseconds is not reused.
+# The mtime of a directory does not show a second change within one tick. So a listing of a directory that
+# changed in these last nanoseconds is not reused.
 _SETTLED_NS = 2_000_000_000
 
 

@@ -27,7 +27,7 @@ _ABANDONED_S = 24 * 3600.0
 
 
 class FileDraft:
-    """A Draft over a temporary file. A small object needs one hop to a thread in all."""
+    """A Draft over a temporary file. A small object needs only one call in a thread."""
 
     def __init__(self, pool: FilePool, target: "Target") -> None:
         self._pool = pool

@@ -57,7 +57,7 @@ class Promises:
             if digest.digest() != expected:
                 raise OriginAnswer(400, code, "The checksum you specified did not match what we received.")
         if self._trailers is not None:
-            # This process sends the body, and has computed these values from it.
+            # The proxy itself computed the trailers from this body, so there is nothing to compare.
             values = self._trailers.values()
             self.echo = (*self.echo, *((name, values[name]) for name in self._trailers.names))
 

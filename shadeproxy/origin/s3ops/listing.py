@@ -70,8 +70,8 @@ async def _collect(store: Store, bucket: str, query: dict[str, str], last: str) 
     listing = Listing(last=last)
     is_common = delimiter and last.endswith(delimiter) and last.startswith(prefix) and len(last) > len(prefix)
     after = last + _LAST_CHARACTER if is_common else last
-    # After a common prefix the rest of a batch is wasted: start with a small batch, and grow while no prefix
-    # comes.
+    # Keys under a common prefix are skipped, so the rest of the batch in which it appears is wasted. Start
+    # with a small batch, and enlarge it while no prefix appears.
     batch = _SMALL_BATCH if delimiter else max_keys + 1
     while True:
         page = await store.scan(bucket, prefix, after, batch)

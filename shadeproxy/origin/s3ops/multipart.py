@@ -1,9 +1,9 @@
-"""Multipart uploads, kept in the store itself under RESERVED: they survive a restart of the proxy.
+"""Multipart uploads. They are kept in the store itself, under RESERVED, and survive a restart of the proxy.
 
 .shadeproxy/uploads/<id>/upload   JSON: key, headers, start time
 .shadeproxy/uploads/<id>/00001    part 1 (its ETag is the store's)
 
-Completing streams the parts into one draft and publishes it: readers see nothing before.
+Completing streams the parts into one draft and publishes the draft. Before that readers see nothing.
 """
 
 import json

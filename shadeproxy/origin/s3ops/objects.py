@@ -1,4 +1,4 @@
-"""Operations on one object: get, head, put, delete, copy; and DeleteObjects.
+"""Operations on one object (get, head, put, delete, copy), and DeleteObjects.
 
 Source: the API page of each operation. Metadata that cannot be kept is refused (NotSupported), never silently
 dropped.

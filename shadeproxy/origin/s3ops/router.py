@@ -1,7 +1,7 @@
 """The operation of a request: one table from (method, level, sub-resources) to functions.
 
-A request that is not in the table, or needs more than its operation can do, is NotSupported: the listener
-answers 501 and never ignores it.
+A request raises NotSupported if it is not in the table, or needs more than its operation can do. The listener
+then answers 501; no part of a request is ignored.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Two upstreams whose buckets have one name: what one reads never reaches the other."""
+"""Two upstreams have buckets of the same name: a client of one never gets bytes of the other."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def test_the_bytes_of_one_account_never_reach_another(bench, asked):
     put(bench, "k", b"secret")
     put(bench, "k", b"mine", name="mallory")
     part = slice(0, 3) if asked else slice(None)
-    for _ in range(2):  # cold, and warm
+    for _ in range(2):  # First from the origin, then from the cache.
         assert (await get(bench, "k", range=asked))[0] == b"secret"[part]
         assert (await get(bench, "k", "mallory", range=asked))[0] == b"mine"[part]
     with pytest.raises(OriginAnswer) as caught:
@@ -72,7 +72,7 @@ async def test_what_is_not_there_for_one_is_not_there(bench):
         with pytest.raises(OriginAnswer) as caught:
             await get(bench, "k", "mallory", **options)
         assert caught.value.status == 404
-    # Nor did her asking take his away.
+    # Mallory's 404 does not drop Alice's cached object.
     assert await get(bench, "k") == (b"secret", Source.RAM)
 
 
@@ -125,7 +125,7 @@ async def test_listings_check_a_prefix_with_the_credentials_that_read_it(make_be
             put(bench, f"p/{n:02}", f"{name}{n}".encode(), name=name)
             await get(bench, f"p/{n:02}", name)
     put(bench, "p/03", b"newer", name="alice")
-    bench.clock.advance(11)  # a verdict holds for a minute
+    bench.clock.advance(11)  # The TTL is over, and verdicts are still valid: they hold for a minute.
     for n in range(20):
         await get(bench, f"p/{n:02}")
     while not bench.engine.idle:
@@ -197,7 +197,7 @@ async def test_purges_and_pins_are_of_one_namespace(bench):
 @pytest.mark.parametrize("catalogue", [True, False])
 @pytest.mark.parametrize("disk_bytes", [0, 1 << 20])
 async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalogue, disk_bytes):
-    """From the catalogue of a clean stop, and from the records alone."""
+    """The pages come from the catalogue of a clean stop, or from the records alone."""
     first = await make(make_bench, ram_bytes=1 << 20, disk_bytes=disk_bytes)
     for name in ("alice", "mallory", ""):
         put(first, "k", (name or "own").encode(), name=name)
@@ -222,8 +222,8 @@ async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalog
 
 
 async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_answered(make_bench):
-    """Its pages are of the proxy's own namespace, whoever's they were: the first read after the start asks,
-    with the client's own credentials, and takes another version for what it is.
+    """An older release stored all pages in the proxy's own namespace, whoever could read them. So the first
+    read after the start asks the origin with the client's own credentials, and detects another version.
     """
     first = await make(make_bench)
     put(first, "k", b"secret")
@@ -251,7 +251,9 @@ async def test_namespaces_of_many_prefixes_stay_apart_when_groups_run_out(make_b
 
 
 async def test_a_client_may_ask_in_the_proxys_own_namespace_with_an_upstream_of_its_own(make_bench):
-    """Bucket names that mean one bucket for everybody: one copy, and rights of each."""
+    """A bucket name means the same bucket for all clients. There is one cached copy, and a right for each
+    client.
+    """
     origin = MemoryOrigin()
     bench = await make_bench(origin=origin, verdicts=True)
     origin.put("b", "k", b"one for all")
@@ -264,7 +266,7 @@ async def test_a_client_may_ask_in_the_proxys_own_namespace_with_an_upstream_of_
 
 
 def test_what_clients_are_told_of_an_object_names_no_namespace():
-    """It may be the access key of an upstream."""
+    """The namespace may be the access key of an upstream."""
     assert str(ObjectRef("b", "k", "key:AKIA")) == "s3://b/k"
 
 
@@ -283,12 +285,12 @@ def test_no_name_of_one_namespace_spells_a_name_of_another():
         ]
     ]
     hashes = {object_hash(ref) for ref in refs}
-    assert object_hash(ObjectRef("a", "b\0k")) == object_hash(ObjectRef("a\0b", "k"))  # both the proxy's own
+    assert object_hash(ObjectRef("a", "b\0k")) == object_hash(ObjectRef("a\0b", "k"))  # No namespace
     assert len(hashes) == len(refs) - 1
 
 
 def test_the_hash_of_the_proxys_own_namespace_is_as_it_was():
-    """Data sets and catalogues on disk hold it."""
+    """Datasets and catalogues on disk contain these hashes."""
     assert object_hash(ObjectRef("bucket", "key/ü")) == 0x83F96EF0A622B387
 
 

@@ -1,4 +1,4 @@
-"""Freshness of many objects: few requests, every change seen, nothing lost by an odd server."""
+"""Many objects are checked with few requests. Every change is noticed, and odd answers lose no page."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ async def test_many_stale_objects_are_checked_by_listing(make_bench):
 
 
 async def stale(make_bench, count):
-    """Objects that were cached more than their TTL ago; one of them is another since."""
+    """Return objects that were cached longer than their TTL ago. One of them has changed since."""
     bench = await make_bench(rules=(Rule(freshness=Freshness.TTL, ttl_s=60),))
     keys = [f"d/{n:04d}" for n in range(count)]
     for key in keys:
@@ -55,7 +55,7 @@ async def settled(bench):
 
 @pytest.mark.parametrize("order", [1, -1])
 async def test_stale_objects_that_are_read_one_after_another_are_listed_too(make_bench, order):
-    """One listing speaks for all of its prefix that is cached."""
+    """One listing checks all cached objects under its prefix."""
     bench, keys = await stale(make_bench, 60)
     for key in keys[::order]:
         await bench.get(key)
@@ -120,7 +120,7 @@ async def test_what_a_listing_shows_to_be_another_version_is_dropped_unasked(mak
         bench.origin.put("b", key, b"333")
     bench.engine.check_listed("b", "d/", 1)
     await settled(bench)
-    assert (bench.origin.lists, bench.origin.heads) == (1, 3)  # a few bear it out
+    assert (bench.origin.lists, bench.origin.heads) == (1, 3)  # A few HEADs confirm the listing.
     for key in keys:
         assert (await bench.get(key))[0] == b"333"
 
@@ -172,7 +172,9 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
 
 @pytest.mark.parametrize(("before", "after"), [("", "in a week"), ("in a week", "today"), ("today", "")])
 async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make_bench, before, after):
-    """Of one version other fields are sent, as after a change of when objects expire: more, others, fewer."""
+    """The version is the same, but its header fields changed, as with another expiry rule: more, other or
+    fewer.
+    """
     bench = await make_bench()
 
     def tell(when):
@@ -191,7 +193,9 @@ async def test_what_a_bucket_says_of_its_objects_shows_after_it_was_changed(make
 
 
 class OneCheck:
-    """Readers of one object that must be checked. ``left``: in which turn of the loop each went on."""
+    """Readers of one object that must be checked. ``left``: the turn of the loop in which each one
+    continued.
+    """
 
     def __init__(self, origin, clock):
         self.revalidator = Revalidator(
@@ -221,7 +225,7 @@ class OneCheck:
 
 
 class HeldHead(MemoryOrigin):
-    """Answers a HEAD once it may, with ``error`` if there is one."""
+    """Answers a HEAD only after ``may_answer`` is set, with ``error`` if there is one."""
 
     def __init__(self):
         super().__init__()

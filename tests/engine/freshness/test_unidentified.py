@@ -1,4 +1,4 @@
-"""Objects that the origin does not identify: never kept, never mixed, whatever readers do meanwhile."""
+"""Objects whose version the origin does not identify: never cached, and never mixed from two answers."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ REF = ObjectRef("b", "k")
 
 
 class Nameless(MemoryOrigin):
-    """Names no version, and has another one for each read. ``measured``: whether it tells a length."""
+    """Sends other bytes for each read, and no version. ``measured``: whether it sends a length."""
 
     def __init__(self, size=3 * PAGE, *, measured=True, **options):
         super().__init__(**options)
@@ -67,7 +67,7 @@ def make(make_bench):
 
 
 async def read(bench, span=None, **options):
-    """The bytes of a whole or ranged read, and whence."""
+    """Return the bytes of a whole or ranged read, and their source."""
     wanted = None if span is None else RangeSpec(span.start, span.stop - 1)
     async with bench.engine.open(ReadRequest(REF, range=wanted, **options)) as reading:
         size = reading.meta.size
@@ -92,7 +92,9 @@ async def test_one_answer_of_the_origin_is_one_answer(make, size, measured):
 
 @pytest.mark.parametrize("size", [PAGE, 3 * PAGE])
 async def test_readers_at_the_same_time_never_share_what_cannot_be_shared(make, size):
-    """Of a short object all have one answer; of a long one who does not get it is to be forwarded."""
+    """All readers of a short object get one answer. Of a long object one reader does; the others are
+    forwarded.
+    """
     bench, origin = await make(size)
     results = await asyncio.gather(*(read(bench) for _ in range(8)), return_exceptions=True)
     bodies = [one[0] for one in results if not isinstance(one, BaseException)]
@@ -109,7 +111,7 @@ async def test_a_range_is_of_one_answer_or_is_forwarded(make, first):
     bench.clock.advance(61)
     across = Span(PAGE + 10, 2 * PAGE + 20)
     with pytest.raises(Unidentified):
-        await read(bench, across)  # it begins in a page that was asked for alone
+        await read(bench, across)  # The span begins in a page that was requested alone.
     await bench.settle()
     assert origin.open_now == 0
 
@@ -204,7 +206,7 @@ async def test_what_was_cached_leaves_when_the_origin_names_no_version_any_more(
 
 
 async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make_bench, monkeypatch):
-    """An earlier release kept objects with weak entity tags; its records are there still."""
+    """An earlier release stored objects with weak ETags, and its records may still exist."""
     origin = MemoryOrigin()
     bench = await make_bench(origin=origin, name="two")
     stored = origin.put("b", "k", b"old")
@@ -222,7 +224,7 @@ async def test_a_record_of_an_object_that_is_not_identified_is_not_believed(make
 
 @pytest.mark.parametrize("measured", [True, False])
 async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_bench, measured):
-    """Where clients have upstreams of their own, a read begins with a GET of one byte."""
+    """If clients have upstreams of their own, a read begins with a GET of one byte."""
     origin = Nameless(measured=measured)
     bench = await make_bench(origin=origin, verdicts=True)
     origin.put("b", "k", b"")
@@ -235,7 +237,9 @@ async def test_what_is_asked_to_grant_a_read_identifies_nothing_either(make_benc
 
 
 class Halting(MemoryOrigin):
-    """Names a version of the first page alone; the next ones are another's, or cannot be had: ``weak``."""
+    """Identifies the version of the first page only. The next pages are of another version if ``weak``, or
+    else cannot be read.
+    """
 
     weak = True
     open_now = 0
@@ -256,7 +260,7 @@ class Halting(MemoryOrigin):
 
 @pytest.mark.parametrize("weak", [True, False])
 async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench, weak):
-    """A reader takes as long as he likes with one page, and the next ones, asked for ahead, do not come."""
+    """A slow reader stays at one page, and the pages that were requested ahead do not come."""
     origin = Halting()
     origin.weak = weak
     bench = await make_bench(origin=origin)
@@ -272,7 +276,7 @@ async def test_what_brings_nothing_holds_no_memory_for_a_slow_reader(make_bench,
 
 
 async def test_what_is_handed_over_holds_no_memory(make):
-    """Whatever was taken before it was known what comes."""
+    """The read also gives back memory taken before the answer was known to be unidentified."""
     bench, origin = await make(3 * PAGE)
     origin.held = asyncio.Event()
     async with asyncio.TaskGroup() as readers:
@@ -286,7 +290,7 @@ async def test_what_is_handed_over_holds_no_memory(make):
 
 
 async def anext_of(bench):
-    """Memory that is taken while a reader has the first piece of an answer."""
+    """Return the bytes taken from the ledger while a reader has the first piece of an answer."""
     async with bench.engine.open(ReadRequest(REF)) as reading:
         body = reading.body(Span(0, 3 * PAGE))
         await anext(body)
@@ -294,7 +298,7 @@ async def anext_of(bench):
 
 
 async def test_a_short_answer_holds_the_memory_of_its_own_length(make):
-    """And not that of what was known before."""
+    """The answer is shorter than the page that was known before."""
     bench, origin = await make(10)
     origin.held = asyncio.Event()
     asked = asyncio.create_task(read(bench))

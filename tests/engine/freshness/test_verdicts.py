@@ -1,4 +1,4 @@
-"""Verdicts: nobody reads on a "yes" that a write has overtaken, and memory stays bounded."""
+"""A verdict ends with a write to its object, and the memory of verdicts is bounded."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_memory_is_bounded_and_the_object_allowed_longest_ago_leaves():
     refs = [ObjectRef("b", str(n)) for n in range(3)]
     for ref in refs:
         verdicts.allow(ALICE, ref, 0.0)
-    verdicts.allow(ALICE, refs[0], 0.0)  # again, so it is not the oldest
+    verdicts.allow(ALICE, refs[0], 0.0)  # Allowed again, so no longer the oldest.
     verdicts.allow(BOB, refs[0], 0.0)
     assert [verdicts.allowed(ALICE, ref, 0.0) for ref in refs] == [True, False, True]
     assert len(verdicts) == 3
@@ -70,7 +70,7 @@ def test_forgetting_looks_at_no_other_verdict(verdicts):
 
 
 class Unscannable(dict):
-    """A map that must be asked for single keys only."""
+    """A dict that fails when it is iterated over: only single keys may be looked up."""
 
     def __iter__(self):
         raise AssertionError("every verdict was looked at")

@@ -1,4 +1,6 @@
-"""The index of resident pages against a dict, and pages taken in by the thousand."""
+"""The table of resident pages, compared with a dict; and thousands of pages that recovery takes in at
+once.
+"""
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from shadeproxy.engine.index.residents import NO_TIER, Residents
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW
 
-# Few values, and such that share a shard and a first place, so that probes run into each other.
+# Few hashes, which share a shard and a first place, so that probes meet each other.
 HASHES = st.sampled_from([n * 8 + (n % 3 << 62) for n in range(12)] + [2**64 - 1, 0])
 PAGES = st.tuples(HASHES, st.integers(0, 3))
 
@@ -65,7 +67,7 @@ def test_many_pages_grow_the_table_and_are_all_found(monkeypatch):
         assert table.find(hashed, 0, 6) is None
         assert table.find(hashed, 1, 5) is None
     assert (table.tier[5000:] == NO_TIER).all()
-    # Sooner used, later place in the order of recency.
+    # The less time since a page's last use, the later its tick.
     assert table.last_use[table.find(int(hashes[0]), 0, 5)] == 100.0
     assert table.last_use[table.find(int(hashes[699]), 0, 5)] == 100.0 - 699
     for hashed in hashes[::2].tolist():
@@ -106,7 +108,7 @@ def test_a_page_that_is_there_stays():
     assert table.etag[there] == 9
     assert table.members[0].count == 2
     assert len(table) == 3
-    # The slots that were not needed are used again, before new ones.
+    # Slots that were not needed are used again before new ones.
     used = {table.add(h, 0, etag=1, body_bytes=1, group=0, tick=0.0) for h in (40, 50)}
     assert used == {2, 4}
 
@@ -123,7 +125,7 @@ def test_a_slot_says_what_was_added_and_nothing_of_the_page_before():
     table.remove(slot)
     assert table.add(1, 0, etag=3, body_bytes=4, group=5, tick=6.0) == slot
     assert table.generation[slot] == generation + 1
-    # A stamp tells that readable bytes changed, and nothing can be read yet.
+    # The stamp is unchanged, because no readable bytes have changed yet.
     assert (table.stamp[slot], table.tier[slot]) == (stamp, NO_TIER)
     assert (table.validated_s[slot], table.unverified[slot], table.pinned[slot]) == (0, False, False)
 

@@ -1,4 +1,6 @@
-"""Histories over a restart: of ghosts and of residents, learnt rates with them, and nothing by halves."""
+"""Read histories survive a restart: those of ghosts and of residents, and the learnt rates, all or
+nothing.
+"""
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ NAMES = [("b", "train/", ""), ("b", "val/", "")]
 
 
 class Process:
-    """The histories of one process."""
+    """The read histories of one process."""
 
     def __init__(self, capacity_bytes=CAPACITY):
         self.residents, self.groups = Residents(1), PrefixGroups()
@@ -29,7 +31,7 @@ class Process:
         return slot
 
     def learnt(self, page, tick):
-        """The learnt rate of a page without a slot."""
+        """Return the learnt rate of a page without a slot."""
         return self.histories.rates_of(HASHES[page : page + 1], np.zeros(1, np.uint32), tick)[0]
 
     def blocks(self, tick):
@@ -41,7 +43,7 @@ class Process:
 
 @pytest.fixture
 def first():
-    """A process that read pages 0 to 99 in turn, of which every other one has left its slot."""
+    """Return a process that read pages 0 to 99 in turn. Every other page has left its slot."""
     process = Process()
     slots = [process.enter(page) for page in range(100)]
     for start in range(0, 3000, 100):

@@ -1,4 +1,4 @@
-"""Victims drawn ahead, the wait for erasures, and buffers that outlive their flight."""
+"""The eviction pool, the wait of writes for erasures, and buffers that readers hold after their flight."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def test_positions_are_different_and_every_one_is_as_likely():
         drawn = draw_positions(rng, 2500, 1000)
         assert len(np.unique(drawn)) == 1000
         seen[drawn] += 1
-    assert abs(seen / 2000 - 0.4).max() < 0.06  # five standard deviations
+    assert abs(seen / 2000 - 0.4).max() < 0.06  # Five standard deviations.
     assert draw_positions(rng, 5, 9).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -34,13 +34,13 @@ def test_the_worst_leave_one_after_another_and_what_changed_is_passed_over():
     drawn = EvictionPool(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=100.0)
     assert drawn.worst(100.0) == 99
-    assert drawn.worst(100.0) == 99  # nobody evicted it
-    residents.displace(99)  # gone
+    assert drawn.worst(100.0) == 99  # The page was not evicted.
+    residents.displace(99)  # Left.
     residents.remove(99)
-    residents.use(98, 101.0)  # read again
+    residents.use(98, 101.0)  # Read again.
     reused = residents.add(777, 0, etag=1, body_bytes=10, group=0, tick=99.0)
     assert reused == 99
-    residents.place(reused, 0, Location(777), 64)  # another page in the slot
+    residents.place(reused, 0, Location(777), 64)  # Another page in the same slot.
     assert drawn.worst(101.0) == 97
 
 
@@ -61,7 +61,7 @@ def test_the_worst_page_whose_room_is_long_enough_is_taken_out():
     assert drawn.worst_key(0.0) == 99.0
     assert drawn.take(50.0, 640) == 97
     assert drawn.take(50.0, 100) == 99
-    residents.use(96, 101.0)  # read again
+    residents.use(96, 101.0)  # Read again.
     assert drawn.take(50.0, 640) == 95
     assert drawn.take(94.0, 640) == UNFIT
     assert drawn.take(-np.inf, 641) == UNFIT

@@ -1,4 +1,4 @@
-"""A part of a page that wins no place is read alone, unless others want the page at the same time."""
+"""Only a part of a page is fetched if the page wins no place, unless other readers want the page too."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ def bytes_of(spec):
 
 @pytest.fixture
 def make_full(make_bench):
-    """A cache without room in which object "k", of four pages, is known and not resident."""
+    """Return a function that makes a full cache. The object "k", of four pages, is known and not resident."""
 
     async def make(*, ram_bytes=SMALL, memory=None, **options):
         options = {"rules": IMMUTABLE, "budget_bytes": 16 << 20, "page_size": PAGE} | options
@@ -56,7 +56,7 @@ def spans(bench):
 
 
 def asked(bench):
-    """Bytes that the origin was asked for by range."""
+    """Return the bytes that were requested from the origin by range."""
     return sum(span.length for _, span, _ in bench.origin.reads)
 
 
@@ -127,7 +127,7 @@ async def test_of_a_range_over_several_pages_the_ends_are_read_alone(make_full):
 
 
 async def known(bench, keys):
-    """Objects of which the metadata is known and nothing is resident."""
+    """Make the metadata of objects known, without making a page resident."""
     for key in keys:
         bench.origin.put("b", key, BODY)
         await bench.engine.stat(ReadRequest(ObjectRef("b", key)))
@@ -160,7 +160,7 @@ async def test_readers_at_random_cost_what_they_ask_for(make_full):
     parts = np.random.default_rng(1).permutation(200 * 16)[:400].tolist()
     for number, one in enumerate(parts):
         if number % 50 == 0:
-            for filler in range(PLACES):  # what is there is not done with
+            for filler in range(PLACES):  # Keep the cached pages in use.
                 await bench.get(f"filler/{filler}")
             bench.origin.reads = [read for read in bench.origin.reads if read[1] is not None]
         await bench.get(keys[one // 16], range=quarter(one % 16))
@@ -248,7 +248,7 @@ async def test_pages_that_are_demoted_meanwhile_do_not_take_the_memory_of_what_i
     wanted = RangeSpec(0, 2 * PAGE - QUARTER - 1)
     async with bench.engine.open(ReadRequest(ObjectRef("b", "k"), range=wanted)) as reading:
         await bench.settle()
-        for number in range(4, 7):  # noted together later, and then promoted from disk
+        for number in range(4, 7):  # These reads are noted together later, and the pages then promoted.
             handle = bench.engine.find_handle(ObjectRef("b", f"filler/{number}"), 0, bench.clock.now_s())
             assert handle.source is Source.DISK
             assert bench.engine.take(handle, None, bench.clock.now_s())

@@ -1,4 +1,4 @@
-"""What is pinned stays, whatever else is read, and what is not pinned is evicted as ever."""
+"""Pinned pages stay, whatever else is read. Other pages are evicted as usual."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES
 
 SIZE = 16_000
-PLACE = 16_384  # of such a record in a tier
+PLACE = 16_384  # The bytes that such a record takes in a tier.
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 KEPT = [f"keep/{n:03d}" for n in range(10)]
 OTHERS = [f"rest/{n:03d}" for n in range(60)]
@@ -28,7 +28,7 @@ def origin() -> MemoryOrigin:
 
 @pytest.fixture
 def make(make_bench, origin):
-    """A cache of 20 objects; with ``disk`` of 12 and 20."""
+    """Return a function that makes a cache of 20 objects; with ``disk``, of 12 in RAM and 20 on disk."""
 
     async def make(*, disk=False, **kwargs):
         return await make_bench(
@@ -57,7 +57,7 @@ def hits(sources) -> int:
     return sum(source in (Source.RAM, Source.DISK) for source in sources)
 
 
-# ---------------------------------------------------------------------- pressure
+# ---------------------------------------------------------------------- pins under pressure
 
 
 @pytest.mark.parametrize("disk", [False, True])
@@ -65,7 +65,7 @@ def hits(sources) -> int:
 async def test_what_is_pinned_before_it_is_read_survives_any_pressure(make, policy, disk):
     bench = await make(policy=policy, disk=disk)
     await bench.pin("keep/")
-    await read(bench, OTHERS)  # the cache is full before the first of them comes
+    await read(bench, OTHERS)  # The cache is full before the first pinned page comes.
     await read(bench, KEPT)
     await read(bench, OTHERS, times=3)
     assert hits(await read(bench, KEPT)) == len(KEPT)
@@ -82,7 +82,7 @@ async def test_what_is_pinned_while_it_is_cached_survives_any_pressure(make, pol
 
 
 async def test_without_the_pin_they_are_gone(make):
-    """The pressure of the tests above is real."""
+    """The reads of the tests above do evict pages that are not pinned."""
     bench = await make(policy="lru")
     await read(bench, KEPT)
     await read(bench, OTHERS)
@@ -117,7 +117,7 @@ async def test_a_prefix_in_the_middle_of_a_name_is_told_apart_by_the_keys(make):
 
 
 async def test_more_than_a_thousand_others_are_evicted_around_it(make_bench):
-    """Victims are drawn ahead there: one that was drawn before it was pinned stays."""
+    """The eviction pool holds victims for a while: a page that is pinned after it was drawn must stay."""
     origin = MemoryOrigin()
     keys = [f"o{n:04d}" for n in range(2400)]
     for key in keys:
@@ -148,7 +148,7 @@ async def test_a_page_longer_than_its_neighbours_does_not_push_pinned_ones_out(m
     bench = await make_bench(
         origin=origin, ram_bytes=100 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
     )
-    for number in range(70):  # neighbours of one another
+    for number in range(70):  # The records become neighbours.
         for key in small[number : number + 1] + small[30 + number : 31 + number]:
             await bench.get(key)
     await bench.pin("keep/")
@@ -168,7 +168,7 @@ async def test_nothing_is_evicted_in_vain_for_a_page_that_fits_nowhere_between_p
     bench = await make_bench(
         origin=origin, ram_bytes=97 * 4608, page_size=1 << 20, policy="lru", rules=IMMUTABLE
     )
-    for pair in zip(others, kept, strict=True):  # neighbours of one another
+    for pair in zip(others, kept, strict=True):  # The records become neighbours.
         for key in pair:
             await bench.get(key)
     await bench.pin("keep/")
@@ -199,7 +199,7 @@ async def test_pages_that_are_soon_read_again_share_what_pins_leave(make):
     assert await read(bench, OTHERS[40:41] * 2) == [Source.ORIGIN, Source.RAM]
 
 
-# ---------------------------------------------------------------------- how much
+# ---------------------------------------------------------------------- the share of pinned pages
 
 
 @pytest.mark.parametrize("policy", ["default", "lru"])
@@ -245,7 +245,7 @@ async def test_pins_may_not_be_more_than_their_share_after_a_restart_either(make
     assert members.pinned_bytes <= PINNED_SHARE * again.cache.media[0].tier.capacity_bytes
 
 
-# ---------------------------------------------------------------------- coming and going
+# ---------------------------------------------------------------------- restarts, writes and moves
 
 
 @pytest.mark.parametrize("prefix", ["keep/", "keep/0"])
@@ -289,10 +289,10 @@ async def test_writes_and_purges_remove_pinned_pages(make):
 
 
 async def test_a_pin_while_a_page_is_written(make):
-    """The disk tier writes on another thread: what is pinned is asked again when the page is there."""
+    """The disk tier writes on another thread, so pins are asked for again when the page is written."""
     bench = await make(disk=True, policy="lru")
     await read(bench, OTHERS[:13])
-    coming = asyncio.create_task(bench.get(OTHERS[13]))  # demotes one of those
+    coming = asyncio.create_task(bench.get(OTHERS[13]))  # Demotes one of the pages above.
     while bench.cache.transfers.idle:
         await asyncio.sleep(0)
     await bench.pin("rest/00")
@@ -306,7 +306,7 @@ async def test_a_pin_while_a_page_is_written(make):
 async def test_an_unpin_while_a_page_is_written(make):
     bench = await make(disk=True, policy="lru")
     await bench.pin("rest/0")
-    await read(bench, OTHERS[:15])  # more than are held in RAM
+    await read(bench, OTHERS[:15])  # More pages than RAM holds.
     coming = asyncio.create_task(bench.get(OTHERS[15]))
     while bench.cache.transfers.idle:
         await asyncio.sleep(0)
@@ -379,7 +379,7 @@ def test_what_is_said_of_a_group_is_true_of_every_key_in_it(rules, prefixes):
             assert said is None or covered == {said}, (bucket, head)
             if not rules:
                 assert (said is None) == (len(covered) > 1) or said is None
-        # Keys without a slash, and those of groups beyond the most that there are.
+        # Keys without a slash, and keys of groups beyond the bound on their number.
         said = pins.covers_group(bucket, "")
         keys = ["1", "d1", "a/1", "b/deep/1", "c/1"]
         assert said is None or {pins.covers(ObjectRef(bucket, key)) for key in keys} == {said}
@@ -401,7 +401,7 @@ async def test_a_slot_that_changes_hands_while_keys_are_asked_is_not_pinned(make
         return refs
 
     monkeypatch.setattr(cache._places, "refs", meanwhile)
-    cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))  # its keys are asked
+    cache.pins.add(PinnedPrefix("b", "rest/000", 0.0))  # Part of a group, so keys are read.
     await bench.pin("keep/")
     held = cache.residents.pinned
     (slot,) = cache.residents.pages_of(object_hash(ObjectRef("b", "rest/001")))

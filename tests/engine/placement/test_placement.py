@@ -1,4 +1,4 @@
-"""Placement over two tiers, and hit ratios that only a right policy reaches."""
+"""Placement over two tiers, and hit ratios that only a working policy reaches."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ def filled_origin(count=COUNT, size=SIZE) -> MemoryOrigin:
 
 
 async def epoch(bench, rng, count=COUNT) -> float:
-    """One shuffled epoch by a stock client; the hit ratio."""
+    """Read one shuffled epoch as a client without hints, and return its hit ratio."""
     hits = 0
     for n in rng.permutation(count).tolist():
         body, source = await bench.get(f"{n:05d}")
@@ -45,7 +45,7 @@ async def test_shuffled_epochs_of_a_stock_client_hit_the_cached_fraction(make_be
     )
     rng = np.random.default_rng(1)
     ratios = [await epoch(bench, rng) for _ in range(3)]
-    # Records are about 1 % longer than these small bodies; the capacity counts whole records.
+    # Records are about 1 % longer than these small bodies, and the capacity counts whole records.
     share = len(bench.cache.residents) / COUNT
     assert share >= 0.2 * 0.97
     assert min(ratios[1:]) >= 0.99 * share
@@ -118,10 +118,10 @@ async def test_a_page_that_is_written_while_it_is_demoted_does_not_come_back(mak
     )
     for n in range(10):
         await bench.get(f"{n:05d}")
-    await bench.get("00010")  # demotes 00000, whose write to the disk tier now waits its turn
+    await bench.get("00010")  # Demotes 00000, whose write to the disk tier now waits.
     async with bench.engine.writing([ref(0)]):
         bench.origin.put("b", "00000", b"new")
-    await bench.get("00011")  # a newcomer may have got the same slot
+    await bench.get("00011")  # This new page may get the slot of 00000.
     await bench.settle()
     assert await bench.get("00000") == (b"new", Source.ORIGIN)
     assert (await bench.get("00011"))[0][:4] == (11).to_bytes(4, "little")
@@ -161,7 +161,7 @@ async def test_scores_tell_the_pages_of_a_shard_apart(make_bench):
 
 
 async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
-    """Hits are noted together, some time after they happened, and misses one by one."""
+    """Hits are noted together some time later, and misses one by one."""
     bench = await make_bench(
         origin=filled_origin(100), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
     )
@@ -179,7 +179,7 @@ async def test_hits_that_are_noted_late_do_not_make_pages_look_dead(make_bench):
 
 
 async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_read(make_bench):
-    """A full cache of a data set that is being read, and a newcomer that is read in small pieces."""
+    """The cache is full of a dataset in use, and a new page is read in small pieces."""
     bench = await make_bench(
         origin=filled_origin(500), ram_bytes=100 * 16_384, page_size=1 << 20, rules=IMMUTABLE
     )
@@ -188,7 +188,7 @@ async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_rea
         await epoch(bench, rng, 500)
     outsiders = [n for n in range(500) if bench.cache.find(page(bench, n)) is None]
     for n in outsiders[:114]:
-        if n == outsiders[64]:  # it was learnt by then how soon such pages are read again
+        if n == outsiders[64]:  # By now the learner knows how soon such pages are read again.
             reads = bench.origin.gets
         for _ in range(4):
             await bench.get(f"{n:05d}")
@@ -218,7 +218,9 @@ def reads_in_history(bench, n: int) -> int:
 
 
 async def test_a_page_takes_its_read_history_along(make_bench):
-    """Out of its slot and into another one, whether it had a place in between or not."""
+    """The history follows the page out of its slot and into another, whether it was in a tier meanwhile or
+    not.
+    """
     bench = await make_bench(
         origin=filled_origin(40), ram_bytes=20 * 16_384, page_size=1 << 20, rules=IMMUTABLE
     )
@@ -226,7 +228,7 @@ async def test_a_page_takes_its_read_history_along(make_bench):
     await bench.get("00000")
     assert reads_in_history(bench, 0) == 2
     bench.cache.drop_object(ref(0), "test")
-    await bench.get("00001")  # another page in its slot
+    await bench.get("00001")  # Another page in the same slot.
     assert reads_in_history(bench, 1) == 1
     await bench.get("00000")
     assert reads_in_history(bench, 0) == 3

@@ -1,4 +1,6 @@
-"""Reads by handle, noted as rows: each counts once, for whom it was, whatever became of its page."""
+"""Reads by page handle, recorded as rows: each counts once, for its job, even if its page has left
+meanwhile.
+"""
 
 import pytest
 
@@ -27,7 +29,7 @@ def take(bench, held, job=None, span=None):
 
 
 def read_by(bench, job):
-    """Requests and bytes that statistics know of."""
+    """Return the requests and bytes of ``job`` in the statistics."""
     bench.engine.access_log.flush()
     reads = bench.stats.jobs[job].totals()
     return reads.requests, reads.hit_bytes_ram

@@ -1,4 +1,4 @@
-"""Fills by callbacks in any order of events: each flight ends once; readers see what the origin sent."""
+"""Fills by callbacks, with events in any order: each flight ends once, and readers get the origin's bytes."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ REF = ObjectRef("b", "k")
 
 
 class Read:
-    """A read by callbacks that does what the test says."""
+    """A read by callbacks whose events the test triggers."""
 
     def __init__(self, wanted, sink, etag):
         self.wanted, self.sink, self.etag = wanted, sink, etag
@@ -51,7 +51,7 @@ class Read:
         self.sink.failed(BodyDamaged("damaged"))
 
     def steps(self):
-        """What may happen next."""
+        """Return the events that may come next."""
         if self.over:
             return []
         if self.memory is None:
@@ -62,7 +62,7 @@ class Read:
 
 
 class Reads:
-    """An origin of such reads. ``ready`` False: it would have to wait."""
+    """An origin with such reads. ``ready``: False if a read would have to wait."""
 
     lends_memory = False
 
@@ -83,7 +83,7 @@ class Reads:
 
 
 class Follower:
-    """A reader without a task, which leaves when it has all, or cannot have it."""
+    """A reader without a task. It leaves when it has all bytes, or cannot get them."""
 
     deadline = None
 
@@ -92,14 +92,14 @@ class Follower:
         self.received = b""
         self.left = False
         flight.follow(self)
-        asyncio.get_running_loop().call_soon(self.look)  # it may have begun, or ended
+        asyncio.get_running_loop().call_soon(self.look)  # The flight may have begun or ended already.
 
     @property
     def waiting(self):
         return not self.left
 
     def leave_early(self):
-        """Leave, served with what came, as the reader of a range does."""
+        """Leave with the bytes so far, as the reader of a range does."""
         self.leave(served=bool(self.received))
 
     def look(self):
@@ -139,7 +139,7 @@ async def bench(make_bench):
 
 
 async def settle(bench):
-    """Let everything end that does not wait for the origin's callbacks."""
+    """Complete all reads of the origin, and let everything else end."""
     for read in bench.reads.under_way:
         if read.memory is None:
             read.open()

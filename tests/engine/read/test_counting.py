@@ -1,4 +1,4 @@
-"""Announced orders are told of each demand read once, before its page is ranked."""
+"""Orders get each demand read once, before the page is ranked."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.support.engine import PAGE
 
 
 class Told(NothingAnnounced):
-    """Orders that keep what they are told."""
+    """Orders that record their reads."""
 
     active = True
 
@@ -69,7 +69,7 @@ async def test_a_suffix_is_told_from_where_it_begins(make_bench, known):
 
 @pytest.fixture
 def placement_notes(monkeypatch):
-    """What placement notes of reads: their kind, and if they are explained."""
+    """Record the calls by which placement notes reads, and whether each read is explained by an order."""
 
     def watch(bench):
         placement, noted = bench.cache.placement, []
@@ -96,7 +96,7 @@ def placement_notes(monkeypatch):
 
 @pytest.mark.parametrize("explains", [False, True])
 async def test_placement_gets_what_an_order_explains(make_bench, placement_notes, explains):
-    """A miss, the pages read ahead, pages of a tier and hits that need no waiting."""
+    """This holds for a miss, pages read ahead, resident pages, and hits without a wait."""
     bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
     bench.origin.put("b", "k", bytes(3 * PAGE))
     bench.engine._counting._orders = Told(explains=explains)
@@ -119,7 +119,7 @@ async def test_placement_gets_what_an_order_explains(make_bench, placement_notes
 
 @pytest.mark.parametrize("explains", [False, True])
 async def test_a_read_that_begins_again_is_one_read_of_its_page(make_bench, placement_notes, explains):
-    """Two reads in a row would say that the page is soon read again."""
+    """If the page noted two reads in a row, it would seem to be read again soon."""
     bench = await make_bench(rules=(Rule(freshness=Freshness.IMMUTABLE),))
     bench.engine._versions.learn(ObjectRef("b", "k"), bench.origin.put("b", "k", b"old"))
     bench.origin.put("b", "k", b"newer")
@@ -141,7 +141,9 @@ class Alternating(NothingAnnounced):
 
 
 async def test_further_pages_of_a_read_are_explained_as_the_read_is(make_bench, monkeypatch):
-    """Second pages that leave by sendfile name nothing; those of workers name their page and kind."""
+    """The rows of further pages have no kind if they leave by sendfile. Those of workers have page and
+    kind.
+    """
     bench = await make_bench()
     counting = bench.engine._counting
     monkeypatch.setattr(counting, "_orders", Alternating())

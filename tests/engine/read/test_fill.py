@@ -1,4 +1,4 @@
-"""A fill whose readers were all served a range goes on to its page's end; an abandoned one does not."""
+"""A fill continues to its page's end if a reader was served a range of it; an abandoned fill ends."""
 
 import asyncio
 

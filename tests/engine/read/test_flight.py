@@ -1,4 +1,4 @@
-"""Flight and SingleFlight: one read for everybody, and its memory is given back exactly once."""
+"""Flight and SingleFlight: one origin read for all readers, and its memory is given back exactly once."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ META = ObjectMeta('"e"', 6)
 
 
 class Bench:
-    """Fills that do what the test lets them do, and the flights that were retired."""
+    """Fills that wait for the test, and the flights that were retired."""
 
     def __init__(self) -> None:
         self.retired: list[Flight] = []
@@ -46,7 +46,7 @@ class Bench:
         return self.flights.join(ref, number, SHARED, self.fill)[0]
 
     async def read(self, flight: Flight) -> bytes:
-        """What a waiter sees; it leaves whatever happens."""
+        """Return the bytes that a reader gets. The reader leaves in any case."""
         try:
             await flight.opened()
             received = b""
@@ -92,7 +92,7 @@ async def test_readers_share_one_fill_and_all_get_the_page(bench):
     flight = bench.flights.find(REF, 0)
     bench.go.set()
     assert await asyncio.gather(*readers) == [b"abcdef"] * 3
-    assert (bench.fills, bench.retired) == (1, [])  # one waiter has not left
+    assert (bench.fills, bench.retired) == (1, [])  # One reader has not left yet.
     bench.flights.leave(flight)
     assert bench.retired == [flight]
 
@@ -181,7 +181,7 @@ async def test_a_bug_in_a_fill_reaches_waiters_and_the_loop(bench):
 async def test_a_flight_is_retired_once_whoever_leaves_last(bench, reader_leaves_first):
     flight = bench.join()
     if reader_leaves_first:
-        # It has all it wants while the task goes on, as when the page is being stored.
+        # The reader has all of its bytes while the task continues, for example to store the page.
         await flight.opened()
         flight.end()
         bench.flights.leave(flight)
@@ -241,7 +241,7 @@ async def test_invalidating_an_object_looks_at_no_other_flight(bench):
 
 
 class Unscannable(dict):
-    """A map that must be asked for single keys only."""
+    """A dict that fails when it is iterated over: only single keys may be looked up."""
 
     def __iter__(self):
         raise AssertionError("every flight was looked at")

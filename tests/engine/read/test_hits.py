@@ -1,4 +1,4 @@
-"""Answers that need no waiting: complete and counted, or None and nothing happened."""
+"""Hits without a wait: the read is answered and counted, or the result is None and nothing happened."""
 
 import os
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.support.engine import PAGE
 
 REF = ObjectRef("b", "k")
 PLAIN = ReadRequest(REF)
-BODY = bytes(range(251)) * 50  # a little over three pages
+BODY = bytes(range(251)) * 50  # A little more than three pages.
 
 
 async def warmed(make_bench, body=BODY, **kwargs):
@@ -143,7 +143,7 @@ async def test_handles_are_made_by_the_rules_that_stand(make_bench):
 
 async def test_a_read_is_not_noted_on_the_page_that_has_its_slot_by_then(make_bench):
     bench = await warmed(make_bench, body=b"one")
-    # As in a big cache, where a few reads wait for others before they are noted.
+    # Let reads wait to be noted together, as in a big cache.
     bench.engine._filling._before_deciding = lambda: None
     assert hit(bench, Span(0, 3)) == (b"one", Source.RAM)
     (slot,) = bench.cache.residents.pages_of(object_hash(REF))
@@ -161,11 +161,11 @@ ONE = SimpleNamespace(digest="d", count=1, offset=None, length=None)
 
 
 def found(engine, handles, now_s):
-    """As a batch finds a sample that was remembered with its handle."""
+    """Find a sample that was remembered with its handle, as a batch does."""
     return bool(engine.hits._samples.find(ONE, np.array([0]), now_s).here[0])
 
 
-# Each returns whether it answers from handles, the first of which is of the object's first page.
+# Each function returns whether handles give an answer. handles[0] is of the object's first page.
 ANSWERS = {
     "find_handle": lambda engine, handles, now_s: engine.find_handle(REF, 0, now_s) is handles[0],
     "take": lambda engine, handles, now_s: engine.take(handles[0], None, now_s) is not None,
@@ -177,12 +177,14 @@ ANSWERS = {
     "find_samples": found,
 }
 MAY_BE_COLD = {"find_handle", "place", "find_samples"}
-"""They touch no byte of the page."""
+"""These functions touch no byte of the page, so the page may be cold."""
 
 
 @pytest.fixture(params=[(LONG, True), (PAGE, False)], ids=["pinned", "copied"])
 async def handles(make_bench, request):
-    """A bench, and handles of the two pages of an object on disk, as if all of it could leave by sendfile."""
+    """Yield a bench, and handles of the two pages of an object on disk. Sendfile may send all of their
+    bytes.
+    """
     page, disk = request.param
     bench = await warmed(make_bench, b"x" * 2 * page, page_size=page, disk_bytes=int(disk) << 20)
     made = [bench.engine.find_handle(REF, at, bench.clock.now_s()) for at in (0, page)]
@@ -229,7 +231,7 @@ async def test_slices_over_two_pages_need_both(handles, spoil, monkeypatch):
     engine, now_s = bench.engine, bench.clock.now_s()
     span = Span(1, first.stop - first.start + 1)
     assert engine.take_slices(first, None, now_s, span) is not None
-    # The second one is found as it is: what find_handle checks is not checked for it.
+    # Return the second handle without the checks of find_handle, so that take_slices must check it itself.
     monkeypatch.setattr(engine.hits, "find_handle", lambda *_: second)
     if spoil == "moved":
         second.stamp += 1
@@ -242,7 +244,7 @@ async def test_slices_over_two_pages_need_both(handles, spoil, monkeypatch):
 
 @pytest.mark.parametrize("span", [(0, 1), (5, 9), (PAGE - 1, PAGE + 1), (PAGE + 7, 2 * PAGE)])
 async def test_the_bytes_of_a_span_are_where_the_handle_says(make_bench, span):
-    """Three ways to them: as bytes, as slices for sendfile, and of a page by its number."""
+    """There are three ways: as bytes, as slices for sendfile, and as a page by its number."""
     span = Span(*span)
     bench = await warmed(make_bench)
     made = [bench.engine.find_handle(REF, at, bench.clock.now_s()) for at in (0, PAGE)]

@@ -1,4 +1,4 @@
-"""Readers that waited too long leave a few at a time, and a flight is not failed under those that wait."""
+"""Readers that waited too long leave a few in each turn, and a flight does not fail for the others."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ READERS = 500
 
 
 class Cold:
-    """Readers of one object of which no byte comes. ``left``: in which turn of the loop each left."""
+    """Readers of one object whose bytes never come. ``left``: the turn of the loop in which each one left."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -57,7 +57,7 @@ class Cold:
             await asyncio.sleep(0)
 
     def look(self) -> None:
-        """As the timer does."""
+        """Do what the timer does."""
         self.overdue.look()
         if self.overdue._timer is not None:
             self.overdue._timer.cancel()
@@ -77,7 +77,7 @@ async def test_readers_that_are_late_together_leave_a_few_in_each_turn(cold):
     await cold.arrive(READERS)
     cold.clock.advance(6)
     while len(cold.left) < READERS:
-        cold.look()  # which finds no reader twice
+        cold.look()  # No reader is found twice.
         await cold.pass_turns(1)
         assert cold.turn < READERS
     assert max(Counter(cold.left).values()) <= PER_TURN
@@ -98,7 +98,7 @@ async def test_who_is_not_late_stays(cold):
 
 
 async def test_a_flight_is_not_failed_under_readers_whose_turn_is_still_to_come(cold):
-    """It is older than its own bound, and its readers, who came later, were just woken."""
+    """The flight is older than the limit, but its readers came later and were woken just now."""
     await cold.arrive(1)
     cold.look()
     cold.clock.advance(4)

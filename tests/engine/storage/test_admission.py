@@ -1,4 +1,4 @@
-"""Pages that are stored many at a time: each is answered once, and none is placed that was dropped."""
+"""Pages that are stored many at a time: each gets one answer, and a dropped page is not placed."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ ETAG = '"v1"'
 
 
 def new_page(key, answers, *, body=b"x" * 5000, etag=ETAG, wanted=lambda: True, number=0, stored=None):
-    """A page of an object of bucket b, whose answers are appended to those of its key."""
+    """Return a new page of an object of bucket b. Its answers are appended to ``answers[key]``."""
     page = Page(ObjectRef("b", key), etag, number)
     told = answers.setdefault(key, []).append if stored is None else stored
     return NewPage(page, ObjectMeta(etag, len(body), ()), memoryview(body), 1.0, wanted, told)
@@ -208,11 +208,11 @@ async def test_a_reader_that_gives_up_waiting_does_not_end_the_write(make_bench)
 
 
 SMALL = 1100
-"""More pages than are all ranked for each newcomer."""
+"""More pages than are ranked for each new page."""
 
 
 async def full_bench(make_bench, *, policy="lru", sizes=(4000,), **options):
-    """A full tier of more than a thousand pages, and their bodies by key."""
+    """Return a full tier of more than a thousand pages, and their bodies by key."""
     bench = await make_bench(policy=policy, ram_bytes=SMALL * 5000, segment_bytes=1 << 20, **options)
     bodies = {f"{n:05d}": (b"%05d" % n) * (sizes[n % len(sizes)] // 5) for n in range(3 * SMALL)}
     answers = {}
@@ -292,7 +292,7 @@ async def test_workers_are_shown_the_pages_that_took_over_and_none_that_left(mak
 
 
 async def test_a_slot_that_was_taken_over_has_another_generation_and_stamp(make_bench):
-    """So that a read of the old page, noted late, does not count for the new one."""
+    """A read of the old page that is noted late must not count for the new page."""
     bench, _, _ = await full_bench(make_bench)
     table = bench.cache.residents
     before = {name: getattr(table, name).copy() for name in ("object_hash", "generation", "stamp")}

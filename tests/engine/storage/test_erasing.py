@@ -1,4 +1,4 @@
-"""A write whose old version could come back does not reach the origin; what is owed is tried again."""
+"""A write is refused if a restart could bring the old version back; failed erasures are tried again."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ REF = ObjectRef("b", "k")
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """``refusing[0]``: whether no tombstone can be written."""
+    """Return a list: while ``refusing[0]`` is true, no tombstone can be written."""
     state = [False]
     real = Tombstones.add
 
@@ -35,7 +35,7 @@ def refusing(monkeypatch):
 
 @pytest.fixture
 async def bench(make_bench):
-    """With an object on a medium that can forget."""
+    """Return a bench with one cached object, on a medium that can lose writes."""
     made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
     made.origin.put("b", "k", b"old" * 1000)
     await made.get("k")
@@ -49,7 +49,7 @@ async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_o
     ):
         async with bench.engine.writing([REF]):
             raise AssertionError("the origin would be asked")
-    # Another object is not held up by it once it can be noted, nor is this one.
+    # Once tombstones can be written, writes to this object and to others are possible again.
     refusing[0] = False
     async with bench.engine.writing([REF, ObjectRef("b", "other")]):
         bench.origin.put("b", "k", b"new")
@@ -57,7 +57,7 @@ async def test_a_write_that_cannot_be_noted_is_refused_before_the_origin_hears_o
 
 
 async def noted(bench) -> set[int]:
-    """What the next process would find."""
+    """Return the tombstones that the next process would read."""
     other = Tombstones(bench.cache.media[0].tier.claim.session.tombstones.path)
     assert await asyncio.to_thread(other.read)
     return other.found
@@ -96,7 +96,7 @@ async def test_a_purge_that_cannot_be_noted_is_on_the_medium_itself(bench, refus
 
 @pytest.fixture
 def few_slots(monkeypatch):
-    """Room for eight names in each half."""
+    """Make room for only eight tombstones in each half of the file."""
     monkeypatch.setattr(tombstones, "_SLOTS", 8)
 
 
@@ -114,7 +114,7 @@ async def test_a_purge_of_more_objects_than_there_is_room_for_names_leaves_nothi
 
 
 async def test_names_that_fill_their_room_are_settled_before_it_is_full(few_slots, make_bench, monkeypatch):
-    """Each second some objects are written."""
+    """Some objects are written every second."""
     made = await make_bench(ram_bytes=1 << 16, disk_bytes=1 << 20)
     made.origin.put("b", "k", b"old" * 1000)
     await made.get("k")
@@ -136,7 +136,7 @@ async def test_names_that_fill_their_room_are_settled_before_it_is_full(few_slot
 
 
 async def test_a_version_that_is_seen_to_be_old_is_noted_too(bench):
-    """A check in the background found another: a restart must not answer the one before."""
+    """A check in the background finds another version. A restart must not serve the old one."""
     bench.origin.put("b", "k", b"new")
     bench.engine._outdated(REF)
     assert object_hash(REF) in await noted(bench)
@@ -167,7 +167,7 @@ async def test_owed_erasures_are_tried_again_in_the_background(bench, monkeypatc
 
 
 async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch):
-    """Between two tiers it has no header that could be read."""
+    """A page that moves between two tiers has no header that can be read."""
     bench.origin.put("b", "k", b"new")
     cache = bench.cache
     headers, moved = cache._places.headers, []
@@ -176,7 +176,7 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
         found = await headers(slots, **options)
         if not moved:
             moved.extend(slots)
-            # Elsewhere by the time that its header came: it is not told of.
+            # The page moved before its header was read, so it is missing from the result.
             return {}
         return found
 
@@ -188,7 +188,7 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
 
 @pytest.mark.parametrize("fault", [MediumFault.FLUSH_EIO, MediumFault.WRITE_EIO])
 async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells_of(bench, fault):
-    """A page that was evicted before may be under the prefix, and come back."""
+    """A page that was evicted earlier may be under the prefix, and may come back."""
     tier = bench.cache.media[0].tier
     schedule = scheduled(script=[fault] * 20)
     for segment in tier._all_segments():
@@ -209,7 +209,7 @@ async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
 
 
 async def test_purges_at_once_settle_one_after_another(bench, monkeypatch):
-    """Else each would hold a thread that reads are waiting for."""
+    """Otherwise each purge would occupy a thread that reads wait for."""
     steps, erasures = [], bench.cache.media[-1].tier.erasures
 
     def noting(name):

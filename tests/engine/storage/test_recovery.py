@@ -1,4 +1,4 @@
-"""Pages of an earlier process come in while the engine works: what happened meanwhile wins."""
+"""Recovery takes pages in while the engine works. What happened meanwhile wins over a recovered page."""
 
 import asyncio
 import errno
@@ -34,7 +34,7 @@ def origin_of(count: int) -> MemoryOrigin:
 
 
 async def listed(path):
-    """What the next start of the tier in ``path`` would find to be disowned."""
+    """Return the tombstones that the next start of the tier in ``path`` would read."""
     (file,) = path.glob("*.tombstones")
     tombstones = Tombstones(file)
     await asyncio.to_thread(tombstones.read)
@@ -42,7 +42,7 @@ async def listed(path):
 
 
 class Writer:
-    """The thread that writes a disk tier, busy until ``go`` is set."""
+    """The thread that writes a disk tier. It is busy until ``go`` is set."""
 
     def __init__(self):
         self.go = threading.Event()
@@ -69,7 +69,7 @@ def writer():
 
 @pytest.fixture
 async def restarted(make_bench, tmp_path):
-    """``restarted(count)``: a bench whose tier held ``count`` objects; nothing of it is taken in yet."""
+    """Return ``restarted(count)``: a bench whose tier holds ``count`` objects, all in pending segments."""
 
     async def restart(count=20, *, spoil=lambda _path: None, disk=False, page_size=1 << 16, writer=None):
         sizes = {"ram_bytes": 1 << 15, "disk_bytes": 1 << 20} if disk else {}
@@ -121,7 +121,7 @@ async def test_what_was_there_comes_in_and_hits(restarted):
 
 async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(restarted):
     bench = await restarted()
-    await bench.get("dir1/7")  # there before its old page
+    await bench.get("dir1/7")  # The page is cached again before recovery finds its old record.
     entered = []
     bench.cache._recovery._entered = lambda slots: entered.extend(slots.tolist())
     bench.cache.start_recovery()
@@ -136,7 +136,7 @@ async def test_placement_gets_the_slots_of_what_comes_in_and_of_nothing_else(res
 async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_path):
     bench = await restarted()
     async with bench.engine.writing([ObjectRef("b", "dir0/4")]):
-        # On the medium before the origin changes: a kill must not bring it back.
+        # The tombstone is on the medium before the origin changes, so a kill cannot bring the page back.
         assert object_hash(ObjectRef("b", "dir0/4")) in await listed(tmp_path / "one" / "ram")
         bench.origin.put("b", "dir0/4", b"new")
     bench.cache.start_recovery()
@@ -148,7 +148,7 @@ async def test_an_object_written_before_it_comes_in_never_does(restarted, tmp_pa
 
 
 async def written_while_busy(bench, writer, key):
-    """A write through the proxy that begins while the writer of the disk tier is busy."""
+    """Begin a write through the proxy while the writer of the disk tier is busy."""
     entered = asyncio.Event()
 
     async def begin():
@@ -165,7 +165,7 @@ async def written_while_busy(bench, writer, key):
 
 
 async def test_a_write_waits_until_the_disk_tier_has_noted_it(restarted, writer, tmp_path):
-    """Else kill -9 after the answer would bring back what was overwritten."""
+    """Otherwise kill -9 after the answer would bring the overwritten page back."""
     bench = await restarted(disk=True, writer=writer)
     assert bench.cache.media[1].tier.pending_segments
     writer.hold()
@@ -216,7 +216,7 @@ async def test_beside_a_segment_that_cannot_be_read_nothing_piles_up(restarted, 
         pass
     assert not recovery._news
     assert not recovery._stale_buckets
-    # The next start may be able to read it.
+    # The tombstone stays, because the next start may be able to read the segment.
     assert object_hash(ObjectRef("b", "dir0/6")) in await listed(tmp_path / "one" / "ram")
 
 
@@ -228,7 +228,7 @@ async def test_what_the_origin_said_meanwhile_beats_what_comes_in(restarted):
     assert bench.cache.find(Page(ObjectRef("b", "dir0/4"), '"x"', 0)) is None
     bench.cache.start_recovery()
     await bench.cache.recovered()
-    # Nobody asked about this one: under its rule it is served as it was.
+    # This object was not checked meanwhile, so its rule lets the cached page answer.
     assert (await bench.get("dir0/6"))[1] is Source.RAM
     bench.engine._versions.forget(request.ref)
     assert await bench.get("dir0/4") == (b"behind our back", Source.ORIGIN)
@@ -263,7 +263,7 @@ async def test_a_stop_while_pages_come_in_loses_none(restarted, tmp_path):
 
 
 def swap_pages(path, number=0):
-    """Catalogues, whole by their hashes, that take each page for its neighbour: what no accident makes."""
+    """Write catalogues with correct hashes in which pages are swapped. No accident could do that."""
     from shadeproxy.tiers import catalogue
     from shadeproxy.tiers.directory import claim
 

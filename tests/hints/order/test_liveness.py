@@ -1,4 +1,6 @@
-"""Announced uses lapse for prefetching when their job is silent or has ended; they count when it goes on."""
+"""An announced order lapses while its job is silent, or once it has ended; it counts again when the job
+reads.
+"""
 
 import numpy as np
 import pytest
@@ -9,14 +11,14 @@ from tests.support.announcing import NOW_S, Long
 
 
 def reading(count=1000, per_s=100, **job):
-    """A job that has read so many samples of its order, and when."""
+    """Return a job that has read ``count`` samples of its order, and the time of its last read."""
     long = Long(**job)
     long.announce()
     return long, long.steadily(long.order[:count], per_s=per_s)
 
 
 def counts(job, now_s, place=1100):
-    """Whether prefetching counts on the announced use of a coming sample."""
+    """Return whether the announced read at ``place`` counts now, for eviction and for prefetching alike."""
     job.orders.tick(now_s)
     kept = bool(job.announces(job.order[[place]])[0])
     fetched = [outlook.job for outlook in job.orders.outlooks()] == ["one"]
@@ -25,7 +27,7 @@ def counts(job, now_s, place=1100):
 
 
 def restarted(hints, now_s):
-    """As after a restart of the proxy: all that is durable, read back."""
+    """Return the registry that a restart of the proxy restores from the durable state."""
     again, announced = HintRegistry(), hints.orders.announced
     names = {kind: ["train"] if kind == "datasets" else ["one"] for kind in KINDS}
     names["orders"] = [
@@ -81,7 +83,9 @@ def test_a_job_that_reads_a_batch_now_and_then_is_not_silent_between_two():
 
 
 def test_one_long_pause_makes_no_slow_job_of_a_fast_one():
-    """Validation: it lapses, and is forgotten soon after training went on."""
+    """After a pause for validation the order lapses. Soon after training continues, the pause counts no
+    more.
+    """
     job, end_s = reading()
     assert not counts(job, end_s + 590)
     end_s = job.steadily(job.order[1000:3000], per_s=10, start_s=end_s + 600)
@@ -131,7 +135,7 @@ def test_progress_is_a_sign_of_life_only_where_it_is_further_than_ever():
 
 
 def test_the_reads_of_a_neighbour_keep_no_silent_job_alive():
-    """A stock client on the same data, which names no job."""
+    """The neighbour is a client that reads the same data and names no job."""
     job, end_s = reading()
     random = np.random.default_rng(1)
     for second in range(60):
@@ -189,7 +193,7 @@ def test_a_job_that_had_ended_has_ended_after_a_restart_too():
 
 
 def test_a_job_that_only_reads_does_not_expire():
-    """It announced all that it reads, and has no reason to call."""
+    """The job announced all of its reads, so it makes no further calls."""
     job = Long(expires_s=60.0)
     job.announce()
     end_s = job.steadily(job.order[:3000], per_s=10)

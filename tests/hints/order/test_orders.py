@@ -1,4 +1,4 @@
-"""Announced orders read by a job that ends and begins again, and what building one leaves behind."""
+"""Announced orders of a job that ends and begins again, and the state that building an order leaves."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -105,7 +105,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
     training.read(0, stop=500)
     (tracker,) = training.orders._trackers.values()
     assert tracker._log is None
-    # The next one is built of what was read meanwhile.
+    # The next build includes the reads that were noted meanwhile.
     training.announce(2)
     assert training.state.left == 3 * COUNT - 500
 
@@ -160,7 +160,7 @@ async def test_a_search_that_fails_changes_nothing(training, monkeypatch):
 
 
 def test_an_order_of_a_job_that_was_registered_anew_meanwhile_is_refused(training):
-    """It was checked, off the loop, against a data set that had more samples."""
+    """The order was checked, off the event loop, with a dataset that had more samples."""
     hints = training.hints
     checked = hints.check_order("j", EPOCHS[0], epoch=0, rank=0)
     hints.delete_job("j")

@@ -1,4 +1,4 @@
-"""Where a job is in its announced order, how fast it reads, and whether it reads what it announced."""
+"""The place of a job in its announced order, its pace, and whether its reads follow the order."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,8 @@ def test_reads_of_an_epoch_that_was_not_announced_speak_neither_for_nor_against(
     assert (job.state.found, job.state.surprises, job.state.position) == (0, 0, 0)
 
 
-# ------------------------------------------------------------------ whether it is true
+# ------------------------------------------------------------------ reads that confirm or contradict the
+# order
 
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
@@ -111,7 +112,7 @@ def test_five_per_cent_that_are_never_read_are_passed_and_believed():
     assert job.state.believed
     assert job.state.surprises == 0
     assert 50 <= job.state.missed <= 200
-    # What was not read is not waited for.
+    # Samples that were passed unread are no longer expected.
     passed = job.order[:2500][~there[:2500]]
     assert np.isinf(job.ticks(passed)).all()
 
@@ -145,7 +146,7 @@ def test_an_order_counts_for_eviction_only_once_its_job_reads():
     job = Long()
     job.announce()
     assert np.isinf(job.ticks(job.order[:50])).all()
-    assert len(job.orders.outlooks()) == 1  # to fetch ahead where there is room it is good enough
+    assert len(job.orders.outlooks()) == 1  # For prefetching into free room the order is good enough.
     job.read(job.order[:1])
     assert np.isfinite(job.ticks(job.order[1:])).all()
 
@@ -178,12 +179,12 @@ def test_reads_that_name_no_job_count_for_the_only_job_on_the_data_set():
     job.read_together(job.order[:500], job=None)
     assert job.state.found == 500
     job.hints.put_job(Job("two", dataset="train"), NOW_S)
-    job.read_together(job.order[2000:2300], job=None)  # whose they are cannot be told
+    job.read_together(job.order[2000:2300], job=None)  # With two jobs, these reads belong to neither.
     assert job.state.surprises == 0
 
 
 def test_places_far_behind_prove_nothing():
-    """Nobody read the first epoch as announced; reads of the second must not be found in it."""
+    """No epoch is read as announced. Reads of the second epoch must not match places of the first one."""
     job = Long()
     false = np.random.default_rng(9)
     for epoch in range(3):
@@ -236,13 +237,13 @@ def test_reads_before_an_order_is_built_count_for_it():
     assert job.state.found == 100
 
 
-# ------------------------------------------------------------------ where it is, when it is not where it was
+# ------------------------------------------------------------------ jobs that continue at another place
 
 
 @pytest.mark.parametrize("how", ["read", "read_together"])
 @pytest.mark.parametrize("start", [2500, 0])
 def test_a_job_that_goes_on_elsewhere_is_found_again(how, start):
-    """It was restarted from a checkpoint, and nobody told where."""
+    """The job was restarted from a checkpoint, and did not report its place."""
     job = Long()
     job.announce()
     job.announce(np.random.default_rng(5).permutation(4096), epoch=1)
@@ -270,8 +271,8 @@ def test_a_false_order_is_sought_less_and_less_often():
 
 @pytest.mark.parametrize("count", [320, 512])
 def test_an_order_that_names_everything_many_times_is_found_out(count):
-    """Whatever is read would be near some place of it, and every page would seem to be due soon. Nor is the
-    job found elsewhere in it, where it would be believed again.
+    """In such an order every read would match some place near the cursor, and every page would seem due soon.
+    Nor may the search find the job at another place, where the order would be believed again.
     """
     job = Long(count=count, on_lost=lambda orders, _job: orders.settle())
     random = np.random.default_rng(9)

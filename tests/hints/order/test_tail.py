@@ -1,4 +1,4 @@
-"""Orders that are longer than what is read: the rest lapses when the job begins its next epoch."""
+"""Orders longer than what the job reads: the rest of an epoch lapses when the job begins the next one."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ COUNT, READ = 4096, 2000
 
 @pytest.fixture
 def job():
-    """A job that reads about half of each epoch, and has just read that of the first."""
+    """Return a job that reads about half of each epoch, and has just read half of the first."""
     made = Long(COUNT, on_lost=lambda orders, _job: orders.settle())
     made.epochs = [np.random.default_rng(epoch).permutation(COUNT) for epoch in range(4)]
     for epoch in range(3):
@@ -57,7 +57,7 @@ def test_of_coming_epochs_only_as_much_counts_as_was_read_of_the_last(job, how):
 
 
 def test_nothing_of_a_job_that_leaves_its_tails_is_fetched_twice_as_often(job):
-    """Epoch after epoch: passed, or announced and never read."""
+    """In each epoch, the tail is either passed unread or left out of the order."""
     for epoch in (1, 2):
         job.announce(job.epochs[epoch], epoch=epoch)
         job.read(job.epochs[epoch][:READ], epoch=epoch)
@@ -79,7 +79,7 @@ def test_a_job_that_reads_further_again_has_all_of_its_order_back(job):
 
 
 def test_a_job_that_skips_an_epoch_unread_is_not_cut():
-    """It went on from a checkpoint."""
+    """The job continues from a checkpoint."""
     job = Long(COUNT)
     for epoch in range(3):
         job.announce(epoch=epoch)
@@ -114,7 +114,7 @@ def test_a_job_whose_reads_name_no_epoch_is_cut_once_it_was_found_in_the_next(jo
 
 
 def announced(count, **known):
-    """A job that announced three epochs of ``count`` samples, and them."""
+    """Return a job that announced three epochs of ``count`` samples, which are in ``job.epochs``."""
     job = Long(count, on_lost=lambda orders, _job: orders.settle(), **known)
     job.epochs = [np.random.default_rng(epoch).permutation(count) for epoch in range(3)]
     for epoch in range(3):
@@ -140,7 +140,7 @@ def test_the_next_epoch_is_known_by_its_first_reads(count, together):
 
 
 def test_reads_of_the_next_epoch_among_those_of_this_one_do_not_end_it():
-    """One of two ranks is ahead by far: the other one's rest is still to be read."""
+    """One of two ranks is far ahead: the rest of the other rank's epoch is still to be read."""
     job = announced(1000)
     job.read(job.epochs[0][:500])
     for at in range(500, 800, 10):
@@ -152,7 +152,7 @@ def test_reads_of_the_next_epoch_among_those_of_this_one_do_not_end_it():
 
 
 def test_reads_of_no_order_do_not_begin_an_epoch():
-    """A loop that validates in the middle of an epoch, on some of the same samples."""
+    """A training loop validates in the middle of an epoch, on some of the same samples."""
     job = announced(1000)
     job.read(job.epochs[0][:500])
     job.read(np.arange(0, 1000, 5))

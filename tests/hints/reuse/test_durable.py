@@ -1,4 +1,4 @@
-"""What was learnt comes back from its bytes as it was, and bytes that contradict themselves are refused."""
+"""The learner's state survives encoding and decoding, and inconsistent bytes are refused."""
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ GROUPS = 3
 
 
 def teach(learner, start, stop, seed=1):
-    """Reads of pages of three groups, of which one becomes a prefix."""
+    """Let ``learner`` observe reads of pages of three groups. One group becomes a prefix."""
     random = np.random.default_rng(seed)
     for first in range(start, stop, 200):
         ids = random.zipf(1.3, 200) % len(PAGES)

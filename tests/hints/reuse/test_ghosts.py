@@ -1,4 +1,4 @@
-"""Ghosts: histories of pages without a place, in 12 bytes each."""
+"""Ghosts: read histories of pages that are in no tier, 12 bytes each."""
 
 import numpy as np
 import pytest

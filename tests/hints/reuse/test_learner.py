@@ -1,4 +1,4 @@
-"""The learner: reads teach the table; groups that are read often are told apart."""
+"""The reuse learner: reads teach its table, and groups that are read often get a table of their own."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The sample: pages whose reads teach, each with a history of its own."""
+"""The reuse sample: pages whose reads teach the learner, each with a history of its own."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_the_sample_holds_its_maximum_by_halving_what_it_takes():
         ticks = 5000.0 * round_ + np.arange(5000)
         sample.observe(Reads(HASHES[:5000], groups, ticks, ticks), evidence, Hazards.unknown(1), prefix_of)
         assert 20 < len(sample) <= 100
-    # The same pages are taken each time, so those that stay have come back.
+    # Each round samples the same pages, so pages that are still in the sample were read again.
     assert evidence.events.sum() >= 2 * len(sample) * 0.8
 
 

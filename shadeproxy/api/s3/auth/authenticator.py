@@ -1,8 +1,8 @@
 """Turns a request into an Identity. Every request, in whatever lane, is authenticated here.
 
 Laws: an unsigned request is anonymous where that is allowed. A signature with a configured key must verify. A
-signature with an unknown key is refused, unless anonymous access is on: then the request is anonymous,
-because its sender could as well drop the signature, and stock clients always sign.
+signature with an unknown key is refused if anonymous access is off. If anonymous access is on, the request is
+anonymous: its sender could also leave the signature out, and ordinary S3 clients always sign.
 """
 
 import hmac
@@ -36,7 +36,7 @@ class Authenticated:
 
 
 class Authenticator:
-    """Verifies requests against the configured clients. ``region`` None accepts any signing region."""
+    """Verifies requests against the configured clients. With ``region`` None, any signing region is right."""
 
     def __init__(
         self,

@@ -31,8 +31,8 @@ ALL_RIGHTS = (Right(),)
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """A configured client. ``session_token``: must come with each request of a temporary key; None for other
-    keys. ``namespace``: the namespace of the client's bucket names.
+    """A configured client. ``session_token``: the token that each request of a temporary key must have; None
+    for other keys. ``namespace``: the namespace of the client's bucket names.
     """
 
     access_key: str
@@ -43,7 +43,7 @@ class ClientKey:
     namespace: str = OWN
 
     def identity(self) -> "Identity":
-        """Return the identity of the client's requests, which counts once their signature is verified."""
+        """Return the identity of the client's requests. Use it only after a signature was verified."""
         return Identity(self.access_key, self.upstream, self.rights, namespace=self.namespace)
 
 

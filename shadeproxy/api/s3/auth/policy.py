@@ -2,7 +2,8 @@
 
 Only the policy is signed. So each form field must be covered by a condition of the policy; other fields are
 refused. Anonymous uploads are refused, because a page of any site can make a browser send a form. Source:
-"Creating a POST policy" in the S3 API reference; where that is silent, the behaviour of Ceph RGW.
+"Creating a POST policy" in the S3 API reference, and the behaviour of Ceph RGW where the reference says
+nothing.
 """
 
 import base64
@@ -157,8 +158,8 @@ def _time(text: str) -> float:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, of which parsers read different
-    values.
+    """Make a JSON object of ``pairs``. Raises ValueError for a repeated name, because parsers disagree on its
+    value.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
