@@ -10,7 +10,7 @@ from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, Unk
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
-"""Timeout of calls that look at every cached page before they answer."""
+"""Timeout of calls for which the proxy looks at every cached page before it answers."""
 
 
 class ControlClient:
