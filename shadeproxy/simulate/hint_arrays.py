@@ -1,4 +1,4 @@
-"""Hints of jobs as arrays of a trace file: five arrays for each job, with the job's number in their names."""
+"""Hints of jobs as arrays of a trace file. The arrays of a job have its number in their names."""
 
 import re
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
 
 
 def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
-    """Return the hints in a file, by job. Raises ConfigError that names the fault."""
+    """Return the hints in a file, one ``JobHints`` for each job. Raises ConfigError that names the fault."""
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())
     for job in numbers:
