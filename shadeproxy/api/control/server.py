@@ -1,9 +1,9 @@
 """Connections of the control listener: errors that aiohttp answers by itself get the form of all other
 errors.
 
-Law: every answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before there is a request
-to route, and an unknown ``Expect`` before it calls any middleware; both are handled here. Nothing here knows
-the calls.
+Law: every error answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before it makes a
+request, and refuses an unknown ``Expect`` before it calls any middleware. Both are handled here. Nothing here
+knows the calls.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class _ControlProtocol(RefusingHandler):
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         """See ``RefusingHandler``."""
-        # The first line only: the following lines show the bytes, however many they are.
+        # Only the first line is used: the others show the received bytes, however many they are.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)
