@@ -59,7 +59,7 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
 
 
 def read_overrides(overrides: Iterable[str]) -> Layer:
-    """Parse ``section.key=value`` arguments. The value is TOML, or else text. Raises ConfigError."""
+    """Parse ``section.key=value`` arguments. A value that is not TOML counts as text. Raises ConfigError."""
     values: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, text = override.partition("=")

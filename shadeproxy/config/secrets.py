@@ -152,8 +152,8 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """A client's secret, from an environment variable or from a file. A temporary key also has a session
-    token, from an environment variable or from a file.
+    """References to a client's secret and, for a temporary key, to its session token. Each reference names an
+    environment variable or a file.
     """
 
     access_key: str

@@ -48,8 +48,8 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Return whether to honour a Range: always, unless there is an If-Range that fails (RFC 9110 section
-        13.1.5).
+        """Return whether to honour the Range field. Only an If-Range field that fails says no (RFC 9110
+        section 13.1.5).
         """
         if self.if_range is None:
             return True

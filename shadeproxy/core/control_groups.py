@@ -26,7 +26,7 @@ class Group(NamedTuple):
 
 
 def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Group]:
-    """Yield the groups of this process for ``controller`` and all above them, as far as mounts show them.
+    """Yield the groups of this process for ``controller``, and the groups above them, if a mount shows them.
 
     Raises OSError, ValueError.
     """
@@ -65,7 +65,7 @@ def _upwards(mount: Mount, group: str) -> Iterator[Path]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path of mountinfo, where space, tab, newline and backslash are octal (proc(5))."""
+    """Decode a path of mountinfo, which has space, tab, newline and backslash as octal numbers (proc(5))."""
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         path = path.replace(octal, character)
     return path

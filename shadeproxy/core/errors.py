@@ -121,7 +121,7 @@ class OriginError(ShadeProxyError):
 
 
 class OriginAnswer(OriginError):
-    """The origin answered with an error of its own. It is final and is passed on unchanged.
+    """The origin answered with an error. The error is final, and the client gets it unchanged.
 
     ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body). ``headers``
     has those header fields of the origin that the client may see.

@@ -34,7 +34,7 @@ class FairQueue(Generic[Waiter]):
     def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
         """Remove and return the next waiter; its client moves to the end. Return None if there is no waiter.
 
-        ``may``: clients for which it returns False are skipped and keep their place.
+        ``may(client)``: a client for which this is False is skipped, and keeps its place in the rotation.
         """
         client = next(filter(may, self._queues), None)
         if client is None:

@@ -81,7 +81,7 @@ def holder_of(path: Path) -> str:
 
 
 def holders_of(path: Path) -> set[int]:
-    """Return the processes that have the lock file ``path`` open, as far as this user may see."""
+    """Return the other processes that have the lock file ``path`` open, if /proc shows them to this user."""
     try:
         return _open_in(path.stat()) - {os.getpid()}
     except OSError:
@@ -116,7 +116,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _open_in(status: os.stat_result) -> set[int]:
-    """Return the processes that have the file open, as far as this user may see."""
+    """Return the processes that have the file open, if /proc shows them to this user."""
     found = set()
     for process in _PROCESSES.iterdir():
         if process.name.isdecimal():

@@ -32,7 +32,7 @@ def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
 
 
 def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
-    """Return whether files in ``path``, existing or not, take memory because it lies on a tmpfs."""
+    """Return whether files below ``path`` take memory, because it is on a tmpfs. ``path`` need not exist."""
     found: list[Mount] = []
     with suppress(OSError, ValueError):
         # Resolve links: mountinfo lists mount points without links.

@@ -40,7 +40,9 @@ def raise_if_cancelled() -> None:
 
 
 class WorkPool(ThreadPoolExecutor):
-    """A pool of ``threads``, named after ``name``. Cancelling a future also cancels its work."""
+    """A pool of ``threads`` threads, whose names begin with ``name``. Cancelling a future cancels
+    its work.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, thread_name_prefix=name)

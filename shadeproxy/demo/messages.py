@@ -39,7 +39,7 @@ class TrainingPlan(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """How much the counters of a server's ``GET /v1/stats`` grew during one epoch."""
+    """The growth of a server's counters (``GET /v1/stats``) during one epoch."""
 
     requests: int
     bytes: int

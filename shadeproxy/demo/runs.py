@@ -45,8 +45,8 @@ CONTESTANTS = (DIRECT, LRU, SHADE)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all runs have in common. ``objects``: a directory of buckets, or an existing server that already
-    has the data. ``plan``: the training, without the fields that differ between runs. ``environment``:
+    """The data that all runs share. ``objects``: a directory of buckets, or an existing server that already
+    has the objects. ``plan``: the training, without the fields that differ between runs. ``environment``:
     variables that a training needs in addition to those of the demo.
     """
 

@@ -20,8 +20,8 @@ class JobColumns(NamedTuple, Generic[Pages]):
 
     distance: ticks until the announced read of the page, inf where none is announced. draws: reads per tick
     of a page of the job's dataset, once the announced reads are over; 0 for other pages. horizon: ticks until
-    the announced reads are over, as far as the order is believed. doubt: share of the job's reads, 0 to 1,
-    that are expected beside its order.
+    the announced reads are over, as far as the order is believed. doubt: the share of the job's reads, 0 to
+    1, that are not expected to follow its order.
     """
 
     distance: Pages

@@ -141,8 +141,8 @@ class Hazards:
 
 
 def learn(evidence: Evidence) -> Hazards:
-    """Return the table that follows from ``evidence``. Then scale down (in place) each cell with evidence of
-    more than ``_MEMORY`` events, so that later evidence counts for more.
+    """Compute the table from ``evidence``. Also scale down, in place, each cell of ``evidence`` with more
+    than ``_MEMORY`` events, so that later evidence counts for more.
     """
     surprise = _surprise(evidence)
     hazards = _hazards(evidence.events, evidence.exposure)

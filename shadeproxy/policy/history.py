@@ -24,7 +24,7 @@ EDGES: Column = np.append(0.0, 2.0 ** (np.arange(1, AGE_BINS + 1) / 2))
 """Bounds of the age bins in ticks: f64[AGE_BINS + 1]."""
 
 MOST_READS = 9
-"""Reads are counted up to this number, so the mean gap stands for about the last eight gaps."""
+"""Reads are counted up to this number, so the mean gap reflects about the last eight gaps."""
 
 _SHORT, _LONG = 1 / 8, 2.0
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52

@@ -11,8 +11,8 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 _LEAST_WEIGHT = 1e-9
 _MOST_WEIGHT = 1e9
 _TIE = 1e-7
-"""Smaller than the difference of any two unequal weights of SHADE, which rank the samples of a batch: that is
-1e-6 in a batch of 65,536.
+"""Smaller than the difference of any two unequal weights. SHADE's weights follow from the rank of a sample in
+its batch, and in a batch of 65,536 they differ by 1e-6.
 """
 
 

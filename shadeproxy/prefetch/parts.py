@@ -54,8 +54,8 @@ class _Object:
 
 
 class Parts:
-    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: of longer objects the rest is
-    not fetched.
+    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: the rest of longer objects is
+    not guessed.
     """
 
     def __init__(self, *, page_size: int, whole_bytes: int) -> None:

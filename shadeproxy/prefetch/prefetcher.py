@@ -131,14 +131,14 @@ class Prefetcher:
     # ------------------------------------------------------------------ events
 
     def note_late(self) -> None:
-        """See ``PageObserver.note_late``."""
+        """Implement ``PageObserver``: a reader wants a page whose prefetch is still on its way."""
         now_s = self._clock.monotonic_s()
         for walk in self._walks.values():
             walk.pace.note_late(self._latency.mean_s, now_s)
         self._woken.set()
 
     def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
-        """See ``PageObserver.note_part``."""
+        """Implement ``PageObserver``: a part of an object of several pages was read, and was not a hit."""
         self._safely(partial(self._follow, ref, meta, span))
         self._woken.set()
 
@@ -147,13 +147,13 @@ class Prefetcher:
             self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
 
     def note_first_use(self, object_hash: int, number: int) -> None:
-        """See ``PageObserver.note_first_use``."""
+        """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted(object_hash, number)
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
-        """See ``PageObserver.note_wanted``."""
+        """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._was_wanted(object_hash(ref), number)
 
     def _was_wanted(self, hashed: int, number: int) -> None:

@@ -175,7 +175,9 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """Yield, for some pages at a time, their number and the ones among them that must be read."""
+        """Look up the pages of an object, some at a time. Yield how many pages were looked up, and those of
+        them that must be read.
+        """
         pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
             if start:

@@ -24,9 +24,9 @@ def is_hint(name: str) -> bool:
 def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
     """Return the arrays that store ``hints`` in a file.
 
-    For job j: ``dataset_j`` [first, stop]; ``order_j`` ids; ``known_j`` rows of (finished reads, announced
-    reads of the order); ``scores_j`` rows of scores of the dataset, and ``scored_j`` the reads of the trace
-    before which each row is posted.
+    For job j: ``dataset_j``, the two ids first and stop. ``order_j``, the announced ids. ``known_j``, rows of
+    two numbers: reads that the job has finished, and ids that are announced from then on. ``scores_j``, rows
+    of scores for the dataset. ``scored_j``, for each row the read of the trace before which it is posted.
     """
     found: dict[str, NDArray[Any]] = {}
     for hint in hints:

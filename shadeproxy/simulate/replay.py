@@ -27,7 +27,7 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # The learner gets so many reads together, as in the engine.
+_BLOCK = 256  # Number of reads that the learner gets together, as in the engine.
 _MOST_SAMPLED = 65_536
 _GHOSTS = 32  # Ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
@@ -172,7 +172,7 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _recall(self, page: int, tick: int) -> None:
-        """Set the history of a page that is not cached from its ghost, if it has one."""
+        """Restore the history of a page that is not cached from the page's ghost, or clear it."""
         ghost = self._ghosts.find(self.hashes.item(page), tick)
         self._keep_history(page, _NEVER if ghost is None else ghost.history)
 

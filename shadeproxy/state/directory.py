@@ -128,7 +128,7 @@ def has_no_room(path: Path) -> bool:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """Yield a directory with a copy of the database in ``path``, which exists while the block runs.
+    """Yield a directory with a copy of the database in ``path``. The copy is deleted at the end of the block.
 
     Raises OSError, also if there is no database to copy.
     """

@@ -50,4 +50,4 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return value
 
     def remove(self, file_path: str) -> None:
-        """Do nothing. This store writes no files, so a file that a row names belongs to someone else."""
+        """Do nothing. This store writes no files, so a file that a row names is not the store's to delete."""

@@ -69,7 +69,7 @@ class Reads(Counters):
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
         byte_ratio = (self.hit_bytes_ram + self.hit_bytes_disk) / self.bytes if self.bytes else 0.0
-        # Call the base explicitly: super() without arguments does not survive slots=True.
+        # The base class is named: super() without arguments fails in a dataclass with slots=True.
         return Counters.as_json(self) | {"hit_ratio": ratio, "byte_hit_ratio": byte_ratio}
 
 

@@ -38,7 +38,7 @@ class LoopLag:
     def quantile_s(self, share: float) -> float:
         """Return a lag that ``share`` of all lags do not exceed, rounded up to the bound of its bucket.
 
-        The last bucket has no bound: there it is the longest lag. It is 0 if nothing was measured.
+        For the last bucket, which has no bound, return the longest lag. Return 0 if nothing was measured.
         """
         return self._quantile_s(self.buckets, share)
 

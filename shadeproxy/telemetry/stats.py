@@ -27,7 +27,7 @@ MAX_JOBS = 64
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
-# Looked up once here: looking up an attribute of an Enum class costs as much as an increment.
+# These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 

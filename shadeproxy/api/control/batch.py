@@ -24,7 +24,7 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""How many items after the current one are searched for cold ones: those that are not resident."""
+"""Number of items after the current one that are searched for cold items: those that are not resident."""
 
 _LOOK_FOR_CALLER_S = 0.2
 

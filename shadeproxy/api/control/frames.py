@@ -35,8 +35,8 @@ SOURCE_NUMBERS = {
     Source.BYPASS: 4,
 }
 
-# So many bytes are gathered before a write, to make its cost per byte small. A kernel buffer has about 200
-# KiB.
+# Number of bytes to gather before a write, so that its cost per byte is small. A kernel buffer has about
+# 200 KiB.
 _GROUP_BYTES = 512 * 1024
 # A frame has two buffers, and the kernel takes at most 1,024 buffers in a call.
 _GROUP_FRAMES = 256

@@ -208,7 +208,9 @@ def span_in(sample: Sample, size_bytes: int) -> Span:
 
 
 def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
-    """Return status and body of the frame for ``error``. The status is that of the answer to such a GET."""
+    """Return status and body of the frame for ``error``. A GET of the same bytes would get the same
+    status.
+    """
     status, code = STATUS[type(error)]
     hint = error.hint if isinstance(error, RequestError) else ""
     if isinstance(error, OriginAnswer):

@@ -53,8 +53,8 @@ class _ControlProtocol(RefusingHandler):
     __slots__ = ()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
-        """See ``RefusingHandler``."""
-        # Only the first line is used: the others show the received bytes, however many they are.
+        """Answer bytes that are not HTTP with an error in the form of the control API."""
+        # Only the first line of the reason is used: the others repeat the received bytes.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)
