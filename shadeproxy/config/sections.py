@@ -27,7 +27,7 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
-# Half of the smallest segment: a record holds a page, its metadata and padding.
+# Half of the smallest segment, because a record holds metadata and padding beside the page.
 _MOST_PAGE_BYTES = 32 * _MIB
 
 
@@ -55,7 +55,8 @@ _LEAST_CORES = 4
 
 
 def choose_workers() -> int:
-    """Return the number of serving processes for "auto": half of the cores, because clients need the rest.
+    """Return the number of serving processes for "auto": half of the cores, because clients need the rest,
+    and at most 8.
 
     It is 1 on a machine with fewer than four cores, or where ``shows_stores_in_order`` is false.
     """

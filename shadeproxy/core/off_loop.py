@@ -37,7 +37,7 @@ class InPool:
     """Calls ``work`` on a thread of ``pool``, and ``done`` with its result on the calling event loop.
 
     When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error.
-    When the pool shuts down before ``work`` has ended, neither is called.
+    If a shutdown of the pool cancels ``work``, neither is called.
     """
 
     def __init__(self, pool: Executor) -> None:

@@ -2,7 +2,7 @@
 
 The values are context variables. A task inherits them from its creator, so no function passes them along. A
 fill that several readers share carries the id of the first reader. The fast lane does not set them for hits:
-a hit never waits, sends nothing to the origin, and logs only its own line.
+a hit never waits, and logs only its own line.
 """
 
 import itertools

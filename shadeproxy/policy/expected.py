@@ -65,7 +65,8 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
         left_out = np.isinf(job.distance)
         beside = job.doubt * job.draws
         if left_out.any():
-            # A page that the order leaves out is drawn after the announced reads: 1 / (horizon + 1 / rate).
+            # A page that is not in the order is drawn only after the announced reads. So the mean time to its
+            # read is horizon + 1 / draws.
             drawn = np.where(job.horizon < soonest, job.draws / (1 + job.horizon * job.draws), 0.0)
             beside = np.where(left_out, drawn, beside)
         rate += beside

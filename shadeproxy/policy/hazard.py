@@ -27,13 +27,13 @@ from shadeproxy.policy.history import (
 Table = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-_MEMORY = 100.0  # events that a cell remembers: older evidence fades with new evidence, not with time
-_PRIOR = 5.0  # number of events at which a cell counts as much as its coarser class
+_MEMORY = 100.0  # Events that a cell remembers. Old evidence fades as new evidence comes, not with time.
+_PRIOR = 5.0  # Number of events at which a cell counts as much as its coarser class.
 _WIDTHS: Column = np.diff(EDGES)
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
-_FLOOR = 0.15  # lower limit of the factor, because a mere pause looks like the end of all reads
+_FLOOR = 0.15  # Lower limit of the factor, because a mere pause looks like the end of all reads.
 _ALL_STATES: Index = np.arange(STATES)
 _POOLED: Index = pooled_state(_ALL_STATES)
 _GROUPS: Index = gap_group(_ALL_STATES)

@@ -87,7 +87,7 @@ class FetchPace:
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
 
     def note_reach(self, place: int) -> None:
-        """Record that the sample at ``place`` in the list of coming samples was read."""
+        """Record that the job read the sample at ``place`` in the list of its coming samples."""
         self._reach = max(self._reach, place + 1.0)
 
     def note_misses(self, missing: int, seen: int) -> None:

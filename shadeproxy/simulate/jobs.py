@@ -80,7 +80,7 @@ class _TraceJob:
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
         self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
-        """Share of reads that lie near the job's place by chance, whatever the sequence of these ids is."""
+        """Share of reads that would be found near the job's place by chance, in any order of the same ids."""
         self._activity = JobActivity()
         self._weights: Column | None = None
         self._drawn = 0.0

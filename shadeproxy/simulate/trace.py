@@ -20,7 +20,7 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of job number ``job`` of a trace. Its dataset is the ids from ``first`` on, without ``stop``.
+    """Hints of job number ``job`` of a trace. Its dataset is the ids from ``first`` up to ``stop`` - 1.
 
     order: u32[m], the ids that the job announces; it may read others. since, known: i64[k]; after
     ``since[i]`` reads of the job, the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0.

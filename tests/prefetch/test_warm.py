@@ -210,8 +210,8 @@ async def test_a_pinned_prefix_is_read_into_a_full_cache(make_bench):
 
 
 async def test_its_pages_are_no_guesses(make_bench):
-    """The counts of prefetching judge guesses. Pages of a warm are no guesses, so unread ones count as
-    nothing.
+    """Prefetching is judged by its guesses. A page of a warm is none, so it is not wasted while it
+    is unread.
     """
     bench = await make_bench(origin=filled(5), rules=IMMUTABLE)
     await warm(bench)
