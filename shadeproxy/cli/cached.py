@@ -1,6 +1,7 @@
 """``shadeproxy inspect``: the pages that a running proxy has cached, of one object or below a prefix.
 
-The proxy searches its cache; this command shows its answer. Inspecting reads, counts and moves no page.
+The proxy searches its cache, and this command shows the answer. Inspecting does not read any page, does not
+count as a use, and moves nothing between tiers.
 """
 
 import json
@@ -29,7 +30,9 @@ Answer = Mapping[str, Any]
 def inspect_cached(
     client: ControlClient, uri: str, namespace: str, *, limit: int, start_after: str, as_json: bool
 ) -> None:
-    """Show the cached object of exactly that key, else the cached objects below the prefix."""
+    """Show the cached object whose key is exactly that of ``uri``; if there is none, the cached objects below
+    that prefix.
+    """
     require_uri(uri)
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     named = {"namespace": namespace} if namespace else {}
@@ -47,7 +50,7 @@ def inspect_cached(
         "key", "size", "pages", "cached", "in", "pinned", "checked", "etag", box=SIMPLE_HEAD, pad_edge=False
     )
     for found in listing["objects"]:
-        # Rich's Text, because keys may hold characters that rich would take for markup.
+        # Keys are shown as rich's Text, because rich would take some of their characters for markup.
         table.add_row(
             Text(found["key"]),
             format_size(found["size"]),
@@ -62,7 +65,7 @@ def inspect_cached(
             Text(found["etag"]),
         )
     console = Console()
-    # A row may be longer than the screen: truncated keys look alike and cannot be used in a call.
+    # Do not cut rows to the width of the screen: cut keys look alike and cannot be used in a call.
     unbounded = console.options.update(max_width=_MOST_COLUMNS)
     table.width = console.measure(table, options=unbounded).maximum
     console.print(table, soft_wrap=True)
@@ -71,7 +74,7 @@ def inspect_cached(
 
 
 def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str]) -> Answer | None:
-    """Return the object of that key in the form of a listing, or None where it is not cached."""
+    """Return the object with that key, in the form of a listing; None if it is not cached."""
     if not key or key.endswith("/"):
         return None
     try:
@@ -99,7 +102,9 @@ def _one(client: ControlClient, bucket: str, key: str, named: Mapping[str, str])
 
 
 def _checked(found: Answer) -> str:
-    """Return in words when the origin was last asked, and what that means for the next reader."""
+    """Return in words when the origin last confirmed the object, and whether the next read checks
+    it again.
+    """
     meaning = {"fresh": "", "stale": ", to be checked", "check": ", checked before it is answered"}
     checked_s = found["validated_s"]
     when = "not since the start" if checked_s is None else f"{_ago(time.time() - checked_s)} ago"

@@ -1,8 +1,8 @@
-"""``shadeproxy check``: tries one by one what ``serve`` needs. Each row has a finding and, for a failure,
-what to change.
+"""``shadeproxy check``: tries one by one what ``serve`` needs. Each row says what was found and, after a
+failure, what to change.
 
-Nothing is created: a directory that does not exist is judged by its nearest parent. If a proxy already runs
-with the same configuration, its own locks and listeners count as right.
+Nothing is created: of a directory that does not exist, the nearest existing parent is checked. If a proxy
+already runs with the same configuration, the locks and ports that it holds are no failure.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _INTERPRETED = (
 
 
 def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True) -> Iterator[CheckRow]:
-    """Run every check in turn; a failure does not stop the next. ``with_origin``: ask the origin too."""
+    """Run all checks in turn, also after a failure. ``with_origin``: ask the origin too."""
     yield CheckRow("configuration", ok=True, detail="understood")
     yield CheckRow("python", ok=True, detail=_python())
     yield CheckRow("lane", ok=True, detail="compiled" if COMPILED else _INTERPRETED)
@@ -135,8 +135,8 @@ def _check_histories(settings: Settings) -> CheckRow:
 def _check_port(key: str, address: Address) -> CheckRow:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
-        # Reuse the address, as servers do: otherwise a port that was closed a moment ago would count as
-        # taken.
+        # Allow reuse of the address, as servers do: otherwise a port would count as taken for some time after
+        # its connections closed.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address.host, address.port))
@@ -172,7 +172,7 @@ def names_no_store(settings: Settings) -> bool:
 
 
 def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> CheckRow:
-    """Return the row of an origin that did not answer as it should. It names the endpoint that was tried."""
+    """Return the row of an origin that failed its check. The row names the endpoint that was tried."""
     detail, change = str(error), _change(error)
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):

@@ -10,7 +10,7 @@ from shadeproxy.core.errors import ConfigError, NoListener, ShadeProxyError, Unk
 
 _TIMEOUT_S = 30.0
 LONG_TIMEOUT_S = 900.0
-"""Timeout of calls that look at every cached page before they answer."""
+"""Timeout of calls for which the proxy looks at every cached page before it answers."""
 
 
 class ControlClient:
@@ -26,7 +26,7 @@ class ControlClient:
             raise ConfigError("--url: write it as http://127.0.0.1:9001, without user and password")
         self.url = url.rstrip("/")
         self._parts = parts
-        # Bytes, because http.client encodes text as Latin-1 and the listener reads UTF-8.
+        # The value is bytes: http.client would encode text as Latin-1, but the listener reads UTF-8.
         self._headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
 
     def get(self, path: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The directories of a configuration: room, owner, origin, and lock holders; and how they are emptied.
+"""Checks the directories of a configuration (room, rights, origin, and which process holds them), and empties
+them.
 
-Law: a look creates, changes and locks nothing. A proxy that starts meanwhile waits until the look is over.
+Law: a check creates and changes nothing, and keeps no lock. A proxy that starts meanwhile waits for its end.
 """
 
 import json
@@ -30,7 +31,9 @@ _LISTENING = "0A"
 
 
 class Holder(NamedTuple):
-    """A process that holds directories. ``listens_at``: the configured addresses at which it listens."""
+    """A process that holds directories. ``directories``: by setting. ``listens_at``: the settings of the
+    addresses at which the process listens.
+    """
 
     described: str
     directories: dict[str, Path]
@@ -38,7 +41,7 @@ class Holder(NamedTuple):
 
 
 def directories_of(settings: Settings) -> dict[str, Path]:
-    """Return the directories that a proxy locks, by the setting that names each."""
+    """Return the directories that a proxy with these settings locks, by setting."""
     tiers = {f"{tier.key}.path": tier.path for tier in tier_settings(settings)}
     return tiers | {"state.path": settings.state.path}
 
@@ -85,7 +88,7 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
 
 
 def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
-    """Return the row of a tier's directory: why a start would refuse it, or warn of it."""
+    """Return the row of a tier's directory. It says why a start would refuse the directory, or warn."""
     name = f"{tier.key}.path"
     if not (row := check_writable(name, tier.path)).ok:
         return row
@@ -103,8 +106,8 @@ def check_tier(settings: Settings, tier: TierSetting) -> CheckRow:
 
 
 def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
-    """Return the row of a directory with foreign contents; None for an empty directory and for a cache of
-    this proxy.
+    """Return the row of a directory whose contents this configuration cannot use; None if the directory is
+    empty or holds a cache that can be used.
     """
     try:
         refuse_foreign(path, name)
@@ -137,7 +140,7 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
 
 
 def check_writable(name: str, path: Path) -> CheckRow:
-    """Return the row of a directory that a start creates or writes to."""
+    """Return the row that says whether a start can create or write the directory ``path``."""
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     try:
         with suppress_full(), tempfile.TemporaryFile(dir=existing):
@@ -181,7 +184,7 @@ def _listening(process: Path, port: int) -> set[str]:
 
 
 def _target(file: Path) -> str:
-    with suppress(OSError):  # It was closed meanwhile.
+    with suppress(OSError):  # The process closed the file meanwhile.
         return str(file.readlink())
     return ""
 

@@ -1,8 +1,8 @@
 """``shadeproxy doctor``: the running proxy's own diagnosis, or the reason why no proxy answers.
 
-The proxy makes the diagnosis (app/diagnosis.py), also if it runs on another machine. If no proxy answers, the
-checks of ``shadeproxy check`` run, and the processes that hold the directories are looked up. An origin that
-is not configured is not checked.
+The proxy itself makes the diagnosis (app/diagnosis.py), so this also works for a proxy on another machine. If
+no proxy answers, the command runs the checks of ``shadeproxy check``, and finds the processes that hold the
+directories. It does not check the origin if none is configured.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,11 @@ Report = dict[str, Any]
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
-    """Return ``{"running", "healthy", "findings", ...}``. ``elsewhere``: the proxy is not the one of
-    ``settings``, so this machine's checks say nothing about it. Raises ShadeProxyError when the proxy refuses
-    to answer.
+    """Return ``{"running", "healthy", "findings", ...}``. Raises ShadeProxyError when the proxy refuses to
+    answer.
+
+    ``elsewhere``: the proxy was named by a URL and need not be that of ``settings``. Then checks on this
+    machine would say nothing about it, and none is made.
     """
     try:
         return {"running": True, **client.get("/v1/doctor")}
@@ -45,7 +47,9 @@ def _stopped(error: NoListener) -> tuple[str, str]:
 
 
 def _checked(settings: Settings) -> Iterator[dict[str, str]]:
-    """Yield what would keep a proxy from starting. An origin that is not configured is left out."""
+    """Yield a finding for each thing that would keep a proxy from starting. The origin is not checked if none
+    is configured.
+    """
     unnamed = names_no_store(settings)
     for row in run_checks(settings, with_origin=not unnamed):
         if not row.ok:

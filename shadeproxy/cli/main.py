@@ -392,6 +392,6 @@ def run() -> None:
 def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
     settings = Settings.load(config, override or ())
     listen = settings.control.listen
-    # If the listener has a wildcard address, its own machine reaches it through loopback.
+    # A wildcard address cannot be called. The listener answers on loopback too.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
     return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())

@@ -1,4 +1,4 @@
-"""``shadeproxy simulate``: makes a trace from options, and a table, JSON and a picture from the result."""
+"""``shadeproxy simulate``: turns options into a trace, and the result into a table, JSON or a picture."""
 
 import sys
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def run_simulate(
     plot: Path | None,
     with_plot: bool,
 ) -> None:
-    """Simulate and print. Raises ConfigError, and ShadeProxyError if a plot cannot be made."""
+    """Simulate, and print the result. Raises ConfigError, and ShadeProxyError if a plot cannot be made."""
     if (trace is None) == (not workload.sampler):
         raise ConfigError(f"name what to read: --trace FILE.npz, or --sampler {'|'.join(SAMPLERS)}")
     if plot is not None and with_plot:
@@ -111,7 +111,7 @@ def make_trace(workload: Workload) -> Trace:
 
 
 def _print(result: Result) -> None:
-    # Output that is not a terminal gets a fixed width: with the default of 80 columns rows would wrap.
+    # Output to a file or pipe gets 120 columns: with the default of 80, rows would wrap.
     console = Console(width=None if sys.stdout.isatty() else 120)
     size = "" if result.bytes is None else f" ({format_size(result.bytes)})"
     console.print(f"{result.reads:,} reads of {result.objects:,} objects{size}", highlight=False)

@@ -1,4 +1,4 @@
-"""Shows the answer of ``GET /v1/stats`` as tables. Reads names that telemetry defines; computes nothing."""
+"""Shows the answer of ``GET /v1/stats`` as tables. telemetry/stats.py defines the fields."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Configuration: only the composition root and the command line read it, once."""
+"""The configuration. Only the composition root and the command line read it; other parts get their values."""
 
 from shadeproxy.config.settings import Settings
 

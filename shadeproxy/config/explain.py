@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into lines for people: place, key, value, and how to write it instead.
+"""Turns pydantic's errors into lines for people: place, key, value, and what to write instead.
 
 Values of unknown keys are never shown: a misspelt name may hold a secret.
 """
@@ -61,7 +61,7 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 def _shown(detail: ErrorDetails) -> str:
     value, key = detail["input"], dotted(detail["loc"]).lower()
-    # Text where a table belongs may be the secret to which its keys should refer.
+    # Text in place of a table may be the secret itself, where the table's keys should only refer to it.
     for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
     hidden = for_table or any(word in key for word in _SECRETIVE)
     return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""

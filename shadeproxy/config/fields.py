@@ -1,7 +1,8 @@
-"""The scalar types of the configuration: how they are written, and their value in the program.
+"""The scalar types of the configuration: how each is parsed, and how it is written.
 
-A parser raises ValueError that says how to write the value; ``explain`` adds key and place. Every type can be
-written exactly as it was read, so the output of ``shadeproxy config`` is a usable file.
+A parser raises a ValueError that says how to write the value; ``explain`` adds the key, and where it was set.
+Every value can be written so that it parses to the same value. So the output of ``shadeproxy config`` is a
+usable file.
 """
 
 import ipaddress
@@ -56,7 +57,7 @@ def parse_address(value: Any) -> Address:
 
 
 def write_size(size_bytes: int) -> str:
-    """Write ``size_bytes`` in the largest unit that divides it, so that nothing is rounded."""
+    """Write ``size_bytes`` in the largest unit of which it is a multiple, so that nothing is rounded."""
     step = 0
     while size_bytes and size_bytes % 1024 == 0 and step < len(_UNITS) - 1:
         size_bytes, step = size_bytes // 1024, step + 1

@@ -22,7 +22,9 @@ Key = tuple[str | int, ...]
 
 
 class Layer(NamedTuple):
-    """Raw values of one source, and a template for where they were set: "{key}" stands for the dotted key."""
+    """Raw values of one source. ``place``: a template that says where a value was set; "{key}" is replaced by
+    the dotted key, "{env}" by the name as a variable has it.
+    """
 
     place: str
     values: dict[str, Any]
@@ -57,7 +59,7 @@ def read_environment(settings: type[BaseSettings]) -> Layer:
 
 
 def read_overrides(overrides: Iterable[str]) -> Layer:
-    """Parse ``section.key=value`` arguments. The value is TOML, or else text. Raises ConfigError."""
+    """Parse ``section.key=value`` arguments. A value that is not TOML counts as text. Raises ConfigError."""
     values: dict[str, Any] = {}
     for override in overrides:
         dotted, equals, text = override.partition("=")
@@ -75,7 +77,7 @@ def read_overrides(overrides: Iterable[str]) -> Layer:
 
 
 def merge(layers: Iterable[Layer]) -> tuple[dict[str, Any], dict[Key, str]]:
-    """Combine the layers; later ones win. Return the values, and where each was set, by key."""
+    """Combine the layers; a later layer wins. Return the values, and by key where each value was set."""
     merged: dict[str, Any] = {}
     places: dict[Key, str] = {}
     for layer in layers:
@@ -100,7 +102,9 @@ def _lay(below: dict[str, Any], above: dict[str, Any], at: Key, place: str, plac
 
 
 class _Environment(EnvSettingsSource):
-    """Reads text that is not JSON as text, so that validation can name the key."""
+    """Reads environment variables, and keeps a value that is not valid JSON as text. Validation then refuses
+    the text with an error that names the key.
+    """
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:

@@ -1,4 +1,5 @@
-"""Secrets by reference: an environment variable, a file, or the AWS chain; never a literal in the file.
+"""Secrets by reference: an environment variable, a file, or the AWS chain; never the secret in the
+configuration.
 
 A reference is read only when it is needed (``serve``, ``check``), so ``shadeproxy config`` works without the
 secrets and cannot show them. Errors name the reference, never the value.
@@ -22,7 +23,7 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table``. Raises ValueError for a secret written in it; ``instead`` says what to write."""
+    """Return ``table``. Raises ValueError if a key of it holds a secret; ``instead``: what to write then."""
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
         raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")
@@ -104,8 +105,8 @@ class UpstreamCredentials(Section):
 
 
 class OriginCredentials(Section):
-    """The proxy's own credentials. At most one of these may be set: profile, the two ``_env`` names, file,
-    "anonymous".
+    """The proxy's own credentials. At most one source may be named: the key's two ``_env`` names, a profile
+    or a file (or both, the profile being a section of the file), or "anonymous".
     """
 
     source: Literal["chain", "anonymous"] = "chain"
@@ -151,8 +152,8 @@ class OriginCredentials(Section):
 
 
 class SecretReference(Section):
-    """A client's secret, from an environment variable or from a file. A temporary key also has a session
-    token, from an environment variable or from a file.
+    """References to a client's secret and, for a temporary key, to its session token. Each reference names an
+    environment variable or a file.
     """
 
     access_key: str

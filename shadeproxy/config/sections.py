@@ -27,7 +27,7 @@ from shadeproxy.policy.default import Objective
 from shadeproxy.policy.registry import get_policy
 
 _KIB, _MIB, _GIB = 1024, 1024**2, 1024**3
-# Half of the smallest segment: a record holds a page, its metadata and padding.
+# Half of the smallest segment, because a record holds metadata and padding beside the page.
 _MOST_PAGE_BYTES = 32 * _MIB
 
 
@@ -50,13 +50,15 @@ def _state_directory() -> Path:
 MOST_WORKERS = 64
 AUTO = "auto"
 _MOST_CHOSEN_WORKERS = 8
-# With fewer, coordinator, worker and a client on the same machine would share a core.
+# With fewer cores, the coordinator, a worker and a client on the same machine would share one.
 _LEAST_CORES = 4
 
 
 def choose_workers() -> int:
-    """Return the number of processes for "auto": half of the cores, as clients take the other half; 1 on a
-    machine with few cores, or whose processor shows stores of other cores out of order.
+    """Return the number of serving processes for "auto": half of the cores, because clients need the rest,
+    and at most 8.
+
+    It is 1 on a machine with fewer than four cores, or where ``shows_stores_in_order`` is false.
     """
     cores = available_cores()
     if cores < _LEAST_CORES or not shows_stores_in_order():
@@ -65,7 +67,9 @@ def choose_workers() -> int:
 
 
 def shows_stores_in_order() -> bool:
-    """Return whether stores to memory become visible to other cores in their order (columns.py)."""
+    """Return whether other cores see stores to memory in the order in which a core made them. Workers read
+    the coordinator's columns and rely on that (engine/index/columns.py).
+    """
     return platform.machine() in {"x86_64", "AMD64"}
 
 
@@ -98,7 +102,8 @@ class S3Listener(Section):
     _processes: int = PrivateAttr(default=1)
 
     def model_post_init(self, _context: Any) -> None:
-        # Once for a configuration: limits may change while the proxy runs, its processes do not.
+        # Chosen once for each configuration: the CPU limits may change while the proxy runs, but the number
+        # of its processes does not.
         self._processes = choose_workers() if isinstance(self.workers, str) else self.workers
 
     @property

@@ -53,8 +53,8 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Iterable[str] = ()) -> Self:
-        """Load the settings: flags win over the environment, that over the file, that over defaults.
-        ``overrides``: "section.key=value".
+        """Load the settings. Overrides win over the environment, the environment over the file, the file over
+        the defaults. ``overrides``: "section.key=value".
 
         Raises ConfigError with one line for each error: where it was set, the key and what to write.
         """
@@ -159,13 +159,13 @@ class Settings(BaseSettings):
         return client.namespace or f"key:{client.upstream.access_key}"
 
     def masked(self) -> dict[str, Any]:
-        """Return the effective values as TOML types. Secrets are references here, so the result cannot show
-        them.
+        """Return the effective values as TOML types. Settings hold references to secrets, so the result shows
+        no secret.
         """
         return self.model_dump(mode="json")
 
     def note(self, key: Key) -> str:
-        """Return ``place``, and what a value means if other settings decide that."""
+        """Return a comment on ``key``: where it was set, and for "auto" the value that was chosen."""
         meaning = ""
         if key == ("origin", "bucket_names") and self.origin.bucket_names == "auto":
             meaning = f'here "{"account" if self.origin.names_by_account else "global"}"'

@@ -1,4 +1,4 @@
-"""Writes settings as TOML: only the shapes that settings have, with a note after a value."""
+"""Writes settings as TOML, with comments after values. Only the types that settings have are supported."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -18,7 +18,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks."""
 
-    # The functions themselves: a request reads the clock several times, and a wrapper would double the cost.
+    # No method wraps these functions: a request reads the clock several times, and a method would double
+    # the cost.
     now_s = staticmethod(time.time)
     monotonic_s = staticmethod(time.monotonic)
 
@@ -27,8 +28,8 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests, which moves only by ``advance`` and ``sleep``. ``sleep`` also lets other tasks run
-    once.
+    """A clock for tests, which moves only by ``advance`` and ``sleep``. ``sleep`` does not wait; it lets
+    other tasks run once.
     """
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:

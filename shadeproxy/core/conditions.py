@@ -24,8 +24,8 @@ class Conditions:
     if_range: str | None = None
 
     def __bool__(self) -> bool:
-        """Return whether a field could change the status. If-Range does not count: it only decides about the
-        range.
+        """Return whether a condition could change the status of the answer to 304 or 412. If-Range cannot: it
+        only decides whether the range is honoured.
         """
         return any((self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since))
 
@@ -48,8 +48,8 @@ class Conditions:
         return Verdict.PROCEED
 
     def range_applies(self, meta: ObjectMeta) -> bool:
-        """Return whether to honour a Range: always, unless there is an If-Range that fails (RFC 9110 section
-        13.1.5).
+        """Return whether to honour the Range field. Only an If-Range field that fails says no (RFC 9110
+        section 13.1.5).
         """
         if self.if_range is None:
             return True

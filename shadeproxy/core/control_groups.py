@@ -1,7 +1,7 @@
 """The control groups (v1 and v2) of this process, and the mounts that show them.
 
 Source: cgroups(7), the kernel's cgroup-v2 documentation, mountinfo in proc(5). A group's limit covers all
-groups below it, so a limit of any group on the way up counts.
+groups below it, so the limits of this process's group and of every group above it count.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ class Mount(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The directory of a control group. ``version``: 1 or 2, whose files have other names."""
+    """The directory of a control group. ``version``: 1 or 2; the names of the files depend on it."""
 
     directory: Path
     version: int
 
 
 def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Group]:
-    """Yield the groups of this process for ``controller`` and all above them, as far as mounts show them.
+    """Yield the groups of this process for ``controller``, and the groups above them, if a mount shows them.
 
     Raises OSError, ValueError.
     """
@@ -56,7 +56,7 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
 
 def _upwards(mount: Mount, group: str) -> Iterator[Path]:
     """Yield the directories of a group and of all groups above it."""
-    # The container does not see its group's path: there the group is the root of the mount.
+    # In some containers the group's path is not below the mount's root. Then the mount's root is the group.
     inside = Path("/")
     if Path("/", group).is_relative_to(mount.root):
         inside /= Path("/", group).relative_to(mount.root)
@@ -65,7 +65,7 @@ def _upwards(mount: Mount, group: str) -> Iterator[Path]:
 
 
 def _unescaped(path: str) -> str:
-    """Return a path of mountinfo, where space, tab, newline and backslash are octal (proc(5))."""
+    """Decode a path of mountinfo, which has space, tab, newline and backslash as octal numbers (proc(5))."""
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         path = path.replace(octal, character)
     return path

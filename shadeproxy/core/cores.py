@@ -11,7 +11,9 @@ from shadeproxy.core.control_groups import Group, control_groups
 
 
 def available_cores(proc: Path = Path("/proc")) -> int:
-    """Return the number of whole cores, at least 1. A limit that cannot be read is ignored."""
+    """Return the number of whole cores for this process, at least 1. A limit that cannot be read is
+    ignored.
+    """
     cores = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):
         for group in control_groups("cpu", proc):
@@ -21,12 +23,12 @@ def available_cores(proc: Path = Path("/proc")) -> int:
 
 
 def _limit(group: Group) -> int:
-    """Return the whole cores that a group may use at a time. Raises ValueError if it has no limit."""
+    """Return how many whole cores a group may use at a time. Raises ValueError if the group has no limit."""
     if group.version == 2:
         quota, period = (group.directory / "cpu.max").read_text().split()
     else:
         quota, period = ((group.directory / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-    # No limit is "max" in version 2, which is no number, and -1 in version 1.
+    # A group without a limit has "max" in version 2, for which int() raises ValueError, and -1 in version 1.
     if (quota_us := int(quota)) <= 0:
         raise ValueError("no limit")
     return quota_us // int(period)

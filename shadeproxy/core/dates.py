@@ -1,7 +1,7 @@
 """Dates of HTTP fields (RFC 9110 section 5.6.7).
 
 Only this module calls the standard library's parser, which raises four kinds of errors for impossible dates.
-Anybody may send such a field, so an unreadable date becomes None.
+Clients choose these fields freely, so an unreadable date becomes None.
 """
 
 from datetime import UTC, datetime
@@ -9,8 +9,8 @@ from email.utils import parsedate_to_datetime
 
 
 def parse_http_date(field: str | None) -> datetime | None:
-    """Parse a date field into an aware datetime (UTC if it names no zone); return None if it is
-    not a date.
+    """Parse a date field into a datetime with a time zone, UTC if the field names none. Return None if the
+    field is not a date.
     """
     if not field:
         return None

@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 
 class ReadBounds(NamedTuple):
-    """Time limits of one read from the origin. ``first_byte_s``: until the first byte of an answer. After
-    that, the reader may wait ``window_s``; each further second of waiting must bring ``least_bytes_per_s``.
+    """Time limits of one read from the origin. ``first_byte_s``: the time until the first byte of an answer.
+    ``window_s``: how long the reader may then wait for the body in all. Every ``least_bytes_per_s`` bytes
+    that arrive allow one more second, but never more than ``window_s`` are left.
     """
 
     first_byte_s: float = 25.0
@@ -47,11 +48,11 @@ class Deadline:
 
     @property
     def arriving_left_s(self) -> float:
-        """Seconds for an answer that waits for more bytes: ``left_s`` plus one window."""
+        """Seconds left for a whole answer: ``left_s`` for its first byte, and one window for the rest."""
         return self.left_s + self._bounds.window_s
 
     def renewed(self) -> "Deadline":
-        """Return a deadline with the same budget, which begins now, for the next part of an answer."""
+        """Return a deadline for the next part of an answer: the same budget, counted from now."""
         return Deadline(self._clock, self._bounds)
 
     def exceeded(self) -> DeadlineExceeded:
@@ -81,8 +82,8 @@ DEADLINE: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class LeastRate:
-    """The minimum rate of one body. Only time spent waiting for the origin counts, so a slow client does not
-    make its origin look slow.
+    """Holds one body to the minimum rate. Only time spent waiting for the origin counts, so a slow client
+    does not make the origin look slow.
     """
 
     __slots__ = ("_bounds", "left_s")

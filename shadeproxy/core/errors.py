@@ -1,8 +1,8 @@
 """Every error that ShadeProxy raises on purpose, as one small tree.
 
-A class says *whose fault the error is and who may see it*; nothing here knows HTTP. The S3 listener and the
-control listener each have one table from these classes to answers; a test fails if a class has no row.
-Foreign exceptions are translated into these classes where they enter (origin, tiers, state).
+A class says *whose fault the error is and who may see it*. Nothing here knows HTTP: the S3 listener and the
+control listener each have a table that maps the classes to answers, and a test fails if a class has no row.
+Exceptions of other libraries are translated into these classes where they are caught (origin, tiers, state).
 """
 
 from typing import ClassVar
@@ -36,7 +36,7 @@ class BodyTooLarge(RequestError):
 
 
 class BodyMismatch(RequestError):
-    """The body has not the hash, checksum or length that the request promised."""
+    """The body does not have the hash, checksum or length that the request promised."""
 
 
 class PayloadMismatch(BodyMismatch):
@@ -48,7 +48,7 @@ class BodyIncomplete(BodyMismatch):
 
 
 class ClientTooSlow(RequestError):
-    """The client sent its body so slowly that waiting for it was given up."""
+    """The client sent its body so slowly that the proxy stopped waiting for it."""
 
 
 class MissingLength(RequestError):
@@ -56,7 +56,7 @@ class MissingLength(RequestError):
 
 
 class OriginIsProxy(RequestError):
-    """The proxy received its own request to the origin: the endpoint of its origin names the proxy itself."""
+    """The proxy received a request that it had sent to its origin: the origin's endpoint names the proxy."""
 
 
 class NotSupported(RequestError):
@@ -121,7 +121,7 @@ class OriginError(ShadeProxyError):
 
 
 class OriginAnswer(OriginError):
-    """The origin answered with an error of its own. It is final and is passed on unchanged.
+    """The origin answered with an error. The error is final, and the client gets it unchanged.
 
     ``status`` is the HTTP status, ``code`` the S3 error code ("" for a HEAD, which has no body). ``headers``
     has those header fields of the origin that the client may see.
@@ -170,8 +170,8 @@ class OriginThrottled(OriginUnavailable):
 
 
 class DeadlineExceeded(OriginError):
-    """The time budget ended before the first byte. The client gets 503 SlowDown before it gives
-    up by itself.
+    """The origin gave no byte within the request's time budget. The client gets 503 SlowDown, at a time when
+    most clients still wait.
     """
 
 
@@ -207,7 +207,7 @@ class TierError(ShadeProxyError):
 
 
 class TierFull(TierError):
-    """The tier has no room, and may not release any."""
+    """The tier has no room for a record. The caller must release another record first."""
 
 
 class WriteRefused(ShadeProxyError):
@@ -250,8 +250,8 @@ class NoListener(ShadeProxyError):
 
 
 class ConfigError(ShadeProxyError):
-    """The configuration cannot be used. The text names the key and says how to change it. ``remedy``: how to
-    change it, if the text does not say that.
+    """The configuration cannot be used. ``str(error)`` names the key and says how to change it. ``cause``:
+    what is wrong; ``remedy``: what to write instead, "" if ``cause`` says that already.
     """
 
     def __init__(self, cause: str, *, remedy: str = "") -> None:

@@ -1,8 +1,8 @@
 """``FairQueue``: a fair queue, round robin over clients, for a scarce resource.
 
 Law: a client's own waiters are served in the order in which they came, and clients take turns. So a client
-that opens 200 connections delays only itself (docs/adr/0011). ``CLIENT`` names the client. Nothing here knows
-the resource.
+that opens 200 connections delays only itself (docs/adr/0011). Callers take the client's name from
+``tracing.CLIENT``. The queue does not know which resource its waiters want.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ Waiter = TypeVar("Waiter")
 
 
 class FairQueue(Generic[Waiter]):
-    """A queue of ``(client, waiter)``. Each entry occurs once."""
+    """A queue of ``(client, waiter)``. A caller adds no pair twice."""
 
     def __init__(self) -> None:
-        # By client; a dict keeps the order of insertion, which is the order of the clients' next turns.
+        # Waiters by client. A dict keeps the order of insertion: here, the order of the clients' next turns.
         self._queues: dict[str, deque[Waiter]] = {}
         self.count = 0
         """Number of waiters."""
@@ -34,7 +34,7 @@ class FairQueue(Generic[Waiter]):
     def take(self, may: Callable[[str], bool] = lambda _client: True) -> Waiter | None:
         """Remove and return the next waiter; its client moves to the end. Return None if there is no waiter.
 
-        ``may``: clients for which it returns False are skipped and keep their place.
+        ``may(client)``: a client for which this is False is skipped, and keeps its place in the rotation.
         """
         client = next(filter(may, self._queues), None)
         if client is None:
@@ -61,14 +61,16 @@ class FairQueue(Generic[Waiter]):
 async def granted(
     future: asyncio.Future[Any], limit_s: float, *, give: Callable[[], None], withdraw: Callable[[], None]
 ) -> bool:
-    """Wait until ``future`` is done; return False if that takes longer than ``limit_s``.
+    """Wait until the resource is granted, which completes ``future``. Return False after ``limit_s`` without
+    it.
 
     After a timeout or a cancellation ``withdraw`` removes the waiter from its queue. If the waiter was
     granted the resource in the same turn of the loop in which it was cancelled, ``give`` returns the resource
     instead.
     """
     try:
-        # Not asyncio.wait_for: in the step that grants, it may time out or swallow a cancellation.
+        # asyncio.wait_for is not used: in the very turn of the loop that grants the resource, it may still
+        # time out, or swallow a cancellation.
         await asyncio.wait({future}, timeout=limit_s)
     except asyncio.CancelledError:
         if future.done():

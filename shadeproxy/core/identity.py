@@ -1,8 +1,7 @@
-"""Hashes that stand for names: for an object, for a version; and the prefix group of a key.
+"""Hashes of object names and of ETags, and the prefix group of a key.
 
-Columns hold these hashes instead of keys: 8 bytes instead of about 100, and a thousand are compared at a
-time. The definitions are durable, because datasets and catalogues are stored with these hashes: never change
-them.
+Columns hold these hashes instead of keys: a hash takes 8 bytes, a key about 100, and numpy compares a
+thousand hashes at a time. Never change how a hash is computed: stored datasets and catalogues contain them.
 """
 
 from functools import lru_cache
@@ -23,8 +22,8 @@ def object_hash(ref: ObjectRef) -> int:
 
     The last results are kept, because one read asks for the same hash several times.
 
-    A key that is not valid UTF-8 on the wire keeps its octets (surrogateescape). The namespace is the seed, 0
-    for the proxy's own, so equal names in two namespaces have different hashes.
+    A key that is not valid UTF-8 on the wire keeps its octets (surrogateescape). The namespace gives the seed
+    of the hash (0 for the proxy's own), so equal names in two namespaces have different hashes.
     """
     bucket, key, namespace = ref
     name = f"{bucket}\0{key}".encode("utf-8", "surrogateescape")
@@ -46,6 +45,6 @@ def etag_hash(etag: str) -> int:
 
 
 def group_name(ref: ObjectRef) -> GroupName:
-    """Return the prefix group of an object. Datasets are usually laid out in such prefixes."""
+    """Return the prefix group of an object. The objects of a dataset usually lie in one such group."""
     head, slash, _ = ref.key.partition("/")
     return ref.bucket, head + slash if slash else "", ref.namespace

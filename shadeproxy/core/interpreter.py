@@ -1,4 +1,4 @@
-"""Finds out how the running Python was built, as far as that can be seen.
+"""Finds out whether the running Python was built with profile-guided optimisation.
 
 CPython built with ``--enable-optimizations`` is compiled a second time with the profile of a training run
 (profile-guided optimisation). Law: report only what is certain. Distributions call ``make profile-opt``
@@ -36,6 +36,6 @@ def is_optimised(variables: Mapping[str, Any] | None = None, prefix: str | None 
 
 
 def version() -> str:
-    """Return the version, "3.11.7", and the build if it is certain: "3.11.7 (optimised build)"."""
+    """Return the version of Python, with the kind of build if that is known: "3.11.7 (optimised build)"."""
     build = {True: " (optimised build)", False: " (built without --enable-optimizations)", None: ""}
     return f"{platform.python_version()}{build[is_optimised()]}"

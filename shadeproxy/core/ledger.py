@@ -1,8 +1,8 @@
-"""One budget of bytes for fills in flight and queued writes (design 6.8).
+"""One budget of bytes for fills in flight and queued writes.
 
 Laws: take bytes before allocating them, and return them exactly once, on every path out of the task. DEMAND
-may use the whole budget, PREFETCH only as much as leaves a reserve for DEMAND. Clients take turns, and no
-task overtakes the client whose turn it is.
+may use the whole budget, PREFETCH only half of it, so that a reserve is left for DEMAND. Clients take turns:
+no task gets bytes while a client whose turn is earlier waits for them.
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import Intent
 
 _PREFETCH_SHARE = 0.5
-# The wanted bytes, and a future that is done once they are granted. The grant also removes the entry from the
-# queue.
+# The number of bytes that a task waits for, and a future that is done once they are granted.
 _Waiter = tuple[int, asyncio.Future[None]]
 
 
@@ -51,7 +50,7 @@ class Ledger:
             raise Overloaded("memory for reads in flight is exhausted; retry later")
 
     def take_now(self, size_bytes: int, intent: Intent) -> bool:
-        """Reserve ``size_bytes`` as ``take`` does. Return False if that would wait, or be refused."""
+        """Reserve ``size_bytes`` as ``take`` does; return False where ``take`` would wait or raise."""
         share = 1.0 if intent is Intent.DEMAND else _PREFETCH_SHARE
         wanted = min(size_bytes, self.capacity_bytes)
         if self._waiting.count or self.taken_bytes + wanted > self.capacity_bytes * share:
@@ -60,14 +59,14 @@ class Ledger:
         return True
 
     def try_take(self, size_bytes: int) -> bool:
-        """Reserve ``size_bytes`` now; return False if a task waits or the budget is too small."""
+        """Reserve ``size_bytes`` now. Return False if any task waits for bytes, or if too few are free."""
         if self._waiting.count or self.taken_bytes + size_bytes > self.capacity_bytes:
             return False
         self.taken_bytes += size_bytes
         return True
 
     def give(self, size_bytes: int) -> None:
-        """Return bytes to the budget, and wake the tasks for which there is now room."""
+        """Return bytes to the budget, and wake the waiting tasks for which enough bytes are free now."""
         self.taken_bytes -= size_bytes
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
         self._grant()

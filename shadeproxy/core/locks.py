@@ -1,7 +1,7 @@
 """The lock file of a directory: one process holds the directory, and a second process learns which one does.
 
 A lock belongs to the open file, which workers inherit. So the process that took the lock may be dead while
-one of its workers, stopped or hanging, still holds it. Holders are found by their open files.
+one of its workers, stopped or hanging, still holds it. Holders are found by the open files in ``/proc``.
 """
 
 import errno
@@ -45,14 +45,15 @@ def lock(path: Path) -> int:
 
 
 def _take(descriptor: int) -> None:
-    """Take the lock. Raises BlockingIOError; before that, waits for processes that only look
-    (``holder_of``).
+    """Take the lock. Raises BlockingIOError if another process holds it.
+
+    A process that calls ``holder_of`` holds a shared lock for a moment; this function waits for its end.
     """
     for _ in range(_TRIES):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        # This fails if another process holds the lock.
+        # A shared lock is refused only while another process holds the exclusive one: this line raises then.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         sleep(_PAUSE_S)
@@ -60,8 +61,8 @@ def _take(descriptor: int) -> None:
 
 
 def holder_of(path: Path) -> str:
-    """Return a description of the process that holds the lock file ``path``, as in ``Held``; "" if it is
-    free. Changes nothing.
+    """Return a description of the process that holds the lock file ``path``, as in ``Held``; "" if no process
+    holds it. Does not change the file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -80,7 +81,7 @@ def holder_of(path: Path) -> str:
 
 
 def holders_of(path: Path) -> set[int]:
-    """Return the processes that have the lock file ``path`` open, as far as this user may see."""
+    """Return the other processes that have the lock file ``path`` open, if /proc shows them to this user."""
     try:
         return _open_in(path.stat()) - {os.getpid()}
     except OSError:
@@ -88,7 +89,7 @@ def holders_of(path: Path) -> set[int]:
 
 
 def _write_pid(descriptor: int) -> None:
-    """Write the process id, for people who look into the file. On a full disk the lock is held without it."""
+    """Write the process id into the lock file, for people. On a full disk the file stays empty."""
     with suppress_full():
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -108,13 +109,14 @@ def _holder(descriptor: int) -> str:
     found = _open_in(os.fstat(descriptor)) - {os.getpid()}
     written = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     if not found or written in map(str, found):
-        # The holder is not visible in another user's /proc, or in the /proc of another container.
+        # /proc shows no open files of another user or of another container. Then the number in the file is
+        # all that is known.
         return _described(written) if written.isdecimal() else "an unknown process"
     return _described(str(min(found))) + (f", a worker of process {written}" if written.isdecimal() else "")
 
 
 def _open_in(status: os.stat_result) -> set[int]:
-    """Return the processes that have the file open, as far as this user may see."""
+    """Return the processes that have the file open, if /proc shows them to this user."""
     found = set()
     for process in _PROCESSES.iterdir():
         if process.name.isdecimal():

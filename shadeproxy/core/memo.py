@@ -1,8 +1,8 @@
 """A bounded cache that forgets entries not used lately, and costs no more than a dict.
 
-It keeps two generations. An entry found in the old generation moves to the young one. A full young generation
-becomes the old one, and the previous old one is dropped. So it keeps between ``capacity`` entries and twice
-as many.
+The cache has two generations. An entry found in the old generation moves to the young one. A full young
+generation becomes the old one, and the previous old one is dropped. So a full cache holds between
+``capacity`` entries and twice as many.
 """
 
 from typing import Generic, TypeVar

@@ -1,8 +1,8 @@
 """The memory that this process may use, limited by the machine and by its control groups (v1 and v2).
 
 Source: cgroups(7), "Memory" in the kernel's cgroup-v2 documentation, memory.txt for version 1. A group's
-limit covers all groups below it, so the smallest limit of the group and its parents counts. Pages of a tmpfs
-count too.
+limit covers all groups below it, so the smallest limit of the group and its parents counts. Files on a tmpfs
+count as memory too.
 """
 
 import os
@@ -24,7 +24,7 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
-    """Return the smallest limit of this process. A limit that cannot be read is ignored."""
+    """Return the smallest limit that applies to this process. A limit that cannot be read is ignored."""
     limits = [MemoryLimit(_machine_bytes(), "this machine")]
     with suppress(OSError, ValueError):
         limits += _group_limits(proc)
@@ -32,13 +32,13 @@ def memory_limit(proc: Path = Path("/proc")) -> MemoryLimit:
 
 
 def is_memory(path: Path, proc: Path = Path("/proc")) -> bool:
-    """Return whether files in ``path``, existing or not, take memory because it lies on a tmpfs."""
+    """Return whether files below ``path`` take memory, because it is on a tmpfs. ``path`` need not exist."""
     found: list[Mount] = []
     with suppress(OSError, ValueError):
         # Resolve links: mountinfo lists mount points without links.
         place = Path(os.path.realpath(path))
         found = [mount for mount in mounts(proc) if place.is_relative_to(mount.point)]
-    # Where two mounts have one mount point, the later one hides the earlier.
+    # If several file systems are mounted at one point, the one mounted last hides the others.
     nearest = max(found, key=lambda mount: len(mount.point), default=None)
     last = [mount for mount in found if nearest is not None and mount.point == nearest.point]
     return bool(last) and last[-1].kind in {"tmpfs", "ramfs"}

@@ -22,7 +22,9 @@ class OffLoop(Protocol):
 
 
 def at_once(work: Callable[[], Result], done: Callable[[Result], Any], failed: Callable[[], Any], /) -> None:
-    """Implement ``OffLoop`` without a thread. Errors of ``work`` are raised."""
+    """Call ``work`` and ``done`` in the calling thread: an ``OffLoop`` without threads. An error of ``work``
+    is raised after ``failed`` was called.
+    """
     try:
         result = work()
     except BaseException:
@@ -35,7 +37,7 @@ class InPool:
     """Calls ``work`` on a thread of ``pool``, and ``done`` with its result on the calling event loop.
 
     When ``work`` raises, ``failed`` is called instead, and the loop's exception handler reports the error.
-    When the pool shuts down, nothing is called.
+    If a shutdown of the pool cancels ``work``, neither is called.
     """
 
     def __init__(self, pool: Executor) -> None:

@@ -1,4 +1,4 @@
-"""Names of origins, and when two of them mean the same objects.
+"""Names of origins in canonical form: two names of one origin become equal.
 
 A cache directory carries the name of its origin, ``s3 URL`` or ``file PATH``, because buckets and keys alone
 do not tell two origins apart. Names are compared in canonical form, so another spelling of the same endpoint

@@ -1,7 +1,7 @@
 """``TurnLimiter``: limits how many ready tasks continue in one turn of the event loop.
 
-Law: below the limit no task waits, and only one callback per turn is scheduled. Tasks continue in the order
-in which they asked. Event loop only.
+Law: below the limit no task waits. The limiter schedules one callback per turn, however many tasks wait.
+Tasks continue in the order in which they asked. Only the thread of the event loop may call it.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ class TurnLimiter:
         self._scheduled = False
 
     def turn(self) -> asyncio.Future[None] | None:
-        """Take a step. Return None if the caller may continue at once, or else a future that is done when it
-        may.
+        """Take a step. Return None if the caller may continue at once; otherwise a future to wait for before
+        continuing.
         """
         if self.take():
             return None
@@ -34,22 +34,22 @@ class TurnLimiter:
         return future
 
     def call(self, function: Callable[[], None]) -> None:
-        """Call ``function`` now, or in its turn."""
+        """Call ``function`` now if a step is left in this turn of the loop, otherwise in a later turn."""
         if self.take():
             function()
         else:
             self._waiting.append(function)
 
     def finished(self, task: asyncio.Future[Any]) -> asyncio.Future[None]:
-        """Return a future that is done after ``task``, when it is its turn. Cancelling it does not cancel
-        ``task``.
+        """Return a future that is done once ``task`` is done and the limit allows another step. Cancelling
+        the future does not cancel ``task``.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _task: self.call(partial(set_done, future)))
         return future
 
     def take(self) -> bool:
-        """Return whether the caller may continue at once. The caller is not queued."""
+        """Take a step if one is left in this turn. Return False otherwise; the caller is not queued."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)

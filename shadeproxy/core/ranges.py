@@ -11,7 +11,9 @@ _RANGE = re.compile(r"bytes=\s*(\d{0,20})-(\d{0,20})\s*", re.IGNORECASE | re.ASC
 
 
 class RangeSpec(NamedTuple):
-    """One requested range before the size is known: ``first-last``, ``first-``, or ``-suffix``."""
+    """One range as requested, before the object's size is known: ``first-last``, ``first-``, or ``-suffix``,
+    whose length is then ``last``.
+    """
 
     first: int | None
     last: int | None

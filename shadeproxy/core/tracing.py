@@ -1,8 +1,8 @@
 """The client request that is being served, for logging, queueing and requests to the origin.
 
-These are context variables. A task inherits them from its creator, so no function passes them along. A fill
-that several readers share carries the id of the first reader. Hits of the fast lane do not set them: they
-never wait and log only their own line.
+The values are context variables. A task inherits them from its creator, so no function passes them along. A
+fill that several readers share carries the id of the first reader. The fast lane does not set them for hits:
+a hit never waits, and logs only its own line.
 """
 
 import itertools
@@ -13,13 +13,13 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """``x-amz-request-id`` of the answer; "" if no client waits."""
 
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""The client, for its turns at scarce resources: an access key with a verified signature, a job, or the
-peer's address; "" if no client waits.
+"""The name by which clients take turns at scarce resources: an access key with a verified signature, a job,
+or the peer's address; "" if no client waits.
 """
 
 ORIGIN_FIELD = "x-shade-request-id"
-"""The header field that carries the request id to the origin. It is not signed, and its name is not Amazon's:
-servers ignore unknown fields, but refuse an unsigned ``x-amz-*``.
+"""The header field that carries the request id to the origin. The field is not signed, so its name must not
+begin with ``x-amz-``: servers refuse an unsigned field of that kind, and ignore any other unknown field.
 """
 
 INSTANCE_FIELD = "x-shade-proxy"
@@ -28,7 +28,7 @@ knows.
 """
 
 NUMBERS = itertools.count(secrets.randbits(60))
-"""Numbers of requests; each is used once."""
+"""Numbers for request ids. Each is used once."""
 
 
 def origin_fields(instance: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Values that cross layers. All are immutable; identity is by value."""
+"""Values that are passed between layers. All are immutable, and compare by value."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, str], ...]
 """HTTP header fields in wire order, with names as received."""
 
 names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, itemgetter(0))
-"""Return the names of fields in order, in C code, without an interpreter step for each field."""
+"""Return the names of header fields in order. This runs in C, without an interpreter step for each field."""
 
 
 class ObjectRef(NamedTuple):
@@ -67,8 +67,8 @@ class Span(NamedTuple):
 class Page(NamedTuple):
     """Identity of a page: the unit of caching, eviction and single-flight.
 
-    ``etag`` is part of it, so a new version of an object has new pages and a reader never gets a mix of
-    versions.
+    The ETag is part of the identity. So a new version of an object has new pages, and a reader never gets a
+    mix of versions.
     """
 
     ref: ObjectRef
@@ -77,7 +77,7 @@ class Page(NamedTuple):
 
 
 class Intent(Enum):
-    """Purpose of a call of the engine. Only DEMAND counts in hit ratios, and it overtakes other purposes."""
+    """Purpose of a call of the engine. Only DEMAND counts in hit ratios, and it goes before the others."""
 
     DEMAND = auto()
     PREFETCH = auto()

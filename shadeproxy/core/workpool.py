@@ -1,8 +1,8 @@
 """Threads for work that would block the event loop. Work that is no longer wanted stops.
 
-Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. It is cancelled with the
-task that awaits it, and when the pool shuts down. While work runs here, the interpreter switches threads ten
-times as often, because the event loop waits for each switch.
+Laws: work that loops over a client's data calls ``raise_if_cancelled`` in its loop. Work is cancelled with
+the task that awaits it, and when the pool shuts down. While work runs in the pool, the interpreter switches
+threads ten times as often: until a switch comes, the event loop has to wait.
 """
 
 import sys
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class CancellationToken:
-    """A flag that tells work on another thread that it is no longer wanted."""
+    """A flag that is set when work on another thread is no longer wanted."""
 
     __slots__ = ("cancelled",)
 
@@ -40,7 +40,9 @@ def raise_if_cancelled() -> None:
 
 
 class WorkPool(ThreadPoolExecutor):
-    """A pool of ``threads``, named after ``name``. Cancelling a future also cancels its work."""
+    """A pool of ``threads`` threads, whose names begin with ``name``. Cancelling a future cancels
+    its work.
+    """
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, thread_name_prefix=name)
@@ -49,7 +51,7 @@ class WorkPool(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs
     ) -> Future[Result]:
-        """Run ``fn`` on a thread. Cancelling the future stops it at its next ``raise_if_cancelled``."""
+        """Run ``fn`` on a thread. Cancelling the future ends ``fn`` at its next ``raise_if_cancelled``."""
         token = CancellationToken()
         self._tokens.add(token)
 
@@ -66,7 +68,8 @@ class WorkPool(ThreadPoolExecutor):
             token.cancelled = True
             return cancel()
 
-        # asyncio cancels the future of a cancelled task; a running future would ignore that.
+        # When a task is cancelled, asyncio cancels the future that the task awaits. A future whose work runs
+        # already ignores that, so the flag is set as well.
         future.cancel = cancel_work  # type: ignore[method-assign]
         future.add_done_callback(lambda _: self._tokens.discard(token))
         return future

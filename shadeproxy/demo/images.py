@@ -1,9 +1,9 @@
-"""The demo's dataset: scikit-learn's digits as PNG photographs, from a seed, so that every run sees the same
-bytes.
+"""The demo's dataset: "photographs" of scikit-learn's digits as PNG images. A seed determines them, so every
+run sees the same bytes.
 
 Laws: an image is a pure function of (seed, split, number), independent of order and thread. No source digit
-gives images to both splits, so accuracy is measured on digits that were never trained on. Sensor noise makes
-a PNG about 6 KiB long, so that a cache's overhead per record is small in comparison.
+is in both splits, so accuracy is measured on digits that were never trained on. Added noise makes a PNG about
+6 KiB long, so that a cache's overhead per record is small in comparison.
 """
 
 import io
@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 SIDE = 96
 """Height and width of an image, in pixels."""
 SHRINK = 4
-"""The model sees the image reduced by this factor."""
+"""Factor by which an image is reduced before the model sees it."""
 TEST_SHARE = 0.2
 
 Split = Literal["train", "test"]
@@ -29,7 +29,9 @@ _CHUNK = 256
 
 
 class Photo(NamedTuple):
-    """One object. ``data``: a grayscale PNG of SIDE x SIDE pixels. The folder in its key is its label."""
+    """One object. ``data``: a grayscale PNG of SIDE x SIDE pixels. The last folder in ``key`` is
+    the label.
+    """
 
     key: str
     label: int
@@ -37,7 +39,7 @@ class Photo(NamedTuple):
 
 
 class Photographer:
-    """Makes photos of one split from its own source digits."""
+    """Makes the photos of one split from the source digits of that split."""
 
     def __init__(self, split: Split, *, seed: int = 0) -> None:
         digits = load_digits()
@@ -49,8 +51,8 @@ class Photographer:
         self._seed = (seed, _SPLITS.index(split))
 
     def take(self, number: int) -> Photo:
-        """Make photo ``number``: its source digit is ``number`` modulo their count, photographed in another
-        way.
+        """Make photo ``number`` of source digit ``number`` modulo their count. Each photo of a digit has
+        another position and light.
         """
         source = number % len(self.sources)
         label = int(self.labels[source])
@@ -67,8 +69,8 @@ class Photographer:
 
 
 def decode(data: bytes, key: str) -> tuple[NDArray[np.float32], int, int]:
-    """Decode a PNG for the model: float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1], its label from the
-    key, and its size in bytes.
+    """Decode a PNG for the model. Return the image, float32 (1, SIDE / SHRINK, SIDE / SHRINK) in [-1, 1], the
+    label from the key, and the size of the PNG in bytes.
     """
     pixels = np.asarray(Image.open(io.BytesIO(data)).reduce(SHRINK), dtype=np.float32)
     return pixels[np.newaxis] / 127.5 - 1.0, int(key.split("/")[-2]), len(data)
@@ -82,7 +84,7 @@ def held_out(count: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray
 
 
 def _photograph(source: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Rotate, move, zoom, light and grain ``source`` (8, 8): uint8 (SIDE, SIDE)."""
+    """Return ``source`` (8, 8) turned, moved, scaled, lit and with noise, at random: uint8 (SIDE, SIDE)."""
     turn = np.deg2rad(generator.uniform(-25, 25))
     pixels_per_cell = SIDE / 8 * generator.uniform(0.7, 1.05)
     cos, sin = np.cos(turn) / pixels_per_cell, np.sin(turn) / pixels_per_cell

@@ -1,7 +1,8 @@
 """``shadeproxy demo``: makes the data, runs the trainings one after the other, shows and writes the results.
 
-Law: everything lives below one temporary directory and in child processes; both are removed, however the demo
-ends. Only the report directory stays, and the objects on a server that the user named.
+Law: the demo's files are below temporary directories, and its servers and trainings are child processes. Both
+are gone afterwards, however the demo ends. Only the report directory stays, and the objects on a server that
+the user named.
 """
 
 import asyncio
@@ -131,7 +132,9 @@ def _set_up(
 async def _fill_server(
     server: ExistingServer, bucket: str, photos: Sequence[Photo], bars: Bars, console: Console
 ) -> dict[str, str]:
-    """Upload the missing photos. Return the AWS variables that a training needs to read them."""
+    """Upload the photos that the server lacks. Return the AWS variables that a training needs to
+    read them.
+    """
     provider = ChainCredentials()
     origin = S3Origin(server.endpoint, credentials={SHARED: provider}, region=server.region)
     try:

@@ -1,6 +1,7 @@
-"""The messages between the demo and its training processes: one JSON object in, JSON lines out.
+"""The messages between the demo and its training processes. A training gets one JSON object, the plan, and
+writes JSON lines, the events.
 
-Law: a training process only reports what it measures; the demo alone knows what a run's name means.
+Law: a training process only reports what it measures. It does not know which run of the demo it is.
 """
 
 from typing import Literal
@@ -18,8 +19,9 @@ class ExistingServer(msgspec.Struct, frozen=True):
 
 
 class TrainingPlan(msgspec.Struct, frozen=True):
-    """One training. ``control_url``: the server to ask for data and counters; None: read ``origin`` without a
-    proxy. ``test_file``: .npz of held-out ``images`` and ``labels``. ``scores``: whether to report losses.
+    """One training. ``control_url``: the control listener to read through, which also has the counters; None:
+    read from ``origin``, without a proxy. ``test_file``: an .npz of held-out ``images`` and ``labels``.
+    ``scores``: whether to report losses.
     """
 
     control_url: str | None
@@ -37,7 +39,7 @@ class TrainingPlan(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Counts of a server's ``GET /v1/stats`` during one epoch."""
+    """The growth of a server's counters (``GET /v1/stats``) during one epoch."""
 
     requests: int
     bytes: int
@@ -57,8 +59,8 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
-    """An epoch as the training process measured it: times in seconds, ``reads`` and ``read_bytes`` of its
-    workers. ``counted``: None if the demo started no server that counts.
+    """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
+    ``counted``: the server's counts; None if the training reads without a proxy.
     """
 
     epoch: int

@@ -1,6 +1,6 @@
-"""Stores the photos as objects: files below a directory that is served as buckets, or on an existing server.
+"""Stores the photos as objects: as files in a directory whose folders are buckets, or on an existing server.
 
-On an existing server, objects that are there with the same size are not overwritten, and nothing is deleted.
+On an existing server, an object that has the right size already is not overwritten, and nothing is deleted.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def write_files(photos: Iterable[Photo], bucket: Path, written: Callable[[Photo]
 
 
 async def find_missing(origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo]) -> list[Photo]:
-    """Return the photos that ``bucket`` lacks below ``prefix``, or has with another size. Raises
+    """Return the photos that ``bucket`` does not have below ``prefix``, or has with another size. Raises
     ShadeProxyError.
     """
     there: dict[str, int] = {}
@@ -51,7 +51,7 @@ async def upload(
     origin: Origin, bucket: str, prefix: str, photos: Sequence[Photo], written: Callable[[Photo], None]
 ) -> None:
     """PUT every photo below ``prefix``, 16 at a time. Raises ShadeProxyError at the first refusal; photos
-    written before stay.
+    that were written before stay.
     """
     waiting = iter(photos)
 

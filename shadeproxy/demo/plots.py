@@ -1,5 +1,5 @@
-"""The report's pictures. Colours are Okabe and Ito's. Lines also differ in their markers, so that colour is
-not needed.
+"""The report's pictures. Colours are Okabe and Ito's. Lines also differ in their markers, so they can be told
+apart without colours.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from shadeproxy.demo.report import Epoch, Report
 
 
 class _Style(NamedTuple):
-    """Line style of a run. Runs with similar results lie on top of each other, so later markers
-    are smaller.
+    """Line style of a run. Lines of similar results are drawn over each other, so later runs have smaller
+    markers.
     """
 
     colour: str
@@ -43,8 +43,8 @@ class _Plot(NamedTuple):
 
 
 def write_plots(report: Report, titles: dict[str, str], directory: Path) -> list[Path]:
-    """Plot hit ratio, stall and accuracy per epoch as PNG; return the paths. ``titles``: text for each run's
-    name.
+    """Plot hit ratio, stall and accuracy per epoch as PNG files; return their paths. ``titles``: for each run
+    name, the text in the legend.
     """
     share = report.cache_bytes / report.dataset.bytes
     plots = (

@@ -1,7 +1,8 @@
-"""Child processes that never outlive the demo: each in its own session, ended with all its descendants.
+"""Child processes that never outlive the demo. Each has its own session, and is ended with all its
+descendants.
 
-Law: every process is started in a ``with``; however the block is left, the process is gone afterwards. If a
-process fails, the end of its own log says why.
+Law: every process is started by a ``with``. However the block is left, the process is gone afterwards. If a
+process fails, the error contains the end of the process's log.
 """
 
 import os
@@ -29,7 +30,7 @@ class Child:
         self.log = log
 
     def failure(self) -> ShadeProxyError:
-        """Return the error for a process that ended unexpectedly."""
+        """Return the error that says how the process ended, with the end of its log."""
         status = self.process.wait()
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
         tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
@@ -40,14 +41,15 @@ class Child:
 def running(
     name: str, command: Sequence[str], *, log: Path, env: Mapping[str, str], piped: bool = False
 ) -> Iterator[Child]:
-    """Start ``command``; stop it and its descendants at the end: SIGTERM, and SIGKILL after 10 s. After an
-    interrupt SIGKILL comes at once, because none of their results is kept.
+    """Start ``command``. At the end of the block stop it and its descendants: by SIGTERM, and after 10 s by
+    SIGKILL. After an interrupt SIGKILL comes at once, because none of their results is kept.
 
-    ``piped``: stdin and stdout are pipes; if not, there is no stdin, and stdout goes to ``log`` too.
+    ``piped``: stdin and stdout are pipes. Otherwise there is no stdin, and stdout goes to ``log`` like
+    stderr.
     """
     process = None
     try:
-        # A signal in between would leave a process behind.
+        # A signal between the start and the assignment would leave the process running.
         with log.open("wb") as file, held():
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and modules)
                 command,
@@ -55,7 +57,8 @@ def running(
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env=dict(env),
-                # Its own process group: Ctrl-C reaches the demo alone, which then ends everything in order.
+                # With a process group of its own, Ctrl-C reaches only the demo, which then ends all
+                # processes.
                 start_new_session=True,
             )
         try:
@@ -82,8 +85,8 @@ def scratch_directory(prefix: str, place: Path | None) -> Iterator[Path]:
 
 
 class _Interrupts:
-    """Turns signals into KeyboardInterrupt. While there are ``holders``, whose work must not be interrupted,
-    signals wait.
+    """Turns signals into KeyboardInterrupt. ``holders``: number of blocks that must not be interrupted; while
+    there are any, a signal waits.
     """
 
     def __init__(self) -> None:
@@ -118,8 +121,8 @@ def held() -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """End the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left behind. A signal that was
-    ignored before stays ignored.
+    """Raise KeyboardInterrupt in the block at SIGTERM and SIGHUP as at Ctrl-C, so that no process is left
+    behind. A signal that was ignored before stays ignored.
     """
     numbers = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupts.handle) for number in numbers}
@@ -137,7 +140,7 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    # Without this, DataLoader workers notice only after seconds that their parent is gone.
+    # Kill the whole group: DataLoader workers notice only after seconds that their parent is gone.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -1,4 +1,6 @@
-"""``report.json``. Its shape is a contract. A server or the training measured every number."""
+"""``report.json``. Other programs rely on its shape. Every number was measured by a server or by the
+training.
+"""
 
 import os
 import platform
@@ -28,8 +30,8 @@ class DataSet(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of a run. Ratios have the training's reads in the denominator; ``origin_*`` counts what
-    reached the origin.
+    """One epoch of a run. Ratios are shares of the reads that the training made; ``origin_*`` counts the
+    reads that reached the origin.
     """
 
     wall_s: float
@@ -60,7 +62,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
-    """Return the epoch with the proxy's counts."""
+    """Return an epoch that was read through a proxy, with the proxy's counts."""
     hits = counted.hits_ram + counted.hits_disk
     return Epoch(
         wall_s=done.wall_s,

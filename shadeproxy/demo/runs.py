@@ -1,4 +1,4 @@
-"""The trainings that the demo compares, and how one is run: with new servers, in one process, reporting
+"""The trainings that the demo compares. Each runs in a process of its own, with new servers, and reports
 events.
 """
 
@@ -23,7 +23,9 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One training to compare. ``policy`` None: it reads from the origin, without a proxy."""
+    """One training to compare. ``policy``: that of its proxy; None: it reads from the origin
+    without a proxy.
+    """
 
     name: str
     title: str
@@ -43,9 +45,9 @@ CONTESTANTS = (DIRECT, LRU, SHADE)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The data that all runs have in common. ``objects``: a directory of buckets, or an existing server that
-    already has the data; ``plan``: the training, without the fields that differ between runs;
-    ``environment``: variables that a training needs beside the demo's own.
+    """The data that all runs share. ``objects``: a directory of buckets, or an existing server that already
+    has the objects. ``plan``: the training, without the fields that differ between runs. ``environment``:
+    variables that a training needs in addition to those of the demo.
     """
 
     directory: Path
@@ -71,8 +73,8 @@ def run(contestant: Contestant, stage: Stage, watch: Callable[[Event], None]) ->
             scores=contestant.scores,
         )
         epochs = []
-        # Close it before the servers: without this it would be closed when the last traceback that names it
-        # is dropped.
+        # End the training before its servers. Without ``closing``, the generator would only be closed when
+        # the last traceback that refers to it is dropped.
         with closing(_training(plan, directory / "train.log", stage.environment)) as events:
             for event in events:
                 watch(event)
@@ -91,11 +93,11 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
-    """Start the run's data source: a proxy, named by its control URL, or an S3 server that is read object by
-    object.
+    """Start what the run reads from, and yield it: the control URL of a proxy, or an S3 server that is read
+    object by object.
 
-    The built-in origin is a proxy that caches nothing. A run without a cache reads it object by object, like
-    the S3 server that it stands for, because no object store takes a batch call.
+    The built-in origin is a proxy that caches nothing. A run without a cache reads from it object by object,
+    as from any object store: object stores have no batch call.
     """
     if isinstance(stage.objects, ExistingServer):
         origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}

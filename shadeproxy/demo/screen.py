@@ -1,4 +1,4 @@
-"""The demo's output while it works and at its end. Reads the report; measures nothing itself."""
+"""The demo's output while it works and at its end. This module reads the report; it measures nothing."""
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -16,7 +16,9 @@ _MIB = 1024**2
 
 
 class Bars:
-    """A progress bar for each step of the demo; if the output is not a terminal, a line for each epoch."""
+    """A progress bar for each step of the demo. If the output is not a terminal, there is only a line for
+    each epoch.
+    """
 
     def __init__(self, console: Console, width: int) -> None:
         self._console = console
@@ -41,7 +43,7 @@ class Bars:
         self._progress.__exit__(kind, error, trace)
 
     def add(self, title: str, total: float) -> "Bar":
-        """Add a bar, whose clock starts now."""
+        """Add a bar. The time that it shows starts now."""
         task = self._progress.add_task(title.ljust(self._width), total=total, note="")
         return Bar(self._console, self._progress, task, title)
 
@@ -71,8 +73,8 @@ class Bar:
 
 
 def comparison(report: Report, titles: Mapping[str, str]) -> Table:
-    """Return a table with one row a run: means without the first epoch, which only fills caches, and the
-    final accuracy.
+    """Return a table with a row for each run: means over its epochs without the first, which only fills the
+    cache, and the final accuracy.
     """
     table = Table(
         title="One epoch, averaged from the second one on",

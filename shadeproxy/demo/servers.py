@@ -38,8 +38,8 @@ class _LogLine(msgspec.Struct):
 
 
 def plain_environment() -> dict[str, str]:
-    """Return the environment without settings of ShadeProxy, because the demo's settings come from its own
-    files.
+    """Return the environment without the settings of ShadeProxy, which would change those that the demo
+    writes into files.
     """
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(ENV_PREFIX)}
 
@@ -56,8 +56,8 @@ def file_server_settings(directory: Path, *, delay: str) -> dict[str, Any]:
 def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> dict[str, Any]:
     """Return settings of a proxy with two thirds of ``cache_bytes`` in RAM and the rest on disk.
 
-    Only the default policy keeps prefetched pages until they are read. Other policies run as they are known,
-    without prefetching.
+    Only the default policy runs with prefetching. Other policies run without it, as caches with these
+    policies usually do.
     """
     ram_bytes = cache_bytes * 2 // 3
     return {
@@ -73,9 +73,10 @@ def proxy_settings(origin: dict[str, Any], *, policy: str, cache_bytes: int) -> 
 
 @contextmanager
 def serving(name: str, settings: Mapping[str, Any], directory: Path) -> Iterator[Server]:
-    """Run ``shadeproxy serve`` with ``settings``, and a new state in ``directory``, until the block ends.
+    """Run ``shadeproxy serve`` with ``settings`` until the block ends. Its caches and its state are new,
+    below ``directory``.
 
-    Raises ShadeProxyError with the end of its log when it does not start.
+    Raises ShadeProxyError with the end of the server's log when it does not start.
     """
     directory.mkdir()
     with _tmpfs(directory) as ram:
@@ -106,7 +107,7 @@ def wait_until_ready(child: Child, limit_s: float = _READY_S) -> Server:
     """Return the addresses that the server chose, from its "ready" log line. Raises ShadeProxyError."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        # Check this before reading the log: a process that has ended writes no more.
+        # Check this before reading the log: the log of a process that has ended is complete.
         ended = child.process.poll() is not None
         for line in child.log.read_bytes().splitlines():
             with suppress(msgspec.MsgspecError):

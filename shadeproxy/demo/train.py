@@ -1,7 +1,7 @@
 """One training run in its own process: ``python -m shadeproxy.demo.train`` reads a TrainingPlan from stdin
 and writes events to stdout, one JSON line each.
 
-The middle of ``train`` looks like a user's own script; the code around it only measures.
+The middle of ``train`` looks like a user's script. The code around it only measures.
 """
 
 import os
@@ -22,17 +22,16 @@ from shadeproxy.demo.messages import Counted, EpochDone, Event, ExistingServer, 
 from shadeproxy.demo.model import SmallNet, accuracy
 
 _NO_PROXY = "http://127.0.0.1:9"
-"""The discard port, where nothing answers: the SDK then reads from the origin."""
+"""URL of the discard port, where nothing answers, so that the SDK reads from the origin."""
 _STEP_INTERVAL_S = 0.1
 
 
 def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
-    """Train SmallNet as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
+    """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     test_images, test_labels = _load_test(Path(plan.test_file))
-    # With a proxy, the SDK must not fall back to the origin: reads from there would flatter the proxy's hit
-    # ratio.
+    # With a proxy, the SDK must not fall back to the origin: the proxy would not count such reads as misses.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
     client = shade.Client(
         plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
@@ -102,7 +101,7 @@ class _Seen:
 
 
 class _Steps:
-    """Emits a Step at intervals, so that the bar moves without filling the pipe."""
+    """Emits a ``Step`` at intervals: often enough for a moving bar, seldom enough for the pipe."""
 
     def __init__(self, emit: Callable[[Event], None], epoch: int, total: int) -> None:
         self._emit, self._epoch, self._total = emit, epoch, total

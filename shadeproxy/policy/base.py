@@ -1,9 +1,9 @@
 """Port of eviction: the columns that a policy gets, and the keys that it returns.
 
-A policy is one function ``key(columns) -> f64[n]``; the page with the *largest* key is evicted first. The
-caller builds the columns (a random sample of residents plus the newcomer) and applies the rule that is the
-same for all policies: a newcomer is stored only when its key is strictly smaller than its victims' (design
-6.5).
+A policy is one function ``key(columns) -> f64[n]``. The page with the *largest* key is evicted first. The
+caller builds the columns of the candidate (the page that asks for a place) and of a random sample of resident
+pages. All policies share one rule (select.py): a candidate is stored only if its key is strictly smaller than
+the keys of its victims, or if the policy ``admits_always``.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ Column = NDArray[np.float64]
 class PageColumns(NamedTuple):
     """Features of n pages, one f64 array of shape (n,) each; times are ticks (demand reads of the proxy).
 
-    - next_use: ticks until the earliest announced use over all jobs, as far as they are believed; inf where
-      none is announced. A read of the job of the largest weight is 1/32 away at least.
-    - rate: expected reads per tick beside the announced ones: learnt from reads of such pages, and from the
-      draws of jobs that did not announce; greater than 0.
+    - next_use: ticks until the earliest announced use by any job; inf where no use is announced. The ticks to
+      a job's use are divided by the job's weight (1 to 32) and trust, so one tick may become 1/32.
+    - rate: expected reads per tick that no job announced; greater than 0. Sources: reads of pages with a
+      similar history, and the scores of jobs that announce no order.
     - weight: importance of the page, 1 for the mean sample of the dataset; for a page of several samples
       the sum of theirs; nan where unknown.
-    - last_use: tick of the last demand read (for a newcomer: now). admitted: tick of admission.
+    - last_use: tick of the last demand read (for a candidate: now). admitted: tick of admission.
     - uses: demand reads since admission, the first included. size_bytes: body length.
     - draw: uniform random in [0, 1), one per page and call.
     - tick: now.
@@ -49,10 +49,10 @@ EvictionKey = Callable[[PageColumns], Column]
 class Policy:
     """A named policy.
 
-    ``admits_always``: a newcomer displaces the victim whatever its own key (LRU, FIFO, LFU, random).
-    ``margin``: share by which a victim's key must exceed a newcomer's. ``looks_ahead``: ``key`` depends on
-    ``next_use``, ``learns``: on ``rate``, ``weighs``: on ``weight``; for other policies a caller need not
-    compute them.
+    ``admits_always``: a candidate displaces its victim whatever the candidate's own key is (LRU, FIFO, LFU,
+    random). ``margin``: share by which a victim's key must exceed the candidate's. ``looks_ahead``: ``key``
+    depends on ``next_use``. ``learns``: on ``rate``. ``weighs``: on ``weight``. A caller need not compute a
+    column on which the policy does not depend.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The textbook policies, for comparison and for users who name them in the configuration.
 
-All but ``static`` displace their victim for any newcomer; ``static`` keeps the pages that came first.
+All but ``static`` displace their victim for any new page. ``static`` keeps the pages that came first.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ def lru_key(columns: PageColumns) -> Column:
 
 
 def lfu_key(columns: PageColumns) -> Column:
-    """Evict the page with the fewest uses since admission; among equals the least recent."""
+    """Evict the page with the fewest uses since admission; among equal pages, the least recently used one."""
     idle = columns.tick - columns.last_use
     return idle / (idle + 1) - columns.uses
 
@@ -30,7 +30,7 @@ def random_key(columns: PageColumns) -> Column:
 
 
 def static_key(columns: PageColumns) -> Column:
-    """Give all pages the same key, so that none is ever displaced."""
+    """Give all pages the same key, so that no page ever displaces another."""
     return np.zeros_like(columns.last_use)
 
 

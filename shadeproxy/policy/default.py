@@ -1,8 +1,9 @@
 """The default policy: evict the page whose next read is furthest, in one unit for all pages (docs/adr/0027).
 
-The unit is ticks (demand reads of the proxy). An announced use is known; without one the rate of reads is
-expected from scores (a draw) or learnt from how such pages were read. Every page has one number, so jobs that
-announce, jobs that only score and clients that say nothing share a cache by what a place brings.
+The unit is ticks (demand reads of the proxy). Where a job announced its use of a page, the time of that read
+is known. Otherwise the rate of reads is estimated, from the scores by which a job draws samples, or from
+reads of pages with a similar history. All pages are thus compared by one number, whether their readers
+announce an order, only report scores, or say nothing.
 """
 
 from functools import partial
@@ -15,15 +16,18 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 Objective = Literal["bytes", "requests"]
 
 CANDIDATE_FACTOR = 1.1
-"""Factor on the learnt time to the next read of a page that is not resident: a doubtful gain is no gain."""
+"""Factor on the learnt time to the next read of a page that is not resident: the time is only an estimate, so
+a small advantage does not displace a resident page.
+"""
 
-_MARGIN = 0.01  # without it rounding errors alone displace equal pages: 4 points on uniform epochs
+_MARGIN = 0.01  # Without it, rounding errors let equal pages displace each other: 4 points on uniform epochs.
 
 
 def next_use_key(columns: PageColumns, *, objective: Objective) -> Column:
     """Return the expected ticks to the next read (bytes x ticks for "requests"): f64 of shape (n,), finite.
 
-    It is the mean of the earlier of two events: the announced use, and one that comes at a constant rate.
+    The value is the mean time to the earlier of two events: the announced use, and a read that comes at the
+    constant ``rate``.
     """
     key: Column = -np.expm1(-columns.rate * columns.next_use) / columns.rate
     return key * columns.size_bytes if objective == "requests" else key

@@ -1,9 +1,9 @@
 """Learnt hazards: how likely a page of some state and age is read in the next tick.
 
-Pure. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A hazard is
-events over exposure, drawn towards that of coarser classes where evidence is thin. The table that ranks
-pages holds, for each state and age, the Gittins index: the best ratio, over all times to wait, of the
-probability of a read to the ticks a place is held (docs/adr/0027).
+Pure functions. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A
+hazard is events over exposure; where evidence is thin, the hazard of a coarser class is mixed in. Pages are
+ranked by a table with the Gittins index of each state and age: the probability of a read within some waiting
+time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027).
 """
 
 from dataclasses import dataclass, fields
@@ -27,25 +27,27 @@ from shadeproxy.policy.history import (
 Table = NDArray[np.float64]
 Index = NDArray[np.intp]
 
-_MEMORY = 100.0  # events that a cell remembers: older evidence fades with new evidence, not with time
-_PRIOR = 5.0  # number of events at which a cell counts as much as its coarser class
+_MEMORY = 100.0  # Events that a cell remembers. Old evidence fades as new evidence comes, not with time.
+_PRIOR = 5.0  # Number of events at which a cell counts as much as its coarser class.
 _WIDTHS: Column = np.diff(EDGES)
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
-_FLOOR = 0.15  # lower limit of the factor, because a mere pause looks like the end of all reads
+_FLOOR = 0.15  # Lower limit of the factor, because a mere pause looks like the end of all reads.
 _ALL_STATES: Index = np.arange(STATES)
 _POOLED: Index = pooled_state(_ALL_STATES)
 _GROUPS: Index = gap_group(_ALL_STATES)
 LEAST_RATE = 1e-18
-"""Reads per tick of a page that no reader is known of, so that keys stay finite."""
+"""Reads per tick of a page of which no reader is known. The value is not 0, so that keys stay finite."""
 
 _UNLEARNT_RATE = 1e-12
-"""Reads per tick of a page that was read, before anything is learnt: more than of one that was not."""
+"""Reads per tick of a page that was read, as long as nothing is learnt. The value exceeds ``LEAST_RATE``, so
+that such a page is kept before a page without reads.
+"""
 
 
 class Waits(NamedTuple):
-    """Pages that waited from age ``since`` to age ``until``, in ticks; columns of shape (n,)."""
+    """Pages that waited unread from age ``since`` to age ``until``, in ticks. Columns of shape (n,)."""
 
     prefixes: Index
     states: Index
@@ -57,8 +59,8 @@ class Waits(NamedTuple):
 class Evidence:
     """Evidence of P prefixes. events, exposure: f64[P * STATES, AGE_BINS], reads and ticks waited.
 
-    met, expected: f64[P * GAP_GROUPS], reads that came and that the table promised, for surprise; fresh:
-    reads since they began.
+    met: f64[P * GAP_GROUPS], reads that came. expected: reads that the table promised. Comparing the two
+    shows surprise. fresh: reads since ``met`` and ``expected`` began to count.
     """
 
     events: Table
@@ -69,7 +71,7 @@ class Evidence:
 
     @classmethod
     def empty(cls, prefixes: int) -> Self:
-        """Return no evidence at all."""
+        """Return evidence in which nothing was read and nothing waited."""
         rows, groups = prefixes * STATES, prefixes * GAP_GROUPS
         return cls(
             np.zeros((rows, AGE_BINS)), np.zeros((rows, AGE_BINS)), np.zeros(groups), np.zeros(groups),
@@ -78,29 +80,29 @@ class Evidence:
 
     @property
     def prefixes(self) -> int:
-        """Number of prefixes with evidence of their own."""
+        """Number of prefixes; each has its own rows."""
         return len(self.events) // STATES
 
     def grown(self, prefixes: int) -> "Evidence":
-        """Return this evidence with room for more prefixes."""
+        """Return a copy with empty rows added, so that it has ``prefixes`` prefixes."""
         more = Evidence.empty(prefixes - self.prefixes)
         columns = ((getattr(self, one.name), getattr(more, one.name)) for one in fields(self))
         return Evidence(*map(np.concatenate, columns))
 
     def add(self, other: "Evidence") -> None:
-        """Add other evidence, of as many prefixes."""
+        """Add ``other`` to this evidence. Both have the same number of prefixes."""
         for one in fields(self):
             mine: Table = getattr(self, one.name)
             mine += getattr(other, one.name)
 
     def sum(self, other: "Evidence") -> "Evidence":
-        """Return the sum of two, of as many prefixes."""
+        """Return the sum of this evidence and ``other``. Both have the same number of prefixes."""
         total = self.grown(self.prefixes)
         total.add(other)
         return total
 
     def meet(self, prefixes: Index, states: Index, ages: Column) -> None:
-        """Add one read for each page, of those ages; all of shape (n,)."""
+        """Add one read for each page. ``ages``: the pages' ages when they were read; all of shape (n,)."""
         np.add.at(self.events, (prefixes * STATES + states, age_bins(ages)), 1.0)
         groups = prefixes * GAP_GROUPS + gap_group(states)
         np.add.at(self.met, groups, 1.0)
@@ -112,7 +114,7 @@ class Evidence:
         rows = prefixes * STATES + states
         bins, last, cells = age_bins(since), age_bins(until), rows * AGE_BINS
         flat, start = self.exposure.ravel(), since
-        # Most pages wait within one bin: go on with the few that reach the next one.
+        # Most pages wait within one bin. The loop goes on with the few that reach the next bin.
         while len(bins):
             stop = np.where(bins < last, EDGES[bins + 1], until)
             np.add.at(flat, cells + bins, stop - start)
@@ -124,8 +126,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """The learnt table. rates: f64[P * STATES * AGE_BINS], reads per tick by which pages are ranked;
-    hazards: the same shape, reads per tick as seen.
+    """The learnt table. rates: f64[P * STATES * AGE_BINS], the reads per tick by which pages are ranked.
+    hazards: the same shape, the reads per tick as they were observed.
     """
 
     rates: Column
@@ -133,14 +135,14 @@ class Hazards:
 
     @classmethod
     def unknown(cls, prefixes: int) -> Self:
-        """Return the table before anything is learnt: all pages alike."""
+        """Return the table before anything is learnt: all pages have the same rate."""
         rates = np.full(prefixes * STATES * AGE_BINS, _UNLEARNT_RATE)
         return cls(rates, rates)
 
 
 def learn(evidence: Evidence) -> Hazards:
-    """Return the table that follows from ``evidence``. Then scale down (in place) each cell with evidence of
-    more than ``_MEMORY`` events, so that later evidence counts for more.
+    """Compute the table from ``evidence``. Also scale down, in place, each cell of ``evidence`` with more
+    than ``_MEMORY`` events, so that later evidence counts for more.
     """
     surprise = _surprise(evidence)
     hazards = _hazards(evidence.events, evidence.exposure)
@@ -149,13 +151,14 @@ def learn(evidence: Evidence) -> Hazards:
     evidence.events *= kept
     evidence.exposure *= kept
     factors = surprise.reshape(evidence.prefixes, GAP_GROUPS)[:, _GROUPS].reshape(-1, 1)
-    # Rows without evidence take the hazards of a coarser class, and many are alike.
+    # Rows without evidence take the hazards of a coarser class, so many rows are equal. Each different row is
+    # computed once.
     _, firsts, inverse = np.unique(_fingerprint(hazards), return_index=True, return_inverse=True)
     return Hazards((gittins(hazards[firsts])[inverse] * factors).ravel(), hazards.ravel())
 
 
 def _fingerprint(hazards: Table) -> NDArray[np.void]:
-    """Return each row as one value, to find rows that are alike."""
+    """Return each row as one value, so that equal rows can be found."""
     return np.ascontiguousarray(hazards).view(np.dtype((np.void, hazards.itemsize * AGE_BINS))).ravel()
 
 
@@ -175,14 +178,15 @@ def _surprise(evidence: Evidence) -> Column:
 
 
 def _hazards(events: Table, exposure: Table) -> Table:
-    """Return reads per tick: f64[P * STATES, AGE_BINS]. Priors: all pages at that age, then the state
-    without its count of reads, then the state over all prefixes.
+    """Return reads per tick: f64[P * STATES, AGE_BINS]. Each class takes the next coarser one as its prior:
+    the state in its prefix, the state over all prefixes, the state without its count of reads, all pages of
+    that age.
     """
     prefixes = len(events) // STATES
     by_state, waited = (column.reshape(prefixes, STATES, AGE_BINS).sum(0) for column in (events, exposure))
     total, total_waited = by_state.sum(0), waited.sum(0)
     known, rate = np.empty(AGE_BINS), np.array((1 + total.sum()) / (1 + total_waited.sum()))
-    for age in range(AGE_BINS):  # an age that was never seen takes the rate of the last one seen
+    for age in range(AGE_BINS):  # An age without evidence takes the rate of the age before it.
         rate = known[age] = _estimate(total[age], total_waited[age], rate)
     pooled, pooled_waited = np.zeros((2, POOLED_STATES, AGE_BINS))
     np.add.at(pooled, _POOLED, by_state)
@@ -205,8 +209,10 @@ def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
 
 
 def gittins(hazards: Table) -> Table:
-    """Return, for hazards f64[n, AGE_BINS] that are constant within a bin, the best ratio from the start of
-    each bin on: P(read within tau) / E[min(time to read, tau)], over all tau; reads per tick.
+    """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
+    waiting times tau of P(read within tau) / E[min(time to read, tau)].
+
+    ``hazards``: f64[n, AGE_BINS], constant within a bin.
     """
     expected = hazards * _WIDTHS
     survives = np.exp(-expected)

@@ -1,8 +1,8 @@
 """Read history of a page: the few numbers from which the time to its next read is predicted.
 
 Pure functions on columns; time is ticks (demand reads of the proxy). A page that was read once has state 0.
-The state of any other page combines how often it was read, the octave of its mean gap between reads, and its
-last gap against that mean (docs/adr/0027).
+The state of any other page combines how often it was read, the octave of its mean gap between reads, and
+whether its last gap was shorter or longer than that mean (docs/adr/0027).
 """
 
 from math import frexp
@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from shadeproxy.policy.base import Column
 
 GAP_OCTAVES = 20
-_RATIOS = 3  # the last gap: far shorter than the mean, like it, or longer
-_COUNTS = 3  # 2, 3 to 4, 5 or more reads
+_RATIOS = 3  # The last gap is far shorter than the mean gap, about equal, or longer.
+_COUNTS = 3  # The page was read twice, 3 to 4 times, or 5 times and more.
 STATES = 1 + _COUNTS * GAP_OCTAVES * _RATIOS
 AGE_BINS = 40
-"""Half octaves of ticks since the last read."""
+"""Number of age bins. Each is half an octave of the ticks since the last read."""
 
 EDGES: Column = np.append(0.0, 2.0 ** (np.arange(1, AGE_BINS + 1) / 2))
 """Bounds of the age bins in ticks: f64[AGE_BINS + 1]."""
 
 MOST_READS = 9
-"""Reads that are counted: the mean gap remembers the last eight gaps."""
+"""Reads are counted up to this number, so the mean gap reflects about the last eight gaps."""
 
 _SHORT, _LONG = 1 / 8, 2.0
 _EXPONENT_BIAS, _MANTISSA_BITS = 1023, 52
@@ -50,7 +50,7 @@ class Histories(NamedTuple):
     state: NDArray[np.intp]
 
     def at(self, places: NDArray[np.intp] | NDArray[np.bool_]) -> "Histories":
-        """Return those of some pages."""
+        """Return the histories of the pages at ``places``."""
         return Histories(self.last[places], self.gap[places], self.reads[places], self.state[places])
 
 
@@ -78,9 +78,9 @@ def _state(reads: int, gap: float, ratio: int) -> int:
 def read_again_many(
     reads: NDArray[np.intp], gaps: Column, distances: Column
 ) -> tuple[NDArray[np.intp], Column, NDArray[np.intp]]:
-    """Return counts, mean gaps and states after one more read of pages, as ``read_again`` does.
+    """Return the counts of reads, mean gaps and states of pages after one more read, as ``read_again`` does.
 
-    reads: at least 1. distances: ticks since the last read. All of shape (n,).
+    reads: counts before that read, at least 1. distances: ticks since the last read. All of shape (n,).
     """
     more = np.minimum(reads + 1, MOST_READS)
     first = reads == 1
@@ -92,7 +92,9 @@ def read_again_many(
 
 
 def told_by_uses(uses: Column, last_use: Column, admitted: Column) -> Histories:
-    """Return histories as far as uses since the admission tell one; columns of shape (n,), times in ticks."""
+    """Derive read histories from the number of uses since admission. Columns of shape (n,), times
+    in ticks.
+    """
     reads = np.clip(uses, 0, 2).astype(np.intp)
     span = np.maximum(last_use - admitted, 1.0)
     gap = np.where(reads == 2, span / np.maximum(uses - 1, 1), 0.0)
@@ -101,7 +103,9 @@ def told_by_uses(uses: Column, last_use: Column, admitted: Column) -> Histories:
 
 
 def age_bins(ages: Column) -> NDArray[np.intp]:
-    """Return the bin of each age: half octaves, by the exponent of the square."""
+    """Return the bin of each age. A bin is half an octave, so the binary exponent of the age's square is the
+    number of the bin.
+    """
     squares: Column = np.maximum(ages * ages, 1.0)
     bins: NDArray[np.intp] = (squares.view(np.int64) >> _MANTISSA_BITS) - _EXPONENT_BIAS
     return np.minimum(bins, AGE_BINS - 1)
@@ -113,8 +117,8 @@ def age_bin(age: float) -> int:
 
 
 def gap_group(states: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the gap group of each state: 0 after a single read, else one group for three octaves of the
-    mean gap.
+    """Return the gap group of each state. States of one read are group 0; every three octaves of the mean gap
+    are one further group.
     """
     octave = (states - 1) // _RATIOS % GAP_OCTAVES
     return np.where(states == 0, 0, 1 + octave // 3)
@@ -124,7 +128,7 @@ GAP_GROUPS = 1 + (GAP_OCTAVES + 2) // 3
 
 
 def pooled_state(states: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the state without its count of reads, a coarser one: 0 .. POOLED_STATES - 1."""
+    """Return each state without its count of reads: a coarser state from 0 to POOLED_STATES - 1."""
     return np.where(states == 0, 0, 1 + (states - 1) % (GAP_OCTAVES * _RATIOS))
 
 

@@ -1,8 +1,8 @@
 """Keeps prefetched pages until they are read, under policies that do not know coming reads.
 
-For such policies an unread page is the least recent or the least used: it would be evicted before its reader
-comes, and be fetched again. Law: only pages that are announced and unread are kept, so a withdrawn or false
-order keeps none; prefetch bounds the number of kept pages.
+Such a policy ranks an unread page as the least recently or the least often used one. It would evict the page
+before its reader comes, and the page would be fetched twice. Law: a page is kept only as long as its read is
+announced. So a withdrawn order keeps no pages. Prefetch limits how many pages are kept.
 """
 
 from dataclasses import replace
@@ -13,7 +13,9 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 
 def keeping_ahead(policy: Policy) -> Policy:
-    """Return ``policy`` with key -inf (never a victim) for announced pages that were not read yet."""
+    """Return ``policy``, changed so that announced pages that were not read yet have the key -inf and are
+    never victims. A policy that looks ahead is returned unchanged.
+    """
     if policy.looks_ahead:
         return policy
 

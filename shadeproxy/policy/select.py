@@ -1,7 +1,7 @@
-"""The rule that is the same for all policies: it chooses victims, and refuses newcomers that beat none.
+"""Chooses victims for a candidate, or refuses the candidate. The rule is the same for all policies.
 
-Pure: the caller draws the sample of residents, leaves out pages that may not be evicted (pinned pages, writes
-in flight), and carries the decision out.
+Pure functions: the caller draws the sample of residents, leaves out pages that may not be evicted (pinned
+pages, pages being written), and carries the decision out.
 """
 
 import numpy as np
@@ -13,25 +13,27 @@ _NOBODY: NDArray[np.intp] = np.empty(0, dtype=np.intp)
 
 
 def admission_bar(policy: Policy, newcomer: PageColumns) -> float:
-    """Return the key above which pages may be evicted for ``newcomer`` (columns of shape (1,))."""
+    """Return the key above which pages may be evicted for the candidate ``newcomer``, columns of
+    shape (1,).
+    """
     return -np.inf if policy.admits_always else float(policy.key(newcomer)[0]) * (1 + policy.margin)
 
 
 def choose_victims(
     policy: Policy, residents: PageColumns, newcomer: PageColumns, need_bytes: float
 ) -> NDArray[np.intp] | None:
-    """Return ``choose_beaten`` for the newcomer with these columns, of shape (1,)."""
+    """Return what ``choose_beaten`` returns for the candidate ``newcomer``, columns of shape (1,)."""
     return choose_beaten(policy, residents, admission_bar(policy, newcomer), need_bytes)
 
 
 def choose_beaten(
     policy: Policy, residents: PageColumns, bar: float, need_bytes: float
 ) -> NDArray[np.intp] | None:
-    """Return the ``residents`` (indices) to evict, largest key first, to free ``need_bytes`` or more.
+    """Return the indices of the ``residents`` to evict, largest key first, to free ``need_bytes`` or more.
 
-    ``bar``: the newcomer's key. None: do not store the newcomer and evict nothing, because it does not beat
-    (strictly smaller key) every page that would have to leave, or because all residents together are too
-    small. Equal keys leave in the order of the columns. Deterministic.
+    ``bar``: as of ``admission_bar``; only pages with a larger key may be evicted. Return None if these are
+    too small together: the candidate is not stored, and nothing is evicted. Among equal keys the page that is
+    first in the columns is evicted first.
     """
     if need_bytes <= 0:
         return _NOBODY

@@ -1,1 +1,1 @@
-"""Prefetching: announced samples, the rest of big objects, and streams of readers (design 6.7)."""
+"""Prefetching of announced samples, of the rest of big objects, and of the next pages of streams."""

@@ -1,10 +1,10 @@
-"""Prefetched pages that no reader has read yet: of all jobs, and of one job.
+"""Prefetched pages that no reader has read yet: of all jobs (``FetchedPages``), and of one (``ReadyPages``).
 
-Laws: such a page is not prefetched again, even if it was evicted meanwhile: its reader fetches it. So a cache
-that evicts pages before they are read costs one more read of the origin, but never a third. Their number is
-bounded, and they are forgotten after a while, because announced samples may never be read. The pages of one
-job count from the start of their fetch until they are read, or fail, or their sample is no longer upcoming.
-So neither a repeated sample nor one that the job leaves out takes room for ever.
+Laws: a page is not prefetched twice for one use. If it was evicted before its reader came, the reader fetches
+it: two reads of the origin, never three. Announced samples may never be read, so the number of remembered
+pages is bounded, and each is forgotten after a while. The unread pages of one job count from the start of
+their fetch until they are read, or their fetch fails, or their sample is no longer upcoming. So neither a
+repeated sample nor one that the job leaves out counts for ever.
 """
 
 from collections import OrderedDict, defaultdict
@@ -22,7 +22,7 @@ class FetchedPages:
         self._asked_s: OrderedDict[tuple[int, int], float] = OrderedDict()
 
     def add(self, need: Need, now_s: float) -> None:
-        """Note that the fetch of a page has started."""
+        """Record that the fetch of a page has started."""
         key = (need.object_hash, need.number)
         self._asked_s[key] = now_s
         self._asked_s.move_to_end(key)
@@ -30,13 +30,13 @@ class FetchedPages:
             self._asked_s.popitem(last=False)
 
     def was_wanted(self, hashed: int, number: int) -> None:
-        """Forget the page, because a reader came for it, or its fetch failed. The next read of it is another
-        use.
+        """Forget the page, because a reader asked for it, or its fetch failed. The page may be prefetched
+        again, for its next use.
         """
         self._asked_s.pop((hashed, number), None)
 
     def awaits(self, need: Need, now_s: float) -> bool:
-        """Return whether the page was fetched lately and was not read yet."""
+        """Return whether the page was fetched lately and no reader has asked for it yet."""
         asked_s = self._asked_s.get((need.object_hash, need.number))
         return asked_s is not None and now_s - asked_s < _MOST_WAIT_S
 

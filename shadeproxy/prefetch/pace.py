@@ -1,11 +1,12 @@
 """The pace of prefetching for a job: how far it looks ahead of the job's reads, and how many pages it has in
 flight.
 
-Pure state; times are arguments. Two numbers are derived (design 6.7). The *depth*, pages in flight, hides the
-latency at the rate of reading (Little's law, and half as much again). The *window*, samples looked ahead, is
-the depth plus the *reach*: a loader's workers read many batches at a time, so the next read may be any of the
-next thousand samples of the order. Law: when depth and window are too small, readers find their page still on
-its way. Then both grow, and shrink slowly afterwards.
+Pure state; times are arguments. Two numbers are derived. The *depth* is the number of pages in flight that
+hides the latency at the job's rate of reading (Little's law, times 1.5). The *window* is the number of
+samples looked ahead: the depth plus the *reach*. A loader's workers read many batches at a time, so the next
+read may be any of the next thousand samples of the order; the reach is how far such reads go. Law: a reader
+that finds its page still on its way shows that depth and window are too small. Then both grow, and shrink
+slowly afterwards.
 """
 
 import math
@@ -18,26 +19,26 @@ _FAST_S = 0.5
 _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
-_BOOSTED = 4.0  # Above this boost, lateness has another cause than latency.
+_BOOSTED = 4.0  # From this boost on, late pages have another cause than latency.
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
 _LEARNING = 1 / 32
 _FIRST_LATENCY_S = 0.1
-# Small: a first guess that is too big for a small cache would never be corrected, and a few fetches teach
-# better.
+# The first guess is small. One that is too big for a small cache would allow no fetch, and only fetches
+# correct the guess.
 _FIRST_SIZE_BYTES = 64 * 1024
 
 
 def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
-    """Return the number of pages to have in flight so that none is late: ceil(1.5 x rate x misses x latency),
+    """Return how many pages must be in flight so that none comes late: ceil(1.5 x rate x misses x latency),
     but at least a few.
     """
     return max(_FEWEST, math.ceil(_SPARE * rate_per_s * miss_ratio * latency_s))
 
 
 class Latency:
-    """Mean time of a fetch and mean length of a page, over the latest few dozen fetches."""
+    """Mean duration of a fetch and mean length of a page, over the latest few dozen fetches."""
 
     def __init__(self, page_size: int) -> None:
         self.mean_s = _FIRST_LATENCY_S
@@ -45,7 +46,7 @@ class Latency:
         self._count = 0
 
     def note(self, latency_s: float, size_bytes: int) -> None:
-        """Note a fetch that took ``latency_s`` and brought a page of ``size_bytes``."""
+        """Record a fetch that took ``latency_s`` and brought a page of ``size_bytes``."""
         self._count += 1
         share = max(1 / self._count, _LEARNING)
         self.mean_s += (latency_s - self.mean_s) * share
@@ -59,7 +60,7 @@ class FetchPace:
         self.miss_ratio = 1.0
         self.share = _LEAST_SHARE
         """Share of a full cache that unread pages may take. A small share saves bytes. A large share saves
-        time if the link, not the latency, holds up the job (Cao et al., SIGMETRICS 1995: aggressive
+        time if the job waits for the link, and not for the latency (Cao et al., SIGMETRICS 1995: aggressive
         prefetching).
         """
         self._last_s = now_s
@@ -70,12 +71,13 @@ class FetchPace:
         self._boosted_s = -math.inf
 
     def note_reads(self, count: int, rate_per_s: float, now_s: float) -> None:
-        """Note ``count`` samples read since the last call. ``rate_per_s``: the job's long-term
-        mean, or nan.
+        """Record that ``count`` samples were read since the last call. ``rate_per_s``: the job's mean rate
+        over a long time, or nan.
         """
         elapsed_s = max(now_s - self._last_s, 0.0)
         self._last_s = now_s
-        # While a reader waits, the measured rate is that of its answers, not the rate at which it could read.
+        # The mean over a long time includes the waits of readers. The rate of the last half second shows how
+        # fast they can read.
         kept = math.exp(-elapsed_s / _FAST_S)
         self._fast_per_s = self._fast_per_s * kept + count / _FAST_S
         self._rate_per_s = rate_per_s
@@ -85,18 +87,18 @@ class FetchPace:
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
 
     def note_reach(self, place: int) -> None:
-        """Note that a sample at ``place`` among the coming samples was read."""
+        """Record that the job read the sample at ``place`` in the list of its coming samples."""
         self._reach = max(self._reach, place + 1.0)
 
     def note_misses(self, missing: int, seen: int) -> None:
-        """Note that ``missing`` of ``seen`` coming samples were not resident."""
+        """Record that ``missing`` of ``seen`` coming samples were not resident."""
         if seen:
             share = min(1.0, seen * _LEARNING)
             self.miss_ratio += (missing / seen - self.miss_ratio) * share
 
     def note_late(self, latency_s: float, now_s: float) -> None:
-        """Note that a reader came before its page did. A correction shows its effect only after
-        ``latency_s``.
+        """Record that a reader came before its page did, and raise depth and window. They are raised once in
+        ``latency_s`` at most, because a change has no effect earlier.
         """
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s
@@ -106,8 +108,8 @@ class FetchPace:
 
     @property
     def rate_per_s(self) -> float:
-        """Samples a second: the recent rate or the long-term mean, whichever is larger; nan
-        until measured.
+        """Samples read per second: the rate of the last half second or the mean over a long time, whichever
+        is larger. nan until it is measured.
         """
         return self._rate_per_s if math.isnan(self._rate_per_s) else max(self._rate_per_s, self._fast_per_s)
 

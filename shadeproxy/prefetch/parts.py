@@ -1,10 +1,10 @@
-"""Guesses, without any announcement, what the readers of parts of big objects will read next.
+"""Guesses what the readers of parts of big objects will read next, without any announcement.
 
-There are two guesses. *The rest*: a reader of a part of an object reads all of it (Monarch, CCGrid'22),
-unless the part is the end, where formats keep their index. *Streams*: a reader that read two ranges in a row,
-or two with one stride, continues so. Laws: plain state; tables are bounded. The next page of a stream is
-guessed only when an earlier guess is read, so prefetching runs no further ahead than the reader has proved to
-follow.
+There are two kinds of guesses. *The rest*: a reader of a part of an object will read all of it (Monarch,
+CCGrid'22), unless the part is the end, where formats keep their index. *Streams*: a reader that read two
+adjacent ranges, or three ranges at one stride, will continue in that way. Laws: plain state;
+tables are bounded. A further page of a stream is guessed only when an earlier guess was read. So prefetching
+does not run ahead of a reader that does not follow.
 """
 
 from collections import OrderedDict, deque
@@ -34,7 +34,9 @@ class Guess(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One reader of one object. ``room``: largest number of unread guesses."""
+    """One reader of one object. ``last``: the range read last. ``coming``: the next pages to guess.
+    ``room``: how many guesses may be unread at a time.
+    """
 
     last: Span
     stride: int = 0
@@ -52,7 +54,9 @@ class _Object:
 
 
 class Parts:
-    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: longer objects are not fetched whole."""
+    """Guesses by object. ``page_size``: in bytes. ``whole_bytes``: the rest of longer objects is
+    not guessed.
+    """
 
     def __init__(self, *, page_size: int, whole_bytes: int) -> None:
         self._page_size = page_size
@@ -62,7 +66,7 @@ class Parts:
         self._rest: deque[tuple[ObjectRef, ObjectMeta, Iterator[int]]] = deque()
 
     def note(self, ref: ObjectRef, meta: ObjectMeta, span: Span, *, room_bytes: int) -> None:
-        """Note that ``span`` was read from the origin. ``room_bytes``: bytes that can be stored without
+        """Record that ``span`` was read from the origin. ``room_bytes``: how many bytes can be stored without
         displacing a page.
         """
         hashed = object_hash(ref)
@@ -85,7 +89,7 @@ class Parts:
                 self._rest.popleft()
 
     def note_first_use(self, hashed: int, number: int) -> None:
-        """Note the first read of a prefetched page."""
+        """Record the first read of a prefetched page, and guess further pages of its streams."""
         known = self._objects.get(hashed)
         for stream in known.streams if known is not None else ():
             if number in stream.unread:
@@ -95,11 +99,13 @@ class Parts:
                 self._guess(known, stream)
 
     def soon(self) -> Guess | None:
-        """Return the next guessed page of a stream, each page once; or None."""
+        """Return the next guessed page of a stream, each page once; None if there is none."""
         return self._soon.popleft() if self._soon else None
 
     def rest(self) -> Guess | None:
-        """Return a page of an object that is fetched whole, each page once, objects in turn; or None."""
+        """Return the next page of an object that is fetched whole, each page once; None if there is none.
+        Objects take turns.
+        """
         while self._rest:
             ref, meta, numbers = self._rest[0]
             number = next(numbers, None)
@@ -110,7 +116,7 @@ class Parts:
         return None
 
     def drop_rest(self, guess: Guess) -> None:
-        """Stop fetching the object of ``guess``, because its pages win no place."""
+        """Stop guessing the rest of the object of ``guess``, because its pages win no place."""
         self._rest = deque(entry for entry in self._rest if entry[0] != guess.ref)
 
     def _follow(self, known: _Object, span: Span) -> None:
@@ -122,13 +128,16 @@ class Parts:
             if step > 0 and step == stream.stride:
                 self._restart(known, stream, span, step)
                 return
-        # This is a new reader, or the second read with a stride, which the third read will confirm.
+        # This is a new reader, or a second read at some stride from the first. A third read at that stride
+        # will confirm it.
         step = span.start - known.streams[-1].last.start if known.streams else 0
         known.streams.append(Stream(span, step))
         del known.streams[:-_MOST_STREAMS]
 
     def _restart(self, known: _Object, stream: Stream, span: Span, stride: int) -> None:
-        """Guess from ``span`` on, because the reader continued as expected, but faster."""
+        """Guess again from ``span`` on, because the reader continued the stream without waiting for
+        guesses.
+        """
         stream.last, stream.stride = span, stride
         stream.coming = self._pages_from(span, stride, known.meta.size)
         stream.unread.clear()

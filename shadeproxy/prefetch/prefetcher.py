@@ -1,13 +1,14 @@
 """``Prefetcher``: fetches pages before they are asked for.
 
-``_plan`` decides which pages are wanted, ``_pump`` starts as many fetches as there is room for. Both are
-plain defs, and run when an order or a reader has moved, and when a page has come.
+``_plan`` decides which pages are wanted; ``_pump`` starts as many fetches as the limits allow. Both run when
+an order has changed, when a reader has read on, and when a fetch has ended. Neither waits.
 
-Laws: streams first, because their readers are reading now; then announced samples by next use over all jobs;
-then the rest of big objects. A page is only fetched when it would win a place, and once for one use. Unread
-pages take at most a quarter of the tiers, because readers that announce nothing need places too. Memory and
-connections are taken only where demand leaves some. Fetches for a withdrawn order are cancelled. Failures are
-counted and make prefetching slower. A defect of the prefetcher ends only its present round, never a read.
+Laws: pages of streams go first, because their readers are reading now; then pages of announced samples, those
+with the earliest use first; then the rest of big objects. A page is only fetched if it would win a place, and
+once for one use. Unread pages take at most a quarter of the tiers, because readers that announce nothing need
+places too. Prefetching uses only memory and connections that demand leaves. Fetches for a withdrawn order are
+cancelled. After several failures in a row prefetching pauses. A defect of the prefetcher ends only its
+present round, never a read.
 """
 
 import asyncio
@@ -36,24 +37,24 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_SPARE = 2  # Wanted pages per slot: some win no place or come meanwhile.
+_SPARE = 2  # Wanted pages per fetch: some of them win no place, or are stored meanwhile.
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
 _MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
-_REFUSALS_IN_A_ROW = 32  # A single refusal may concern its object alone; so many in a row are the origin's.
+_REFUSALS_IN_A_ROW = 32  # One refusal may concern its object only; so many in a row concern the origin.
 _FIRST_PAUSE_S = 0.1
-_MOST_DOUBLINGS = 10  # Bounds a number that grows for as long as the origin is away.
+_MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
 _MOST_PAUSE_S = 5.0
 _FAULT_PAUSE_S = 5.0
 
 
 class Limits(NamedTuple):
-    """Limits of prefetching. ``ahead_bytes``: of unread pages for one job. ``fetches``: no fetch is started
-    while so many reads of the origin are under way, for any purpose. ``flying_bytes``: of fetches under way.
-    ``whole_bytes``: larger objects are not fetched whole after a part was read.
+    """Limits of prefetching. ``ahead_bytes``: bytes of unread pages for one job. ``fetches``: no fetch is
+    started while so many reads of the origin are under way, for any purpose. ``flying_bytes``: bytes of
+    fetches under way. ``whole_bytes``: the rest of larger objects is not fetched after a part was read.
     """
 
     ahead_bytes: int
@@ -70,9 +71,9 @@ class _Flying(NamedTuple):
 
 
 class Prefetcher:
-    """Fetches announced samples, from ``upcoming``, and pages that observed reads make likely
-    (``PageObserver``). ``woken``: set by the orders when they change. Call ``start`` once, before the first
-    read, and ``aclose`` once.
+    """Fetches the samples that ``upcoming`` announces, and pages that observed reads make likely
+    (``PageObserver``). ``woken``: an event that the orders set when they change. Call ``start`` once, before
+    the first read, and ``aclose`` once.
     """
 
     def __init__(
@@ -106,16 +107,14 @@ class Prefetcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, port: PrefetchPort) -> None:
-        """Start the task, which fetches through ``port``. It must be the port of the engine whose reads are
-        observed.
-        """
+        """Start prefetching through ``port``. The port must belong to the engine whose reads are observed."""
         self._port = port
         self._spawn(self._run(), "prefetch")
         self._woken.set()
 
     async def aclose(self) -> None:
         """Cancel all fetches, and wait until they are over."""
-        # A cancelled fetch makes room: start no other fetch there.
+        # A fetch that is cancelled makes room for another one, which must not start.
         self._paused = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -132,14 +131,14 @@ class Prefetcher:
     # ------------------------------------------------------------------ events
 
     def note_late(self) -> None:
-        """See ``PageObserver.note_late``."""
+        """Implement ``PageObserver``: a reader wants a page whose prefetch is still on its way."""
         now_s = self._clock.monotonic_s()
         for walk in self._walks.values():
             walk.pace.note_late(self._latency.mean_s, now_s)
         self._woken.set()
 
     def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
-        """See ``PageObserver.note_part``."""
+        """Implement ``PageObserver``: a part of an object of several pages was read, and was not a hit."""
         self._safely(partial(self._follow, ref, meta, span))
         self._woken.set()
 
@@ -148,13 +147,13 @@ class Prefetcher:
             self._parts.note(ref, meta, span, room_bytes=self._port.free_bytes)
 
     def note_first_use(self, object_hash: int, number: int) -> None:
-        """See ``PageObserver.note_first_use``."""
+        """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
         self._was_wanted(object_hash, number)
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
-        """See ``PageObserver.note_wanted``."""
+        """Implement ``PageObserver``: a reader wants a page that is not resident."""
         self._was_wanted(object_hash(ref), number)
 
     def _was_wanted(self, hashed: int, number: int) -> None:
@@ -163,20 +162,21 @@ class Prefetcher:
             walk.ready.drop((hashed, number))
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Return whether an order announces reads of an object. If so, no guess is needed."""
+        """Return whether an order announces reads of an object. Then nothing need be guessed."""
         last = (meta.size - 1) // self._port.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)
         return bool(self._next_uses.announces(hashes, numbers).any())
 
     async def _run(self) -> None:
-        # Wait for recovery: pages of an earlier process would be fetched again.
+        # Before recovery has ended, cached pages of an earlier process are unknown and would be fetched
+        # again.
         await self._port.recovered()
         while True:
             await self._woken.wait()
             self._woken.clear()
             if not self._safely(self._plan_and_pump):
-                # A failed round will probably fail again: do not repeat it, and log it, fifty times a second.
+                # A failed round will probably fail again: do not repeat and log it fifty times a second.
                 self._woken.set()
                 await self._clock.sleep(_FAULT_PAUSE_S)
             await self._clock.sleep(_PAUSE_S)
@@ -186,7 +186,7 @@ class Prefetcher:
         self._pump()
 
     def _safely(self, action: Callable[[], None]) -> bool:
-        """Run ``action`` and return whether it succeeded. A defect in it must not harm readers or later
+        """Run ``action``, and return whether it succeeded. A defect in it must not harm readers, nor later
         rounds.
         """
         try:
@@ -200,7 +200,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ decisions
 
     def _plan(self) -> None:
-        """Plan again: which pages the orders want, soonest last, and how many to have in flight."""
+        """Compute which pages the orders want, soonest last, and how many fetches should be in flight."""
         now_s = self._clock.monotonic_s()
         outlooks = self._upcoming.outlooks()
         self._withdraw({outlook.job for outlook in outlooks})
@@ -222,7 +222,7 @@ class Prefetcher:
         self._queue = self._worth_it(list(soonest))[::-1]
 
     def _startable(self) -> int:
-        """Return the number of pages to start before the next plan: now, and when others have come."""
+        """Return how many fetches will start before the next plan: now, and as other fetches end."""
         slots = min(self._depth, self._limits.fetches)
         coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
@@ -245,10 +245,10 @@ class Prefetcher:
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
     def _window(self, walk: Walk) -> int:
-        """Return the number of samples to look ahead for a job: more if that displaces no page.
+        """Return the number of samples to look ahead for a job: more while there are free places.
 
-        Unread pages take the places of pages that would be read from the cache later, so they get only a
-        share.
+        Unread pages take the places of pages that would be read from the cache later. So they get only a
+        share of a full cache.
         """
         size_bytes = max(self._latency.size_bytes, 1.0)
         share_bytes = self._port.capacity_bytes * walk.pace.share / len(self._walks)
@@ -261,13 +261,13 @@ class Prefetcher:
         """End the walks and cancel the fetches of all jobs but ``jobs``."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            self._fetched.clear()  # Fetches for a withdrawn order must not count as fetched.
+            self._fetched.clear()  # Pages fetched for a withdrawn order may be fetched again for another.
             for key, flown in list(self._flying.items()):
                 if flown.wanted is not None and flown.wanted.job == job:
                     self._give_up(key)
 
     def _pump(self) -> None:
-        """Start fetches while there is room."""
+        """Start fetches as long as the limits allow."""
         if self._paused:
             return
         while self._may_start(_PART_PAGES) and (guess := self._parts.soon()) is not None:
@@ -283,7 +283,8 @@ class Prefetcher:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
-        # All readers share a link: while a reader waits for it, the rest of big objects takes a small part.
+        # All reads share one link. While a reader waits for the origin, the rest of big objects gets only one
+        # fetch at a time.
         demanded = self._port.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess)
@@ -307,8 +308,8 @@ class Prefetcher:
         )
 
     def _may_lie_ready(self) -> bool:
-        """Return whether one more page may be fetched ahead. The first page may, however small
-        the tiers are.
+        """Return whether one more unread page may be in the cache. One is always allowed, however small the
+        tiers are.
         """
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
@@ -317,7 +318,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        # Not the page itself: a fetch of another version of it may still be under way.
+        # The key is a new number and not the page: a fetch of another version of the page may be under way.
         key = next(self._keys)
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key))
@@ -361,7 +362,7 @@ class Prefetcher:
         if isinstance(fetched.error, Overloaded):
             return  # Demand reads took the memory first.
         if isinstance(fetched.error, OriginError) and not fetched.error.retryable:
-            # Missing, forbidden, or changed meanwhile: that says nothing about other objects.
+            # The object is missing, forbidden, or has changed: that says nothing about other objects.
             self._refusals += 1
             if self._refusals < _REFUSALS_IN_A_ROW:
                 return

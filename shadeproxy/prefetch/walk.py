@@ -1,8 +1,8 @@
 """Walk along one announced order, ahead of its reader: finds the missing pages of its next samples.
 
-Plain state, used on the event loop: the cost of a look depends on what is new in it, not on its length. Law:
-a sample that is no longer upcoming is forgotten, so the next look drops the pages of a withdrawn or replaced
-order.
+Plain state, used on the event loop. A *look* lists the next samples of the order; its cost depends on how
+many of them are new, not on how many it lists. Law: a sample that is no longer upcoming is forgotten. So the
+next look drops the pages of a withdrawn or replaced order.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _MOST_PAGES = 1024
 """Most pages looked up in one look: about 1 ms. Also the most pages prefetched for one sample."""
 
 _MOST_WANTED = 1024
-"""Most missing pages remembered: more than are fetched before the next look."""
+"""Most missing pages that are remembered: more than can be fetched before the next look."""
 
 _TRUST_S = 1.0
 """Seconds for which a resident page is assumed to stay resident, and a failed page to fail again."""
@@ -35,7 +35,7 @@ _UNKNOWN, _THERE, _LACKS = range(3)
 
 
 class Wanted(NamedTuple):
-    """A page that a coming sample needs, and the estimated seconds until it is read."""
+    """A page that a coming sample needs. ``due_s``: the estimated seconds until it is read."""
 
     need: Need
     job: str
@@ -50,7 +50,7 @@ class Walk:
         self.job = job
         self.pace = FetchPace(now_s)
         self.complete = True
-        """True if the last look looked up all its samples."""
+        """True if the last look left nothing to look up that it had room for. Otherwise look again soon."""
         self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0
@@ -62,7 +62,7 @@ class Walk:
         self._listed = np.zeros(0, dtype=np.uint32)
 
     def note(self, outlook: Outlook, now_s: float) -> None:
-        """Note the job's progress."""
+        """Record the job's progress."""
         read = 0 if self._left is None else max(self._left - outlook.left, 0)
         self._read += read
         self._left = outlook.left
@@ -71,8 +71,8 @@ class Walk:
     def look(
         self, upcoming: Upcoming, port: PrefetchPort, count: int, most: int, now_s: float
     ) -> list[Wanted]:
-        """Return the missing pages of the next ``count`` samples, soonest first. ``most``: about how many
-        pages.
+        """Return the missing pages of the next ``count`` samples, soonest first. ``most``: how many pages are
+        wanted; the result may be longer.
         """
         ids = upcoming.coming(self.job, count)
         if not len(ids):
@@ -101,12 +101,14 @@ class Walk:
         ]
 
     def fetched(self, wanted: Wanted, size_bytes: int) -> None:
-        """Count a page whose fetch has started, unless its sample was read since the last look."""
+        """Count a page whose fetch has started as unread, unless its sample was no longer upcoming at the
+        last look.
+        """
         if self._looked[wanted.sample] == self._looks:
             self.ready.add((wanted.need.object_hash, wanted.need.number), wanted.sample, size_bytes)
 
     def issued(self, wanted: Wanted) -> None:
-        """Remove a page whose fetch has started, or that need not be fetched."""
+        """Remove a page from the missing ones, because its fetch has started or is not needed."""
         needs = self._needs.get(wanted.sample)
         if needs is None:
             return
@@ -117,7 +119,9 @@ class Walk:
             self._state[wanted.sample] = _THERE
 
     def forget(self, sample: int) -> None:
-        """Look a sample up again, because the size of its object is now known."""
+        """Forget what is known of a sample, so that the next look finds all of its pages. The size of its
+        object is known only now.
+        """
         self._needs.pop(sample, None)
         self._state[sample] = _UNKNOWN
 
@@ -127,19 +131,21 @@ class Walk:
             self._looked = np.append(self._looked, np.zeros(count, dtype=np.uint32))
 
     def _note_reach(self, ids: NDArray[np.uint32]) -> None:
-        """Note the furthest place, in the last look, of a sample that is no longer upcoming."""
+        """Record how far ahead the job reads: the furthest place, in the last look, of a sample that is no
+        longer upcoming.
+        """
         self._looks += 1
         self._looked[ids] = self._looks
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
         if len(gone):
             self.pace.note_reach(int(gone[-1]))
-            # Its page may be evicted before the next epoch.
+            # The pages of a sample that was read may be evicted before its next use, so look them up then.
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
                 self.ready.drop_sample(sample)
         if self._read > len(gone):
-            # Other samples were read beyond the end of the last look.
+            # More samples were read than are gone from the last look: some lay beyond its end.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0
@@ -154,7 +160,7 @@ class Walk:
         for sample, where in zip(ids, samples, strict=False):
             pages = list(islice(pages_of(port, where), left))
             if looked and len(pages) == left:
-                self.complete = False  # The next look continues with the rest.
+                self.complete = False  # The next look continues here.
                 break
             needs = [need for need in pages if need is not None]
             self._state[sample] = _LACKS if needs else _THERE

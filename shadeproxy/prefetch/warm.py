@@ -1,9 +1,10 @@
 """``Warm``: reads everything under a prefix into the cache, because a call asked for it.
 
-The prefix is listed twice, side by side: once to count it, once to read it. So the total is known early and
-no listing is held in memory. Laws: a page is only read when it finds room or outranks a resident page. Memory
-and connections are taken only where demand leaves some, and few of them while others read. A page that is
-resident or on its way is not read again. However a warm ends, no fetch of it is then under way.
+The prefix is listed twice at the same time: once to count its objects, once to read them. So the total is
+known early, and no listing is held in memory. Laws: a page is only read if there is room for it, or if it
+outranks a resident page. A warm uses only memory and connections that demand leaves, and few of them while
+others read. It does not read a page that is resident or on its way. However a warm ends, none of its fetches
+is left under way.
 """
 
 import asyncio
@@ -25,13 +26,15 @@ _PAUSE_S = 0.02
 _MOST_AT_A_TIME = 64
 _BESIDE_OTHERS = 8
 _RANKED = 64  # Pages ranked at a time.
-_ASKED = 256  # Pages of an object looked at in one step of the event loop.
-_LOOKED_AT = 64  # Objects looked at in one step of the event loop: 12 us each.
+_ASKED = 256  # Pages of an object that are looked up in one step of the event loop.
+_LOOKED_AT = 64  # Objects that are looked up in one step of the event loop: 12 us each.
 _FAILURES_IN_A_ROW = 16
 
 
 class PrefixLister(Protocol):
-    """``Origin.list_objects``, with the credentials of ``namespace``. Raises OriginError."""
+    """Lists objects as ``Origin.list_objects`` does, with the credentials of ``namespace``. Raises
+    OriginError.
+    """
 
     def __call__(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
@@ -42,9 +45,10 @@ class PrefixLister(Protocol):
 class WarmProgress:
     """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final.
 
-    ``done``: finished objects. Some of them are ``resident``: cached before; ``not_stored``: a page won no
-    place; ``failed``: a page could not be read. ``bytes``: read from the origin and stored; in a dry run: to
-    be read. ``error``: text of the first failure.
+    ``done``: finished objects. Among them are ``resident`` ones, which were cached before, ``not_stored``
+    ones, of which a page won no place, and ``failed`` ones, of which a page could not be read. ``bytes``:
+    read from the origin and stored; in a dry run, those that would be read. ``error``: text of the first
+    failure.
     """
 
     listed: bool = False
@@ -111,7 +115,7 @@ class Warm:
 
     async def run(self) -> None:
         """Warm the prefix. Raises OriginError when the origin does not list it, or does not answer."""
-        # Wait for recovery: pages of an earlier process would be read again.
+        # Before recovery has ended, cached pages of an earlier process are unknown and would be read again.
         await self._port.recovered()
         if self.dry_run:
             await self._count()
@@ -171,7 +175,9 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """Yield the number of pages looked at, and the pages among them that must be read."""
+        """Look up the pages of an object, some at a time. Yield how many pages were looked up, and those of
+        them that must be read.
+        """
         pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
             if start:
@@ -203,8 +209,8 @@ class Warm:
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
-        """Return an object to read, with its pages counted. If there is nothing to read, it is finished at
-        once.
+        """Return an object to read, with its pages counted. An object of which nothing can be read is counted
+        as finished at once.
         """
         ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))
@@ -223,7 +229,7 @@ class Warm:
         return one
 
     async def _bring(self, pages: list[_Page]) -> None:
-        """Start to fetch the pages that win a place."""
+        """Start fetching those of the pages that would win a place."""
         needs = [page.need for page in pages]
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=self._port.page_size, earned=True
@@ -264,7 +270,7 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """Wait until a fetch ends, or for a while: the end of other readers' reads is not signalled."""
+        """Wait until a fetch ends, but not for long: the end of other readers' reads is not signalled."""
         if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
             self._under_pressure = False
@@ -281,7 +287,7 @@ class Warm:
         self._landed.set()
         one, error = page.of, fetched.error
         if isinstance(error, Overloaded):
-            # Demand reads took the memory before this fetch: try again until there is room.
+            # Demand reads have taken the memory. Try again until there is room.
             self._under_pressure = True
             self._again.append(page)
             return
@@ -309,7 +315,7 @@ class Warm:
             )
 
     def _over(self, one: _Object, pages: int) -> None:
-        """Count ``pages`` more of an object as finished: stored, or failed."""
+        """Count ``pages`` more pages of an object as finished, and with the last page the object."""
         one.left -= pages
         if one.left:
             return

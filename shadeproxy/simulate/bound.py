@@ -1,8 +1,8 @@
 """The clairvoyant: the hits of a cache that knows every next use.
 
-With objects of one size it is Belady's MIN with bypass, which is exact: no policy has more hits. With
+If all objects have one size, the clairvoyant is Belady's MIN with bypass: no policy has more hits. With
 different sizes the exact optimum is NP-hard. Then the clairvoyant evicts the object with the furthest next
-use, which gives a value to compare with but no bound.
+use, which gives a value to compare with, but not an upper bound.
 """
 
 import heapq
@@ -17,12 +17,12 @@ FURTHEST_FIRST = "furthest next use first, which is no bound where sizes differ"
 
 
 def name_of_bound(trace: Trace) -> str:
-    """Return what to call the result of ``clairvoyant_hits`` for this trace."""
+    """Return a name that says whether the result of ``clairvoyant_hits`` is exact for this trace."""
     return EXACT if trace.one_size is not None else FURTHEST_FIRST
 
 
 def clairvoyant_hits(trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
-    """Return which reads hit: bool[n]."""
+    """Return which reads of the trace are hits of the clairvoyant: bool[n]."""
     following = next_positions(trace.ids)
     if trace.one_size is not None:
         return _equal(trace.ids, following, capacity_bytes // trace.one_size)
@@ -41,12 +41,12 @@ def next_positions(ids: Ids) -> NDArray[np.int64]:
 
 
 def _equal(ids: Ids, following: NDArray[np.int64], places: int) -> NDArray[np.bool_]:
-    """Return the hits if all sizes are equal. ``due[p]``: True if the object of read p is kept until that
-    read.
+    """Return the hits if all sizes are equal. ``due[p]`` is 1 if the object of read p is kept until
+    read p.
     """
     never = len(ids)
     due = bytearray(never + 1)
-    heap: list[int] = []  # Next uses, furthest first. Those in the past sink to the bottom.
+    heap: list[int] = []  # Negated next uses, furthest first. Entries in the past sink to the bottom.
     kept = 0
     if places == 0:
         return np.zeros(never, dtype=np.bool_)

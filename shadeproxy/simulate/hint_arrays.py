@@ -1,4 +1,4 @@
-"""Hints of jobs as arrays of a trace file: five arrays for each job, with the job's number in their names."""
+"""Hints of jobs as arrays of a trace file. The arrays of a job have its number in their names."""
 
 import re
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ def is_hint(name: str) -> bool:
 def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
     """Return the arrays that store ``hints`` in a file.
 
-    For job j: ``dataset_j`` [first, stop]; ``order_j`` ids; ``known_j`` rows of (finished reads, announced
-    reads of the order); ``scores_j`` rows of scores of the dataset, and ``scored_j`` the reads of the trace
-    before which each row is posted.
+    For job j: ``dataset_j``, the two ids first and stop. ``order_j``, the announced ids. ``known_j``, rows of
+    two numbers: reads that the job has finished, and ids that are announced from then on. ``scores_j``, rows
+    of scores for the dataset. ``scored_j``, for each row the read of the trace before which it is posted.
     """
     found: dict[str, NDArray[Any]] = {}
     for hint in hints:
@@ -39,7 +39,7 @@ def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
 
 
 def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
-    """Return the hints in a file, by job. Raises ConfigError that names the fault."""
+    """Return the hints in a file, one ``JobHints`` for each job. Raises ConfigError that names the fault."""
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())
     for job in numbers:

@@ -1,6 +1,6 @@
 """Hints of a trace: orders and scores of its jobs, which may differ from what the jobs really read.
 
-Laws: pure, and columns only. A job's place in its order is the number of reads that it has finished, so no
+Laws: pure functions on columns. A job's place in its order is the number of reads that it has finished, so no
 read is known before it was announced.
 """
 
@@ -21,10 +21,11 @@ job's place.
 
 
 class Announce(NamedTuple):
-    """When orders are announced. ``epochs``: number of announced epochs with the current one; 0 none, -1 all.
+    """When orders are announced. ``epochs``: how many epochs are announced, the current one included; 0:
+    none, -1: all.
 
-    ``half``: one more epoch is announced from the middle of an epoch on. ``own``: the trace has orders and
-    scores of its own.
+    ``half``: one more epoch is announced from the middle of an epoch on. ``own``: use the orders and scores
+    that the trace itself contains (``Trace.hints``).
     """
 
     epochs: int
@@ -56,7 +57,7 @@ def parse_announce(text: str) -> Announce:
 
 
 def require_epochs(trace: Trace, announce: Announce) -> None:
-    """Raise ConfigError when orders come by epochs but the trace has no epochs, or has no orders to use."""
+    """Raise ConfigError if the trace lacks what ``announce`` needs: epochs, or hints of its own."""
     if announce.epochs > 0 and trace.epochs is None:
         raise ConfigError("--announce: the trace has no array epochs; only none and all can be announced")
     if announce.own and not trace.hints:
@@ -64,10 +65,10 @@ def require_epochs(trace: Trace, announce: Announce) -> None:
 
 
 def hints_of(trace: Trace, announce: Announce) -> tuple[JobHints, ...]:
-    """Return the hints of each job that gives hints. Raises ConfigError as ``require_epochs``.
+    """Return the hints of each job that gives hints. Raises ConfigError as ``require_epochs`` does.
 
-    Without ``own`` each job announces what it reads, if ``announce`` says so. The trace's weights are the
-    scores of every job.
+    With ``own`` the hints are those in the trace. Without it, each job announces what it really reads, as
+    early as ``announce`` says, and the trace's weights are the scores of every job.
     """
     require_epochs(trace, announce)
     if announce.own:
@@ -83,7 +84,7 @@ def hints_of(trace: Trace, announce: Announce) -> tuple[JobHints, ...]:
 
 
 def weight_rows(trace: Trace) -> dict[int, int]:
-    """Return the row of weights that becomes known at a read, by that read."""
+    """Map each read at which new weights become known to their row in ``Trace.weights``."""
     if trace.weights is None or trace.epochs is None:
         return {}
     newest = np.maximum.accumulate(trace.epochs)
@@ -92,8 +93,8 @@ def weight_rows(trace: Trace) -> dict[int, int]:
 
 
 def score_updates(trace: Trace, announce: Announce) -> dict[int, list[tuple[int, int, NDArray[np.float32]]]]:
-    """Return the scores that are posted, by the read before which they are posted. Each has the first id, the
-    id after the last id, and the scores of the ids between.
+    """Map each read before which scores are posted to these scores. A post has three values: the first id,
+    the id after the last one, and the scores of the ids between.
 
     The trace's own weights are always used; scores of hints only with ``own``.
     """
@@ -112,9 +113,9 @@ class ReadFacts(NamedTuple):
     """Facts that the proxy knows at each read of a trace, columns of shape (n,).
 
     time_s: f64, seconds since the beginning; one second a read if the trace has no times. job: i16, as
-    ``Trace.job_of_reads``. done: i64, reads that the job has finished with this read; 0 without a job.
-    horizon: i64, announced reads of the job after this read. announced: bool, True if the order has this id
-    near the job's place. prefix: u16, of the object.
+    ``Trace.job_of_reads``. done: i64, how many reads the job has finished, this one included; 0 without a
+    job. horizon: i64, announced reads of the job after this read. announced: bool, True if the order has this
+    id near the job's place. prefix: u16, the prefix group of the object.
     """
 
     time_s: NDArray[np.float64]
@@ -143,8 +144,8 @@ def read_facts(trace: Trace, hints: tuple[JobHints, ...]) -> ReadFacts:
 
 
 def _announced_reads(hint: JobHints, ids: Ids) -> NDArray[np.bool_]:
-    """Return which of a job's reads its order has near the job's place. Each place of the order
-    counts once.
+    """Return which of a job's reads were announced near the job's place. Each place of the order explains one
+    read at most.
     """
     known = hint.known_after(np.arange(len(ids)))
     reads = min(len(ids), len(hint.order))
@@ -178,8 +179,8 @@ def _by_epochs(trace: Trace, job: int, mine: Positions, announce: Announce, rows
 
 
 def _announced(epochs: Epochs | None, count: int, announce: Announce) -> tuple[Positions, Positions]:
-    """Return two i64 columns: numbers of finished reads, and the end of announced reads from each of these
-    on.
+    """Return two i64 columns: counts of finished reads at which more is announced, and how many reads of the
+    order are announced from then on.
     """
     if announce.epochs < 0 or epochs is None:
         return np.array([0]), np.array([count])

@@ -1,6 +1,6 @@
 """Jobs of a trace: what their orders and scores say of each object, as a proxy would know it at each read.
 
-Laws: no read is known before it was announced. Pace, silence and trust are those of the product
+Laws: no read is known before it was announced. The product's own code computes pace, silence and trust
 (``JobActivity``). Time is in ticks: reads of all clients together.
 """
 
@@ -15,27 +15,27 @@ from shadeproxy.policy.expected import JobColumns, expect
 from shadeproxy.simulate.hints import Announce, hints_of, read_facts
 from shadeproxy.simulate.trace import Ids, JobHints, Positions, Trace
 
-# Places behind a job's own place, and all places in which its next read is expected.
+# How far behind a job's own place its next read may lie in the order, and the number of all places near it.
 _BEHIND, _NEAR = 64, 64 + 256
 _MOST_CHANCE = 0.9
 _LEAST_WEIGHT = 1e-9
 
 
 class TraceJobs:
-    """The jobs of a trace. Call ``begin`` for each block of reads in order, then ask for reads of the block
-    in order.
+    """The jobs of a trace. Call ``begin`` for each block of reads, in order. Then call ``until`` for reads of
+    this block, in order.
     """
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
-        """Set up the jobs. Raises ConfigError when orders come by epochs but the trace has no epochs."""
+        """Set up the jobs. Raises ConfigError if the trace lacks what ``announce`` needs."""
         hints = hints_of(trace, announce)
         facts = read_facts(trace, hints)
         self._ids, self._job_of, self._announced = trace.ids, facts.job, facts.announced
         self._jobs = [_TraceJob(hint, trace.objects) for hint in hints]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin the block of reads ``[start, stop)``. Return which of these reads an order or a score
-        explains.
+        """Begin the block of reads ``[start, stop)``. Return which of these reads an order or scores explain:
+        bool[stop - start].
         """
         ids, job_of, announced = self._ids[start:stop], self._job_of[start:stop], self._announced[start:stop]
         explained = np.zeros(stop - start, dtype=np.bool_)
@@ -47,8 +47,8 @@ class TraceJobs:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return ticks to the next announced use of each of ``ids``, and draws of it per tick, as known after
-        read ``at``.
+        """Return two columns for ``ids``: the ticks until the next announced use, and the expected draws per
+        tick, as known after read ``at``.
         """
         for job in self._jobs:
             job.advance(at)
@@ -80,7 +80,7 @@ class _TraceJob:
         self._follows, self._nexts = self._following.data, self._next.data
         distinct = len(in_order) - int(again.sum())
         self._chance = min(_NEAR / max(distinct, 1), _MOST_CHANCE)
-        """Share of reads that any order of these ids would have near the job's place."""
+        """Share of reads that would be found near the job's place by chance, in any order of the same ids."""
         self._activity = JobActivity()
         self._weights: Column | None = None
         self._drawn = 0.0
@@ -90,7 +90,9 @@ class _TraceJob:
         self._count = self._found = self._others = 0
         self._drawn_now: list[float] = []
         self._seen = 0.0
-        """The tick of the latest read. The activity notes the reads of a block together."""
+        """The tick of the latest read. ``_activity`` is too coarse for it: it gets the reads of a block
+        together.
+        """
 
     def restart(self) -> None:
         self._activity, self.heard = JobActivity(), False
@@ -109,8 +111,8 @@ class _TraceJob:
             self._row += 1
 
     def begin_block(self, at: Positions, ids: Ids, announced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Note the job's reads in a block. ``at``: their positions in the trace. Return bool[n]: whether the
-        order or the scores explain each read.
+        """Record the job's reads of ``ids`` in a block. ``at``: their positions in the trace. Return bool[n]:
+        whether the order or the scores explain each read.
         """
         hint = self._hint
         known = hint.known_after(self.done + np.arange(len(ids))) > self.done + np.arange(len(ids))
@@ -128,7 +130,7 @@ class _TraceJob:
         return explained
 
     def advance(self, at: int) -> None:
-        """Move on to the state after read ``at`` of the trace."""
+        """Move the job's place in its order to the state after read ``at`` of the trace."""
         nexts, follows = self._nexts, self._follows
         while self._coming is not None and self._coming[0] <= at:
             _, one, near = self._coming
@@ -141,7 +143,7 @@ class _TraceJob:
             self._coming = next(self._reads, None)
 
     def end_block(self, tick: float) -> None:
-        """Add the block's reads to the job's activity. The last read was before ``tick``."""
+        """Add the block's reads to the job's activity. ``tick``: the tick at which the block ended."""
         if self._coming is not None:
             self.advance(int(tick))
         if self._count:
@@ -152,7 +154,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return the job's part in the expectation of ``ids``."""
+        """Return the reads of ``ids`` that are expected from this job."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:

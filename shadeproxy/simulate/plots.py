@@ -1,6 +1,7 @@
-"""Plots hit ratio against cache size, one line a policy. Colours are Okabe and Ito's; markers differ too.
+"""Plots hit ratio against cache size, one line for each policy.
 
-Only this module needs matplotlib, and imports it when it draws.
+Okabe and Ito's colours, and a marker for each line, suit colour-blind readers. Only this module needs
+matplotlib, and imports it when it draws.
 """
 
 import importlib.util

@@ -28,11 +28,12 @@ def is_recording(arrays: Arrays) -> bool:
 
 
 def numbered(path: Path, arrays: Arrays) -> Arrays:
-    """Return ``ids`` in the order of the hashes, and ``sizes``: the most bytes of one read of an object.
+    """Return the recording as arrays of a trace, with object hashes replaced by small numbers, ``ids``.
 
-    Within a job the epoch never falls: a read that comes after its epoch counts for the present one.
-    ``jobs``, ``epochs`` and ``prefixes`` are left out if all their values are equal. In a recording of
-    version 2, reads that name no job are those of a stock client. Raises ConfigError.
+    ``sizes``: the most bytes that one read of an object had. Within a job the epoch never falls: a late read
+    of an earlier epoch counts for the present one. ``jobs``, ``epochs`` and ``prefixes`` are left out if all
+    their values are equal. In a recording of version 2, reads that name no job come from a stock client, one
+    that gives no hints. Raises ConfigError.
     """
     version = 2 if "version" in arrays else 1
     columns = _SECOND if version == VERSION else _FIRST
@@ -59,7 +60,7 @@ def numbered(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) -> NDArray[np.uint8]:
-    """Add the columns that only version 2 has to ``found``. Return the jobs of the reads."""
+    """Add to ``found`` the columns that only version 2 has. Return the job of each read."""
     readers, places, ranks = arrays["readers"], arrays["places"], arrays["reader_ranks"]
     jobs_of, names = arrays["reader_jobs"], arrays["job_names"].tolist()
     sources, groups = places >> GROUP_BITS, places & NO_GROUP
@@ -76,7 +77,7 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     found["sources"] = sources.astype(np.uint8)
     found["ranks"] = ranks[readers]
     if "" in names:
-        # If all reads are of one job, its number becomes 0, whatever it was.
+        # If all reads are of one job, the array jobs is left out, and a trace without it has only job 0.
         stock = names.index("") if len(np.unique(jobs)) > 1 else 0
         found["stock"] = np.array([stock], dtype=np.uint8)
     prefixes = np.full(len(found["sizes"]), NO_GROUP, dtype=np.uint16)

@@ -1,9 +1,9 @@
-"""Replays one trace with one policy and one cache: which reads hit.
+"""Replays one trace with one policy and one cache, and finds which reads are hits.
 
-Columns are by object id instead of by slot, and hits need no call. Every decision is the product's:
-``policy.key``, ``choose_beaten``, ``EvictionPool``, ``ReuseLearner``, ``Ghosts``. The order of the calls is
-that of engine/placement/placement.py (``find_place``, ``note_miss``) for one tier that counts bytes;
-tests/simulate/test_replay.py compares the two read by read.
+The product's own code makes every decision: ``policy.key``, ``choose_beaten``, ``EvictionPool``,
+``ReuseLearner``, ``Ghosts``. This module calls it in the order of engine/placement/placement.py
+(``find_place``, ``note_miss``), for one tier that counts bytes; tests/simulate/test_replay.py compares the
+two read by read. For speed, columns are indexed by object id instead of by slot, and a hit calls no function.
 """
 
 from typing import cast
@@ -27,16 +27,16 @@ from shadeproxy.simulate.jobs import TraceJobs
 from shadeproxy.simulate.restart import Restart, restarted
 from shadeproxy.simulate.trace import Trace
 
-_BLOCK = 256  # Reads that the learner gets together, as in the engine.
+_BLOCK = 256  # Number of reads that the learner gets together, as in the engine.
 _MOST_SAMPLED = 65_536
 _GHOSTS = 32  # Ghosts for each page that fits into the cache.
 _LONG_TRACE = 1_000_000
-"""Number of reads from which on the eviction pool is used for all caches, which takes a tenth of the time. In
+"""Traces with more reads use the eviction pool for caches of every size, which takes a tenth of the time. In
 shorter traces a cache of up to ``SAMPLE`` pages is ranked completely for every new page, as in the engine.
 """
 
-# One row for each object: gathering a sample of rows takes a fifth of the time of gathering columns, and a
-# third of the time with a record type.
+# One row for each object, not one column for each feature: gathering a sample of rows takes a fifth of the
+# time of gathering it from columns.
 _FACTS = np.dtype([
     (name, np.float64)
     for name in ("last_use", "admitted", "uses", "weight", "size_bytes", "last", "gap", "reads", "state")
@@ -48,7 +48,7 @@ Hits = NDArray[np.bool_]
 
 
 class Replay:
-    """A cache of ``capacity_bytes``. Call ``run`` once."""
+    """A cache of ``capacity_bytes`` that the reads of a trace pass through. Call ``run`` once."""
 
     def __init__(
         self,
@@ -76,12 +76,13 @@ class Replay:
         self._facts = np.zeros(objects, _FACTS)
         self._facts["size_bytes"] = sizes
         self._facts["weight"] = np.nan
-        # The columns of ``Drawable``. An id always has the same page, so its generation never changes.
+        # The columns of ``Drawable``, by which the eviction pool sees that a page has changed. Here the page
+        # of an id never changes, so neither does its generation.
         self.tier = np.full(objects, NO_TIER, dtype=np.int8)
         self.generation = np.zeros(objects, dtype=np.int64)
-        self.location = np.zeros(objects, dtype=np.int64)  # Only bytes are counted, so any location will do.
+        self.location = np.zeros(objects, dtype=np.int64)  # Only bytes are counted: pages need no location.
         self.last_use = self._facts["last_use"]
-        # Reading or writing an element takes a third of the time with a memoryview, compared with an ndarray.
+        # Memoryviews: reading or writing one element takes a third of the time that an ndarray needs.
         self.tiers, self.generations, self._sizes = self.tier.data, self.generation.data, sizes.data
         self.last_uses, self._admitted, self._uses, self._last, self._gap, self._reads, self._state = (
             cast("memoryview[float]", self._facts[name].data)
@@ -92,8 +93,8 @@ class Replay:
         self._used = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
-        # The engine ranks a drawn victim again for each of at most sixteen new pages. Here the key of the
-        # draw is kept.
+        # The engine computes the key of a drawn victim again for each new page, of which at most sixteen use
+        # one draw. Here the key is computed once, at the draw.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
         self._learner = ReuseLearner(int(self._rng.integers(1 << 62)))
@@ -122,7 +123,9 @@ class Replay:
         return hits
 
     def _restart(self, tick: float, *, lost: bool) -> None:
-        """Continue as the next process would after a restart. ``lost``: without histories."""
+        """Continue with what the next process would know after a restart. ``lost``: the histories
+        are lost.
+        """
         pages, facts = self._members.slots, self._facts
         self._observe(tick)
         histories = Histories(
@@ -169,7 +172,7 @@ class Replay:
         return np.frombuffer(hits, dtype=np.bool_)
 
     def _recall(self, page: int, tick: int) -> None:
-        """Take the history of a missing page from the ghosts."""
+        """Restore the history of a page that is not cached from the page's ghost, or clear it."""
         ghost = self._ghosts.find(self.hashes.item(page), tick)
         self._keep_history(page, _NEVER if ghost is None else ghost.history)
 
@@ -183,7 +186,8 @@ class Replay:
             history = first_read(tick)
         self._keep_history(page, history)
         if not present:
-            # As in the engine, a missing page has no other place for its history, which rounds its gaps.
+            # In the engine, the history of a page that is not cached exists only as a ghost, which rounds the
+            # mean gap. Passing it through the ghosts rounds it here too.
             self._let_go(page)
             self._recall(page, tick)
         self._unexplained.append((page, tick))
@@ -203,7 +207,7 @@ class Replay:
             self._learner.finish(refresh.run())
 
     def _miss(self, page: int) -> None:
-        # The features of a new page. It becomes a member only if it wins a place.
+        # Set the features of the new page. The page becomes a member only if it wins a place.
         self.last_uses[page] = self._admitted[page] = self._tick
         self._uses[page] = 1.0
         size = self._sizes[page]
@@ -215,7 +219,7 @@ class Replay:
         self._used += size
 
     def _let_go(self, page: int) -> None:
-        """Keep the history of a page without a place among the ghosts."""
+        """Keep the history of a page that has no place in the cache, as a ghost."""
         if self._policy.learns and (reads := int(self._reads[page])):
             history = History(self._last[page], self._gap[page], reads, int(self._state[page]))
             self._ghosts.put(self.hashes.item(page), history, 0)
@@ -297,7 +301,7 @@ class Replay:
         )
 
     def _bar(self, page: int) -> float:
-        """Return the key above which pages may be evicted for ``page``, when it is read."""
+        """Return the key above which other pages may be evicted for ``page``, which is being read."""
         if self._policy.admits_always:
             return -np.inf
         next_use, rate, tick = np.inf, 0.0, float(self._tick)
@@ -325,7 +329,9 @@ class Replay:
 
 
 def _normalised(row: NDArray[np.float32]) -> Column:
-    """Return weights as the scoreboard does, with a mean of 1. If all are 0, each becomes the mean."""
+    """Return scores as weights with a mean of 1, as the scoreboard does. If all scores are 0, all weights are
+    1.
+    """
     weights = row.astype(np.float64)
     known = weights[~np.isnan(weights)]
     mean = float(known.mean()) if len(known) else 1.0

@@ -1,7 +1,7 @@
 """A restart in the middle of a trace: what the next process knows, encoded by the product's own code. Pure.
 
-Pages stay. The learner's table, the reuse sample, ghosts and histories of resident pages are kept, unless
-``lost``. How jobs have read is not kept.
+The cached pages survive. So do the learner's table, the reuse sample, ghosts and the histories of resident
+pages, unless they are ``lost``. The activity of jobs (pace, trust) does not survive.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,9 @@ from shadeproxy.hints.reuse.learner import ReuseLearner
 
 
 class Restart(NamedTuple):
-    """A restart before one read of a trace. ``lost``: histories, and what was learnt from them, are lost."""
+    """A restart before read number ``read`` of a trace. ``lost``: the histories are lost, and all that was
+    learnt from them.
+    """
 
     read: int
     lost: bool = False
@@ -25,7 +27,9 @@ class Restart(NamedTuple):
 def restarted(
     learner: ReuseLearner, ghosts: Ghosts, residents: ResidentColumns, tick: float, groups: NDArray[np.intp]
 ) -> tuple[ReuseLearner, Ghosts]:
-    """Return learner and ghosts of the next process. Histories of resident pages are among the ghosts."""
+    """Return the learner and the ghosts of the next process. The ghosts contain the histories of resident
+    pages.
+    """
     count = int(groups.max(initial=0)) + 1
     next_learner, next_ghosts = ReuseLearner(0), Ghosts(len(ghosts))
     learnt = durable.load_learnt(durable.dump_learnt(learner.learnt(count)), count)

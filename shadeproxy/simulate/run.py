@@ -1,4 +1,4 @@
-"""Simulates policies and cache sizes: rows of hit ratios. Pure, but for reporting progress."""
+"""Simulates each policy with each cache size on one trace. The result is rows of hit ratios."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ NAMES = (*POLICIES, *BASELINES, MIN)
 
 
 class Cache(NamedTuple):
-    """A cache size to simulate. ``share``: of all objects' bytes."""
+    """A cache size to simulate. ``share``: the capacity over the bytes of all objects."""
 
     text: str
     share: float
@@ -31,8 +31,8 @@ class Cache(NamedTuple):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Ratios over the reads that count. distinct: mean number of different ids read in an epoch. of_min:
-    share of the clairvoyant's hit ratio.
+    """Ratios over the counted reads (``Trace.counted``). distinct: mean number of different ids read in an
+    epoch. of_min: the hit ratio over the clairvoyant's hit ratio.
     """
 
     policy: str
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Ratios over every read, with the first epoch."""
+    """Ratios over all reads, the first epoch included."""
 
     policy: str
     cache: float
@@ -53,8 +53,8 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The rows of a simulation. ``counted``: in words, the reads that the rows cover. ``bound``: what "min"
-    means here.
+    """The rows of a simulation. ``counted``: which reads ``rows`` cover, in words. ``bound``: how the row
+    "min" was computed, in words.
     """
 
     rows: list[Row]
@@ -162,7 +162,7 @@ def _cache(text: str, trace: Trace) -> Cache:
 
 
 def _some(cache: Cache) -> Cache:
-    """Return ``cache``. Raises ConfigError if not one byte would fit."""
+    """Return ``cache``. Raises ConfigError if its capacity is less than one byte."""
     if not cache.capacity_bytes:
         raise ConfigError(
             f"--cache: {cache.text!r} of this trace holds nothing; write a larger one, or take more --objects"
@@ -175,5 +175,5 @@ def _distinct(trace: Trace, counted: NDArray[np.bool_]) -> float:
         return len(np.unique(trace.ids))
     epochs = np.unique(trace.epochs[counted])
     mean = float(np.mean([len(np.unique(trace.ids[counted & (trace.epochs == epoch)])) for epoch in epochs]))
-    # Whole numbers as int: the JSON shows a fraction only if epochs differ.
+    # A whole number is an int, so that the JSON shows a fraction only if epochs differ.
     return int(mean) if mean.is_integer() else mean

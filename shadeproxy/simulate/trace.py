@@ -20,12 +20,12 @@ NO_JOB = -1
 
 @dataclass(frozen=True, slots=True)
 class JobHints:
-    """Hints of the job with number ``job`` in a trace. Its dataset is the ids from ``first`` to ``stop``.
+    """Hints of job number ``job`` of a trace. Its dataset is the ids from ``first`` up to ``stop`` - 1.
 
-    order: u32[m], the ids that it announces; it may read others. since, known: i64[k], after ``since[i]`` of
-    the job's reads the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0. scores: f32[r,
-    size of the dataset], nan for an unknown score; None: it posts no scores. scored_at: i64[r], the reads of
-    the trace before which the rows are posted, rising.
+    order: u32[m], the ids that the job announces; it may read others. since, known: i64[k]; after
+    ``since[i]`` reads of the job, the first ``known[i]`` ids of the order are announced; ``since[0]`` is 0.
+    scores: f32[r, size of the dataset], nan for an unknown score; None: the job posts no scores. scored_at:
+    i64[r], rising; row i of the scores is posted before read ``scored_at[i]`` of the trace.
     """
 
     job: int
@@ -47,13 +47,14 @@ class JobHints:
 class Trace:
     """n reads of ``objects`` objects, in the order in which they came.
 
-    ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all alike. jobs: u8[n]; None: one
+    ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all equal. jobs: u8[n]; None: one
     job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
     importance known while an epoch is read, nan if unknown; None: all unknown. times: f64[n] in seconds,
-    never falling; None: unknown. prefixes: u16[objects], groups of keys; None: one group. stock: the numbers
-    among ``jobs`` that are clients without a job. hints: by job, for traces in which jobs announce other
-    things than they read. sources: u8[n], index into ``telemetry.recording.SOURCES``, as the recorded proxy
-    answered. ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
+    never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects; None: one group.
+    stock: the numbers among ``jobs`` that are stock clients, which have no job. hints: one for each job, for
+    traces in which jobs do not read what they announce. sources: u8[n], index into
+    ``telemetry.recording.SOURCES``, as the recorded proxy answered. ranks: u16[n], ranks of the job;
+    ``NO_RANK`` if unknown.
     """
 
     ids: Ids
@@ -71,7 +72,7 @@ class Trace:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all objects; if sizes are unknown, their number."""
+        """Bytes of all objects. If sizes are unknown, each object counts as one byte."""
         return self.objects if self.sizes is None else int(self.sizes.sum())
 
     @property
@@ -90,8 +91,8 @@ class Trace:
         return jobs
 
     def counted(self) -> NDArray[np.bool_]:
-        """Return the reads that count: all from each job's second epoch on, or all reads if there is only one
-        epoch.
+        """Return which reads count in ratios, bool[n]: those from each job's second epoch on, because the
+        first one fills the cache; all reads if there is only one epoch.
         """
         if self.epochs is None:
             return np.ones(len(self.ids), dtype=np.bool_)

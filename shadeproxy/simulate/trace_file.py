@@ -1,7 +1,7 @@
 """Trace files.
 
-A trace file is an .npz with ``ids`` and, if they are known, more columns of ``Trace`` and the hints of jobs
-(hint_arrays.py); or it is the recording of a proxy.
+A trace file is an .npz. Either it has ``ids`` and, as far as they are known, other columns of ``Trace`` and
+hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
 """
 
 import zipfile
@@ -58,7 +58,7 @@ def load_trace(path: Path) -> Trace:
         if hint.stop > objects:
             raise ConfigError(f"{path}: dataset_{hint.job} ends at {hint.stop}, but there are {objects} ids")
     if sizes is None and weights is None and prefixes is None and not hints:
-        # Ids that are never read are not objects: a cache's share refers to the objects that are read.
+        # Number only the ids that are read: a cache size given as a share is a share of these objects.
         present, ids = np.unique(ids, return_inverse=True)
         objects, ids = len(present), ids.astype(np.uint32)
     return Trace(

@@ -22,9 +22,9 @@ _HEAVY_TAIL = 1.5
 
 
 def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1) -> Trace:
-    """Return a trace in which each epoch is a new permutation. ``jobs`` have different seeds and one speed.
+    """Return a trace in which each epoch is a new permutation. Jobs have different seeds and the same speed.
 
-    ``ranks``: the trace is that of one node of ``ranks`` nodes, which reads its share of every epoch.
+    ``ranks``: number of nodes. The trace has the reads of one node, which reads its share of every epoch.
     """
     orders = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return interleaved(orders, objects)
@@ -33,11 +33,13 @@ def uniform(objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: i
 def importance(
     objects: int, epochs: int, *, seed: int = 0, jobs: int = 1, ranks: int = 1, draws: Draws = "shade"
 ) -> Trace:
-    """Return draws with replacement, weighted by losses in earlier epochs. These weights are in the trace.
+    """Return a trace of draws with replacement, weighted by losses in earlier epochs. The trace contains
+    these weights.
 
-    "shade": the sample of rank j of its batch by loss weighs ln(j + 10) (SHADE, FAST'23). "heavy": it weighs
-    exp(1.5 loss), so that few samples get most of the draws. A loss is the sample's difficulty, normal with
-    deviation 1, plus noise with deviation 1/2. Several jobs draw by the weights of the first.
+    "shade": in each batch, the sample with the j-th smallest loss weighs ln(j + 10) (SHADE, FAST'23).
+    "heavy": a sample weighs exp(1.5 loss), so that few samples get most of the draws. A loss is the sample's
+    difficulty, normal with deviation 1, plus noise with deviation 1/2. All jobs draw by the weights of the
+    first job.
     """
     random = np.random.default_rng(seed)
     difficulty = random.normal(size=objects)
@@ -60,8 +62,8 @@ def importance(
 
 
 def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: float = 0.15) -> Trace:
-    """Return a hyperparameter search: jobs read the same order; the last one is ``lag`` of an epoch behind
-    the first.
+    """Return the trace of a hyperparameter search: all jobs read in the same order, and the last job is
+    ``lag`` of an epoch behind the first.
     """
     order = shuffled(objects, epochs, seed=seed)
     starts = [objects * lag * job / max(jobs - 1, 1) for job in range(jobs)]
@@ -69,8 +71,8 @@ def lagged(objects: int, epochs: int, *, seed: int = 0, jobs: int = 4, lag: floa
 
 
 def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers: int = 8) -> Trace:
-    """Return reads of records in shards: each page is read ``reads`` times in a row, by ``readers`` readers
-    at once.
+    """Return a trace of reads of records in shards. A reader reads each of its pages ``reads`` times in a
+    row; ``readers`` readers read at the same time, and share the pages.
     """
     random = np.random.default_rng(seed)
     order: Orders = []
@@ -83,7 +85,7 @@ def shards(objects: int, epochs: int, *, seed: int = 0, reads: int = 3, readers:
 
 
 def shuffled(objects: int, epochs: int, *, seed: int = 0, ranks: int = 1) -> Orders:
-    """Return permutations. With several ranks, each has only the share of one rank."""
+    """Return a permutation of the objects for each epoch. With several ranks, it is the share of one rank."""
     random = np.random.default_rng(seed)
     return [random.permutation(objects).astype(np.uint32)[::ranks] for _ in range(epochs)]
 
@@ -96,8 +98,8 @@ def interleaved(
     starts: Sequence[float] | None = None,
     weights: Weights | None = None,
 ) -> Trace:
-    """Return jobs that read at the same time. ``rates``: reads in a unit of time; ``starts``: when each job
-    begins.
+    """Return the trace of jobs that read at the same time. ``rates``: reads of each job in a unit of time;
+    ``starts``: the time at which each job begins.
     """
     rates, starts = rates or [1.0] * len(orders), starts or [0.0] * len(orders)
     ids, jobs, epochs, times = [], [], [], []

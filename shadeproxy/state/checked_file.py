@@ -1,7 +1,7 @@
 """A file of checked blocks that is replaced as a whole: written from time to time, read once at a start.
 
-Laws: all calls block. The path always has the old file or the new file, never a part of one, over kill -9
-too. A changed, missing or moved byte is found before a block is used. The file's mode is 0600.
+Laws: all calls block. The path always names the complete old file or the complete new file, also after
+kill -9. A changed, missing or moved byte is found before a block is used. The file's mode is 0600.
 """
 
 import os
@@ -66,7 +66,9 @@ class CheckedFileWriter:
             self._new.unlink(missing_ok=True)
 
     def _write(self, *parts: bytes) -> None:
-        """Write parts, and a hash of all bytes so far. So blocks cannot change places unnoticed."""
+        """Write the parts, then a hash of all parts written so far. So a reader notices blocks that changed
+        places.
+        """
         for part in parts:
             self._hash.update(part)
         try:
@@ -79,7 +81,7 @@ class CheckedFileWriter:
 def read_checked(path: Path) -> Iterator[bytes]:
     """Yield the blocks of a file; none if there is no file. Raises StateError.
 
-    The last step proves that the file ends where its writer ended it.
+    Read all blocks: only after the last one is it checked that the file ends where its writer ended it.
     """
     try:
         file = path.open("rb")
@@ -100,7 +102,9 @@ def read_checked(path: Path) -> Iterator[bytes]:
 
 
 def _read(file: BinaryIO, length: int, seen: xxh3_64, expected: bytes, *, hashed: bool = True) -> bytes:
-    """Return the next bytes. ``hashed``: check the hash of all bytes so far."""
+    """Return the next ``length`` bytes, which must equal ``expected`` if that is not empty. ``hashed``: a
+    hash of all bytes so far follows them, and is checked.
+    """
     try:
         found = file.read(length)
         seen.update(found)

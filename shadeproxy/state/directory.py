@@ -1,7 +1,7 @@
 """The state directory. One process holds it; a damaged database is moved aside, never deleted.
 
-SQLite cannot read a database whose medium has no room for the journal. Then a copy of the database is read,
-with the journal that a kill left, and nothing changes on the full medium.
+SQLite cannot read a database whose medium has no room for the journal. Then the proxy reads a copy of the
+database, and of the journal that a killed process left. The full medium is not changed.
 """
 
 import errno
@@ -61,7 +61,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def refusal(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a directory, or a file in it, that cannot be used."""
+    """Return the error that says why a directory, or a file in it, cannot be used."""
     hint = f"choose a directory that user id {os.geteuid()} can write"
     if error.errno in FULL:
         hint = "free space there or choose another directory"
@@ -118,7 +118,7 @@ _PLACES = (None, Path("/dev/shm"))  # noqa: S108 - what is made there is private
 
 
 def has_no_room(path: Path) -> bool:
-    """Return whether the medium of a directory has no bytes or no inodes left."""
+    """Return whether the medium of a directory has too few bytes for SQLite, or no inodes."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -128,7 +128,7 @@ def has_no_room(path: Path) -> bool:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """Yield a directory with a copy of the database in ``path``, which exists while the block runs.
+    """Yield a directory with a copy of the database in ``path``. The copy is deleted at the end of the block.
 
     Raises OSError, also if there is no database to copy.
     """
@@ -143,7 +143,9 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """Return the first directory that has room for the bytes; None means the system's temporary directory."""
+    """Return a directory with room for the bytes; None stands for the system's temporary directory, which is
+    tried first and is returned if none has room.
+    """
     for place in _PLACES:
         status = os.statvfs(place or tempfile.gettempdir())
         if status.f_bavail * status.f_frsize > needed_bytes:

@@ -1,4 +1,4 @@
-"""The storage format of diskcache rows: text keys and bytes, in the database itself, and nothing else.
+"""The storage format of diskcache rows: keys are text, values are bytes, and both are in the database itself.
 
 diskcache would unpickle a row that claims to be pickled (CVE-2025-69872), and would open and delete the file
 that a row names. So every path through pickle or a file name is refused here, and a row that asks for one
@@ -36,8 +36,8 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return key if raw and type(key) is str else REFUSED
 
     def store(self, value: object, *_: object, **__: object) -> tuple[int, int, None, Any]:
-        """Return a value as the database stores it: bytes in the row, so that they change with the
-        transaction.
+        """Return a value as the database stores it. Its bytes are in the row, so that the transaction covers
+        them.
         """
         if type(value) is not bytes:
             raise StateError(f"state values are bytes, not {type(value).__name__}")
@@ -50,4 +50,4 @@ class BytesDisk(diskcache.Disk):  # type: ignore[misc]  # diskcache has no types
         return value
 
     def remove(self, file_path: str) -> None:
-        """Do nothing. This store writes no files, so a file that a row names belongs to someone else."""
+        """Do nothing. This store writes no files, so a file that a row names is not the store's to delete."""

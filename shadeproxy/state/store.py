@@ -1,8 +1,8 @@
 """StateStore: named bytes that survive a restart (manifests, scores, orders, pins).
 
-``put`` changes the value in memory at once. One writer thread, which owns the database, commits all changes
-so far in one SQLite transaction. So a process killed between two commits leaves the old or the new values of
-each group. ``put`` and ``delete`` run on the event loop and never wait.
+``put`` and ``delete`` change the values in memory at once. They run on the event loop and never wait. From
+time to time one writer thread, which owns the database, commits all changes so far in one SQLite transaction.
+So the database has all changes of a commit or none of them, also if the process is killed.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class StateStore:
         await self.flush()
 
     def close(self) -> None:
-        """Close the database and unlock (blocking). Unflushed changes are lost."""
+        """Close the database and release the lock (blocking). Changes that were not committed are lost."""
         if self._writer is not None:
             self._on_writer(self._close_database)
             self._writer.shutdown()
@@ -118,8 +118,8 @@ class StateStore:
     def load_all(self, kind: str) -> dict[str, bytes]:
         """Return every value of ``kind`` by name, with uncommitted changes (blocking). Raises StateError."""
         prefix = _key(kind, "")
-        # Copy in this order, and read the database last: so a value that a commit moves meanwhile is still
-        # found.
+        # Meanwhile a commit may move values from ``_dirty`` to ``_flight`` and into the database. Reading the
+        # three in this order finds each value at least once.
         dirty = dict(self._dirty)
         flight = self._flight[0] if self._flight else {}
         values: _Batch = dict(self._on_writer(partial(self._read, prefix)))
@@ -143,13 +143,14 @@ class StateStore:
     def _begin_commit(self) -> tuple[_Batch, asyncio.Task[None]]:
         batch, self._dirty = self._dirty, {}
         task = asyncio.create_task(self._finish_commit(batch), name="state-flush")
-        # The waiter may be cancelled, so read the exception here; the next flush fails again.
+        # The waiter may be cancelled before it sees the exception. Read it here, or asyncio would log it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._flight = (batch, task)
         return self._flight
 
     async def _finish_commit(self, batch: _Batch) -> None:
-        # Not a callback of the executor's future: the state must be right before a waiter continues.
+        # A task awaits the executor, and no callback: these attributes must be right before a waiter
+        # continues.
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
@@ -189,8 +190,8 @@ class StateStore:
         return self._writer.submit(action).result()
 
     def _open_or_rescue(self) -> None:
-        """Open the database. If the medium is full and SQLite cannot open it, read its values into memory;
-        changes then stay in memory until there is room.
+        """Open the database. If the medium is full and SQLite cannot open it, read the values into memory;
+        changes then stay in memory until the medium has room.
         """
         try:
             self._open_database()
@@ -248,7 +249,7 @@ class StateStore:
             ) from error
 
     def _prove(self) -> None:
-        """Read every row, and write a row in each way that a commit does: only that finds a
+        """Read every row, then insert, replace and delete a row as commits do. Only these steps find a
         damaged schema.
         """
         self._read("")
@@ -326,8 +327,8 @@ def _key(kind: str, name: str) -> str:
 
 
 def _seal(key: str, value: bytes) -> bytes:
-    """Return the stored form of ``value`` under ``key``. A hash over both stands before it, because SQLite
-    checks the structure of its database, not the content of a row.
+    """Return ``value`` as it is stored under ``key``: after a mark and a hash of key and value. SQLite checks
+    the structure of its database, not the content of a row.
     """
     return b"".join((_MARK, _hash(key, value), value))
 

@@ -1,9 +1,9 @@
 """The counters, as plain mutable dataclasses.
 
-A new counter is one field here: its ``metadata`` holds the help text, and /v1/stats, /metrics and
-docs/metrics.md are made from the fields. The number of names that come from clients is limited; the counts of
-displaced names are added to one group called "other", so sums never lose anything. No I/O, no clock, no
-module-level state. Written on the event loop only; one increment takes some 30 ns.
+To add a counter, add a field: its ``metadata`` holds the help text, and /v1/stats, /metrics and
+docs/metrics.md are made from the fields. Clients choose some of the names (buckets, jobs), so their number is
+limited: the counts of a displaced name are added to a group called "other", and sums stay right. This module
+has no I/O, no clock and no global state. Only the event loop increments counters; each takes some 30 ns.
 """
 
 from bisect import bisect_left
@@ -21,13 +21,13 @@ def counter(text: str) -> Any:
 
 
 def by_label(label: str, text: str) -> dict[str, str]:
-    """Return the metadata of a field with one growing number for each value of ``label``."""
+    """Return the metadata of a field that holds one growing number for each value of ``label``."""
     return {"help": text, "label": label}
 
 
 @dataclass(slots=True)
 class Counters:
-    """Base of every group of counters: adds groups, and makes their JSON."""
+    """Base class of every group of counters. It adds groups, and makes their JSON."""
 
     recent: bool = field(default=False, repr=False, metadata={"internal": True})
 
@@ -69,7 +69,7 @@ class Reads(Counters):
     def as_json(self) -> dict[str, Any]:
         ratio = (self.hits_ram + self.hits_disk) / self.requests if self.requests else 0.0
         byte_ratio = (self.hit_bytes_ram + self.hit_bytes_disk) / self.bytes if self.bytes else 0.0
-        # Call the base explicitly: super() without arguments does not survive slots=True.
+        # The base class is named: super() without arguments fails in a dataclass with slots=True.
         return Counters.as_json(self) | {"hit_ratio": ratio, "byte_hit_ratio": byte_ratio}
 
 
@@ -110,7 +110,7 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class TierGauges:
-    """The present state of a tier. ``disabled_reason``: why it stores nothing more, or ""."""
+    """The present state of a tier. ``disabled_reason``: why the tier stores no more pages; "" if it does."""
 
     used_bytes: int
     capacity_bytes: int
@@ -181,10 +181,11 @@ Group = TypeVar("Group", bound=_Foldable)
 
 
 class Capped(dict[Name, Group]):
-    """Groups by name, at most ``cap`` beside ``other``.
+    """Counter groups by name: at most ``cap``, and one called ``other``.
 
-    A name above the cap displaces a name that was used only once or not lately (second chance), whose numbers
-    are added to ``other``. Callers that count in a group set ``recent`` from the second use on.
+    A new name above the cap displaces one that was used only once or not lately (second chance). The numbers
+    of the displaced name are added to the group ``other``. A caller that counts in a group sets ``recent``
+    from the second use on.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

@@ -1,7 +1,7 @@
-"""The lag of the event loop: the time by which everything on it, and so every request, is late.
+"""The lag of the event loop: the time by which everything on the loop, and so every request, is late.
 
-Law: it is measured by a timer that depends on nothing else. So a machine without free processor time shows up
-like a blocked loop.
+Law: the lag is the delay of a timer that depends on nothing else. So it grows when code blocks the loop, and
+also when the machine has no free processor time.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class LoopLag:
         self._since_s = 0.0
 
     def observe(self, lag_s: float, now_s: float) -> None:
-        """Count a timer that fired ``lag_s`` late at ``now_s``, by any monotonic clock."""
+        """Count a timer that fired ``lag_s`` late. ``now_s``: the time then, by any monotonic clock."""
         if now_s - self._since_s > RECENT_S:
             self._before, self._recent, self._since_s = self._recent, [0] * len(self.buckets), now_s
         place = bisect_left(LAG_BOUNDS_S, lag_s)
@@ -36,8 +36,9 @@ class LoopLag:
         self.max_s = max(self.max_s, lag_s)
 
     def quantile_s(self, share: float) -> float:
-        """Return the upper bound of the bucket in which ``share`` of all lags ends: 0 if there are no lags,
-        and the longest lag for the last bucket.
+        """Return a lag that ``share`` of all lags do not exceed, rounded up to the bound of its bucket.
+
+        For the last bucket, which has no bound, return the longest lag. Return 0 if nothing was measured.
         """
         return self._quantile_s(self.buckets, share)
 

@@ -1,9 +1,9 @@
 """Log lines: structured, one per event, to one stream, never with a secret, never a forged line.
 
-The composition root calls ``configure_logging``, again whenever level or format change. Lines of libraries
-that use the standard logging module pass through the same processors, so they are masked too. Text from
-clients and origins cannot begin a line or move a terminal's cursor: JSON escapes non-printable characters by
-itself, and the console format does it here.
+The composition root calls ``configure_logging`` at the start, and again when level or format change. Lines of
+libraries that use the standard logging module pass through the same processors, so they are masked too. Text
+from clients and origins cannot begin a line or move a terminal's cursor: the JSON format escapes control
+characters anyway, and ``escape_controls`` does so for the console format.
 """
 
 import logging
@@ -90,9 +90,9 @@ def escape_controls(_logger: WrappedLogger | None, _method: str, event: EventDic
 
 
 def add_worker(worker: int) -> Processor:
-    """Return a structlog processor that adds the process id of a worker to its lines.
+    """Return a structlog processor that adds the process id ``worker`` to each line.
 
-    Not to those of the access log, which are alike in every process.
+    Lines of the access log get none, so that they look the same from every process.
     """
 
     def add(logger: WrappedLogger | None, _method: str, event: EventDict) -> EventDict:
@@ -108,7 +108,7 @@ def configure_logging(
 ) -> None:
     """Send log lines of ``level`` and above to ``stream`` (default stderr), as JSON or for people.
 
-    ``worker``: the process id that lines of a worker show; 0 for none.
+    ``worker``: the process id that is added to each line (``add_worker``); 0 for none.
     """
     shared: list[Processor] = [
         *([add_worker(worker)] if worker else []),

@@ -1,7 +1,8 @@
 """Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
 
-Laws: noting a read is a few appends and never I/O. At most ``most_reads`` are kept, 22 bytes each. Hashes of
-object names are kept, and of keys only the prefix group. Call ``write`` on a thread.
+Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, 22 bytes each.
+A recording holds hashes of object names; of a key in plain text it holds only the prefix group. Call
+``write`` on a thread.
 """
 
 import os
@@ -20,8 +21,8 @@ VERSION = 2
 SOURCES = tuple(Source)
 NO_RANK = (1 << 16) - 1
 GROUP_BITS = 13
-"""A place column has an index into ``SOURCES`` in its high bits, and the number of a prefix group in so many
-low bits.
+"""Number of low bits of the column ``places`` that hold the number of a prefix group. The higher bits hold an
+index into ``SOURCES``.
 """
 NO_GROUP = (1 << GROUP_BITS) - 1
 
@@ -35,7 +36,9 @@ _SOURCE_NUMBERS = {source: number << GROUP_BITS for number, source in enumerate(
 
 
 class RecordedRead(NamedTuple):
-    """One read of an object. ``group``: its bucket and the first segment of its key; None: unknown."""
+    """One read of an object. ``group``: the object's bucket and the first segment of its key; None:
+    unknown.
+    """
 
     object_hash: int
     size_bytes: int
@@ -45,7 +48,7 @@ class RecordedRead(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Reads that will not change any more; columns of shape (n,).
+    """A run of recorded reads that is full and will not change any more. Columns of shape (n,).
 
     The columns are object hash, bytes, number of the reader (a job's rank), epoch, milliseconds since the
     first read, and place.
@@ -60,7 +63,7 @@ class Chunk(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Reads so far, and tables of the names for the numbers in them, by array name."""
+    """All reads so far. ``tables``: the names for the numbers in the columns, as arrays by array name."""
 
     chunks: list[Chunk]
     tables: dict[str, NDArray[Any]]
@@ -88,7 +91,7 @@ class Recording:
         return len(self) >= self._most_reads
 
     def note(self, read: RecordedRead, now_s: float) -> None:
-        """Note one read at ``now_s``, which never falls."""
+        """Record one read at the time ``now_s``, which is never earlier than that of the read before."""
         if self.full:
             return
         if not len(self):
@@ -104,14 +107,14 @@ class Recording:
             self._seal()
 
     def note_many(self, reads: Iterable[RecordedRead], now_s: float) -> None:
-        """Note reads as ``note`` does, oldest first."""
+        """Record reads as ``note`` does, oldest first."""
         for read in reads:
             self.note(read, now_s)
 
     def snapshot(self) -> Snapshot:
         """Return all reads so far."""
         self._seal()
-        # Jobs and groups above the limit share the last number: it keeps its first name.
+        # All jobs above the limit share the last number, which keeps the name of the first of them.
         jobs = {number: name for name, number in reversed(self._jobs.items())}
         return Snapshot(
             list(self._chunks),
@@ -164,9 +167,9 @@ class Recording:
 def write(snapshot: Snapshot, path: Path) -> None:
     """Replace the trace file (I/O) by an .npz of the columns and tables. Raises OSError.
 
-    It is written chunk by chunk, because joining or sorting ten million reads would hold the interpreter, and
-    with it the event loop, for far too long. ``shadeproxy simulate`` numbers the objects
-    (simulate/recorded.py).
+    The file is written chunk by chunk: joining or sorting ten million reads would hold the interpreter, and
+    with it the event loop, for far too long. The file has hashes of objects; ``shadeproxy simulate`` replaces
+    them by small numbers (simulate/recorded.py).
     """
     new = path.with_name(f"{path.name}.new")
     chunks = snapshot.chunks

@@ -1,7 +1,7 @@
 """``Stats``: all counters of the proxy, the calls that record them, and the JSON of ``GET /v1/stats``.
 
-The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Only demand
-GETs are in the denominator of hit ratios.
+The engine and the listeners call ``record_*`` on the event loop; nothing here decides anything. Hit ratios
+are shares of demand GETs; other requests do not count in them.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,7 +27,7 @@ MAX_JOBS = 64
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
-# Bound once: looking up an attribute of an Enum class costs as much as an increment.
+# These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 
@@ -35,8 +35,8 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch. None: the reader named no epoch. The oldest epochs are
-    added to "other".
+    """The reads of one job by epoch. Reads without an epoch have the key None. Above ``MAX_EPOCHS`` the
+    oldest epochs are added to "other".
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class JobEpochs:
 class Stats:
     """Counters of one proxy since it started. Event loop only; not thread-safe.
 
-    ``origin_health``: returns the origin's state beside the counts; see docs/metrics.md.
+    ``origin_health`` returns what is shown as the origin's "health"; see docs/metrics.md.
     """
 
     def __init__(self, *, origin_health: Callable[[], dict[str, Any]] = dict) -> None:
@@ -117,7 +117,7 @@ class Stats:
         _increment(self.tiers[tier].errors, kind)
 
     def record_bypass(self) -> None:
-        """Count a page served without being stored, because it was not worth its victim."""
+        """Count a page that was served and not stored, because it was worth less than its victims."""
         self.pages.bypassed += 1
 
     def record_unidentified(self) -> None:

@@ -1,4 +1,4 @@
-"""A command line without a composition root: ``shadeproxy.app`` is replaced by what a test puts there."""
+"""A command line without the composition root: tests replace ``shadeproxy.app`` by a stand-in."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def clean_environment(monkeypatch, tmp_path):
 
 @pytest.fixture
 def shade():
-    """Runs ``shadeproxy ARGUMENTS``; a traceback is a failure of the test."""
+    """``shade(ARGUMENTS)`` runs ``shadeproxy ARGUMENTS``. A traceback of the command fails the test."""
 
     def shade(*arguments):
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -61,7 +61,7 @@ def taken_port():
 
 @pytest.fixture
 def control():
-    """A control listener that answers with ``control.answer`` (status, body) and notes the requests."""
+    """A control listener that answers with ``control.answer`` (status, body) and records the requests."""
     noted = SimpleNamespace(answer=(200, "{}"), requests=[])
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,7 +86,7 @@ def control():
             self.wfile.write(text.encode())
 
         def log_message(self, *arguments):
-            """Keep the output of the tests clean."""
+            """Log nothing, to keep the output of the tests clean."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -100,7 +100,9 @@ def control():
 
 @pytest.fixture
 def check(shade, composition, tmp_path):
-    """Runs check with small directories and free ports; ``check.origin`` is the origin it meets."""
+    """``check(ARGUMENTS)`` runs ``shadeproxy check`` with small directories and free ports.
+    ``check.origin``: the origin that it checks.
+    """
     setup = SimpleNamespace(origin=FakeOrigin())
     composition.build_origin = lambda _settings: SimpleNamespace(origin=setup.origin)
 

@@ -1,4 +1,4 @@
-"""inspect: what it asks the control listener, and what it tells of a prefix and of one key."""
+"""inspect: the calls that it makes to the control listener, and what it shows of a prefix and of one key."""
 
 import json
 import time

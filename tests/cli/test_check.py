@@ -1,4 +1,4 @@
-"""check: every row that can fail says what to change."""
+"""check: every row that fails says what to change."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from tests.support.cli_origin import FakeOrigin
 
 
 def failures(result):
-    """(name: detail, what to change) of the failed rows."""
+    """The failed rows, each as ("name: detail", "what to change")."""
     lines = result.stdout.splitlines()
     return [
         (line.removeprefix("failed  "), lines[number + 1].strip().removeprefix("change: "))
@@ -169,7 +169,7 @@ def test_directory_that_is_none(check, tmp_path):
 
 @pytest.fixture
 def file_system(monkeypatch):
-    """``file_system(total, free)``: what every file system has, in MiB."""
+    """``file_system(total, free)`` sets the size and the free room of every file system, in MiB."""
     real = os.statvfs
 
     def file_system(total: int, free: int, inodes: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""stats and purge: what they ask the control listener, what they show, and how they fail."""
+"""stats and purge: their calls to the control listener, what they show, and how they fail."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from shadeproxy.telemetry.stats import Stats
 
 @pytest.fixture
 def counted():
-    """The real thing's snapshot, so that a renamed number breaks a test here."""
+    """A snapshot of the real ``Stats``, so that a renamed number breaks a test here."""
     stats = Stats()
     job = JobContext("resnet", epoch=3)
     stats.record_read("train", Source.RAM, 1024, job)
@@ -107,7 +107,7 @@ def test_purge_of_what_is_no_s3_uri(shade, uri):
 
 
 def test_nobody_listens(shade, taken_port):
-    """A port that was just free: nothing answers there."""
+    """Nothing listens at port 1."""
     result = shade("stats", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -158,7 +158,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(shade):
         ),
         ((500, '{"error": {"code": "x", "message": "broken"}}'), "error: broken\n"),
         ((500, '{"error": {}}'), "error: status 500\n"),
-        # other services that speak JSON
+        # These are answers of other services that speak JSON.
         ((500, "{}"), "answered 500, but not as a control listener does"),
         ((404, '{"error": "no such page"}'), "answered 404, but not as a control listener does"),
         ((404, '{"detail": "Not Found"}'), "answered 404, but not as a control listener does"),

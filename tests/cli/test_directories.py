@@ -1,4 +1,6 @@
-"""check: whose directories the configuration names, as a start would find them; nothing is changed."""
+"""check: what it says of directories that a start would refuse, or that another process holds. It changes
+nothing.
+"""
 
 import json
 import os
@@ -15,7 +17,7 @@ HERE = ("--set", "origin.endpoint=http://origin:7480")
 
 
 def rows(result, mark):
-    """(name: detail, what to change) of the rows with this mark."""
+    """The rows with this mark, each as ("name: detail", "what to change")."""
     lines = [*result.stdout.splitlines(), ""]
     return [
         (line.removeprefix(mark).strip(), lines[number + 1].strip().removeprefix("change: "))
@@ -41,7 +43,9 @@ def ram(tmp_path):
 
 @pytest.fixture
 def hold():
-    """``hold(directory, ...)``: another process locks them, and listens at a port, which is returned."""
+    """``hold(directory, ...)`` starts a process that locks the directories and listens at a port, and returns
+    the port.
+    """
     code = (
         "import os, socket, sys; from pathlib import Path; from shadeproxy.core.locks import lock\n"
         "kept = [lock(Path(path) / 'lock') for path in sys.argv[1:]]\n"

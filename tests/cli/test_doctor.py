@@ -1,4 +1,4 @@
-"""doctor beside a proxy that is stopped: it says so first, and judges nothing that it cannot see."""
+"""doctor without a running proxy: this is its first finding, and it reports nothing that it cannot check."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.support.cli_origin import FakeOrigin
 
 @pytest.fixture
 def doctor(shade, check, tmp_path):
-    """``doctor(...)``: its findings, and what the origin was asked."""
+    """``doctor(ARGUMENTS)`` runs the command without a running proxy, and returns the lines of its output."""
 
     def run(*arguments):
         result = shade(
@@ -73,7 +73,7 @@ def test_the_report_for_machines_says_the_same(shade, check):
 
 
 def test_a_cause_stays_whole_whatever_it_says():
-    """Its words may come from another program, here from the TLS library."""
+    """The words of a cause may come from another program, here from the TLS library."""
 
     class Mute:
         def get(self, _path):

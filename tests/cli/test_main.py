@@ -1,4 +1,4 @@
-"""serve, config, demo, version: how they start, and the one line they end with when they cannot."""
+"""serve, config, demo, version: how they start, and the one line that they print if they cannot."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""warm, pin and unpin: what they ask the control listener, what they tell, and how they fail."""
+"""warm, pin and unpin: their calls to the control listener, what they print, and how they fail."""
 
 import json
 
@@ -25,7 +25,9 @@ PINNED = {"uri": "s3://b/d/", "objects": 2, "pages": 1500, "bytes": 2048, "held"
 
 @pytest.fixture
 def answering(control, monkeypatch):
-    """The listener answers these operations in turn, the last one for ever; nobody waits in between."""
+    """``answering(changes, ...)``: the listener answers with these operations in turn, the last one for ever.
+    The command does not pause between its calls.
+    """
 
     def answering(*changes):
         answers = [(200, json.dumps(OPERATION | change)) for change in changes]

@@ -1,4 +1,4 @@
-"""``shadeproxy simulate`` as it is typed."""
+"""``shadeproxy simulate``, run as a command."""
 
 import json
 import math

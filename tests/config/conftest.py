@@ -27,7 +27,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def refused(write):
-    """The text with which a file (and overrides) is refused; "{file}" stands for its path."""
+    """``refused(text, overrides)``: the error text for a file with that text. "{file}" replaces its path."""
 
     def refused(text="", *overrides):
         path = write(text)

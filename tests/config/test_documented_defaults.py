@@ -1,4 +1,4 @@
-"""config.toml is the documented default: it says all there is, and says the truth."""
+"""config.toml documents all settings, each with its default."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ def keys(table, at=()):
 
 
 def examples():
-    """The settings with the commented examples ("#key = ...", no space) switched on."""
+    """The content of config.toml with the examples switched on, which are comments like "#key = ..."."""
     return tomllib.loads(re.sub(r"(?m)^#(?=[a-z\[])", "", CONFIG.read_text()))
 
 
@@ -34,7 +34,7 @@ def test_every_key_is_there():
 
 
 def test_every_key_has_a_comment():
-    # A run of keys may share the comment above it.
+    # Several keys in a row may share the comment above them.
     for block in CONFIG.read_text().split("\n\n"):
         for section in re.split(r"(?m)^#?\[.*\]$", block)[1:]:
             assert section.lstrip().startswith(("#", "access_key")), section

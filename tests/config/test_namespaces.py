@@ -1,4 +1,6 @@
-"""Whose buckets a client's names mean: what the settings say, and which of them do not go together."""
+"""Namespaces of clients: which one the settings give to a client, and which settings contradict
+each other.
+"""
 
 import pytest
 
@@ -56,7 +58,7 @@ def test_each_upstream_has_a_namespace_unless_one_is_named(tmp_path):
         f'{OTHER}\nnamespace = "shared"',
     )
     assert namespaces(settings) == ["key:AK1", "key:AK2", "", "team", "team", ""]
-    # The proxy reads for itself with the first of them.
+    # The proxy itself reads in a namespace with the credentials of its first client.
     assert build_upstreams(settings) == {
         "": "shared",
         "key:AK1": "client:c0",
@@ -66,7 +68,7 @@ def test_each_upstream_has_a_namespace_unless_one_is_named(tmp_path):
 
 
 def test_another_account_behind_the_same_client_is_another_namespace(tmp_path):
-    """The pages of the account before must not answer for it."""
+    """Pages of the former account must not be served for the new one."""
     assert namespaces(load(tmp_path, OWN)) != namespaces(load(tmp_path, OTHER))
 
 

@@ -1,4 +1,6 @@
-"""Secrets are named, never written; and nobody binds to the world without authentication."""
+"""Secrets are given by reference, never in the configuration. A listener that other machines can reach needs
+authentication.
+"""
 
 import pytest
 
@@ -148,7 +150,7 @@ def test_text_in_the_place_of_a_table_that_may_hold_secrets_is_not_shown(key, mo
 @pytest.mark.parametrize("listen", ["127.0.0.1:9000", "127.8.8.8:1", "[::1]:9000", "localhost:9000"])
 def test_loopback_needs_no_authentication(listen):
     assert str(Settings.load(None, [f"s3.listen={listen}"]).s3.listen) == listen
-    # Nor does who calls it by that address, with any port.
+    # A call that names this address in its Host field is accepted, too.
     assert KnownHosts().knows(listen)
 
 

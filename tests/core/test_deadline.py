@@ -1,4 +1,4 @@
-"""A time budget, and the least rate behind it, on a clock that moves only when told."""
+"""The deadline of a request, and the minimum rate of a body, on a clock that the tests move."""
 
 import asyncio
 

@@ -1,4 +1,6 @@
-"""Turns: clients one after another, each client's own in the order in which they came."""
+"""The fair queue: clients take turns, and each client's waiters are served in the order in which
+they came.
+"""
 
 import pytest
 

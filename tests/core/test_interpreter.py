@@ -1,4 +1,4 @@
-"""What Pythons of several builders say of themselves, and what is certain of it."""
+"""What can be known of a Python's build from its build variables, as several distributions set them."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_only_what_is_certain_is_said(build):
 
 @pytest.mark.parametrize("use", ["", USES])
 def test_a_distribution_s_python_is_never_called_slow(use):
-    # Debian's is built by make profile-opt, and says neither that nor the flags.
+    # Debian builds its Python with ``make profile-opt``, and its variables show neither that nor the flags.
     assert (
         is_optimised({"CONFIG_ARGS": "'--enable-shared' '--prefix=/usr'", "PGO_PROF_USE_FLAG": use}, "/usr")
         is None

@@ -20,7 +20,7 @@ async def test_demand_waits_in_order_and_is_granted():
 
     tasks = [asyncio.create_task(taker("big", 60)), asyncio.create_task(taker("small", 10))]
     await asyncio.sleep(0)
-    assert ledger.waiting == 2  # the small one does not overtake
+    assert ledger.waiting == 2  # The small request does not overtake the large one.
     ledger.give(80)
     await asyncio.gather(*tasks)
     assert order == ["big", "small"]
@@ -57,7 +57,7 @@ async def test_granted_in_the_turn_that_times_out_is_granted():
     waiter = asyncio.create_task(ledger.take(60, Intent.DEMAND))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_later(0.009, ledger.give, 100)
-    time.sleep(0.02)  # noqa: ASYNC251 - the loop is late: both timers are due in one turn
+    time.sleep(0.02)  # noqa: ASYNC251 - blocks the loop, so that both timers are due in one turn
     await waiter
     assert (ledger.taken_bytes, ledger.waiting) == (60, 0)
 

@@ -1,4 +1,4 @@
-"""The lock of a directory: who holds it is named, also when that is not who took it."""
+"""The lock of a directory: the error names the process that holds it, also if another process took it."""
 
 import errno
 import fcntl
@@ -25,7 +25,9 @@ os.read(0, 1)
 
 @pytest.fixture
 def orphan(tmp_path):
-    """A worker that inherited the lock, whose parent took it and is dead: pids of worker and parent."""
+    """The pids of a worker and of its parent. The parent took the lock and is dead; the worker
+    inherited it.
+    """
     taker = subprocess.Popen(
         [sys.executable, "-c", _TAKE, str(tmp_path / "lock")],
         stdin=subprocess.PIPE,
@@ -97,7 +99,7 @@ def test_a_broken_disk_does(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    """A descriptor that holds the lock as ``holder_of`` does; let go in the first pause of ``lock``."""
+    """A descriptor that holds the lock as ``holder_of`` does. It is closed in the first pause of ``lock``."""
     os.close(locks.lock(tmp_path / "lock"))
     descriptor = os.open(tmp_path / "lock", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -126,7 +128,7 @@ def test_a_start_does_not_wait_for_a_holder(tmp_path, monkeypatch):
 
 
 def test_who_asks_and_never_ends_is_named(tmp_path, monkeypatch):
-    """As a doctor that was stopped."""
+    """For example a ``shadeproxy doctor`` that was stopped while it looked."""
     os.close(locks.lock(tmp_path / "lock"))
     monkeypatch.setattr(locks, "sleep", lambda _seconds: None)
     with (tmp_path / "lock").open() as file:

@@ -1,4 +1,4 @@
-"""Limits of control groups, read from trees as kernels and containers show them."""
+"""Memory limits of control groups, read from files as kernels and containers show them."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ V1 = "35 31 0:32 {root} {point} rw,relatime - cgroup cgroup rw,memory"
 
 @pytest.fixture
 def machine(tmp_path):
-    """``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})``: its /proc."""
+    """``machine(line of mountinfo, /proc/self/cgroup, {file below the mount: content})`` makes these files
+    and returns the path that stands for /proc.
+    """
 
     def machine(mount: str, group: str, files: dict[str, str], root: str = "/") -> Path:
         point = tmp_path / "cgroup"
@@ -58,7 +60,7 @@ def test_version_1(machine, tmp_path):
 
 
 def test_version_1_in_a_container_without_a_namespace(machine):
-    """The group's name is the host's, and the mount shows it as its root."""
+    """The process sees the group's name on the host, and the root of the mount is that group."""
     proc = machine(V1, "4:memory:/docker/abc\n", {"memory.limit_in_bytes": f"{GIB}\n"}, root="/docker/abc")
     assert memory_limit(proc).limit_bytes == GIB
 

@@ -1,4 +1,6 @@
-"""Where the product refers to an object it says in which namespace: left out, it is the proxy's own."""
+"""The product passes a namespace wherever it makes an ``ObjectRef``. The default is the proxy's own
+namespace, which is wrong for another client's object.
+"""
 
 import ast
 from pathlib import Path
@@ -6,7 +8,7 @@ from pathlib import Path
 import shadeproxy
 
 ROOT = Path(shadeproxy.__file__).parent
-# They stand for an origin, which is asked with credentials and knows no namespaces, or measure one namespace.
+# Packages that need no namespace: an origin tells accounts apart by credentials, and the others use only one.
 ELSEWHERE = ("origin", "bench", "demo", "studies")
 FIELDS = 3
 

@@ -1,4 +1,4 @@
-"""A signer that remembers what does not change signs as the plain functions do."""
+"""``Signer``, which keeps the hashes of what does not change, gives the same signatures as ``signature``."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What the documents name exists, and what exists is in the documents."""
+"""The documents name only what exists, and name all that exists."""
 
 import re
 from dataclasses import fields

@@ -40,13 +40,14 @@ def test_a_training_through_the_proxy_is_measured(tmp_path, console):
     first, second = report.runs[0].epochs
     assert report.dataset.objects == OBJECTS
     assert 0.19 * report.dataset.bytes < report.cache_bytes <= 0.2 * report.dataset.bytes
-    # Every sample is read once, and comes from the origin: when it is asked for, or ahead of that. So may
-    # what the second epoch begins with. One that was located and left before its copy is asked for once more.
+    # Every sample is read once and comes from the origin, when it is asked for or before. Samples at the
+    # beginning of the second epoch may be prefetched already. A sample that is evicted between its locate
+    # call and the reader's copy is asked for twice.
     assert first.distinct_samples == OBJECTS
     assert OBJECTS <= first.requests < 1.2 * OBJECTS
     assert first.origin_requests >= OBJECTS
     assert first.origin_bytes >= report.dataset.bytes
-    # Importance repeats samples, and the cache answers.
+    # Importance sampling repeats samples, and the cache answers the repeated reads.
     assert second.distinct_samples < OBJECTS
     assert second.hit_ratio > 0.1
     assert second.hits_ram > 0
@@ -66,7 +67,7 @@ def keys(monkeypatch):
 
 
 def test_an_existing_server_gets_the_objects_once(tmp_path, console, keys):
-    # A proxy over a directory is an S3 server like another.
+    # A proxy over a directory serves as the existing S3 server.
     (tmp_path / "buckets" / "mine").mkdir(parents=True)
     settings = {
         "origin": {"kind": "file", "path": str(tmp_path / "buckets")},
@@ -162,7 +163,7 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
     reached = partial(work.glob, PHASES.get(phase, PHASES["starting a training"]))
     try:
         deadline = time.monotonic() + 60
-        # The loaders' workers are children of the training, which is one of the demo.
+        # Wait for the loader's workers: they are children of the training, which is a child of the demo.
         while not list(reached()) or (phase == "training" and len(descendants(demo.pid)) < 4):
             assert demo.poll() is None, said.read_text()
             assert time.monotonic() < deadline
@@ -174,7 +175,7 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
             "the pattern is that of the directories it makes"
         )
         demo.send_signal(number)
-        demo.send_signal(number)  # impatience changes nothing
+        demo.send_signal(number)  # An impatient user sends the signal twice: that changes nothing.
         assert demo.wait(30) != 0
     finally:
         demo.kill()

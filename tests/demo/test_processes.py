@@ -1,4 +1,4 @@
-"""Children: what they leave behind (nothing) and what they say when they fail."""
+"""Child processes: they leave nothing behind, and the error of one that fails says why."""
 
 import os
 import select
@@ -27,7 +27,7 @@ def test_descendants_are_gone_when_the_block_ends(tmp_path):
     with running("family", command, log=tmp_path / "log", env=os.environ, piped=True) as child:
         grandchild = os.pidfd_open(int(child.process.stdout.readline()))
     assert child.process.returncode == -signal.SIGTERM
-    # A descriptor of a process is readable once it has ended; this one ignores SIGTERM.
+    # The pidfd of a process is readable once the process has ended. This process ignores SIGTERM.
     ended, _, _ = select.select([grandchild], [], [], 30)
     os.close(grandchild)
     assert ended
@@ -48,14 +48,14 @@ def test_an_interrupt_ends_them_too(tmp_path):
     children = []
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    # All is thrown away: a process is not asked to end first, and not waited for.
+    # After an interrupt all results are thrown away, so processes get SIGKILL and no SIGTERM before.
     assert children[0].process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_waits_until_what_is_begun_is_begun_and_what_is_removed_is_gone(tmp_path, number):
     done = []
-    # A run in the background ignores some of them.
+    # A process that runs in the background ignores some of these signals.
     before = signal.signal(number, signal.SIG_DFL)
     try:
         with pytest.raises(KeyboardInterrupt), termination_as_interrupt():
@@ -92,7 +92,7 @@ def test_a_signal_while_a_directory_is_removed_does_not_leave_half_of_it(tmp_pat
 
 
 def test_a_signal_that_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup does this.
     try:
         with termination_as_interrupt():
             os.kill(os.getpid(), signal.SIGHUP)

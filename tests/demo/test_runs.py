@@ -1,4 +1,4 @@
-"""What a contestant reads from."""
+"""The data source of each contestant, and the end of its training."""
 
 import os
 import select
@@ -26,11 +26,11 @@ def test_without_a_cache_the_origin_is_read_as_an_s3_server_and_not_by_batch_cal
         assert isinstance(source, ExistingServer)
         with urllib.request.urlopen(f"{source.endpoint}/train/one", timeout=10) as answer:
             assert answer.read() == b"a body"
-            assert answer.headers["x-shade-cache"] == "bypass"  # nothing is kept there
+            assert answer.headers["x-shade-cache"] == "bypass"  # The built-in origin caches nothing.
 
 
 def test_a_training_is_gone_when_its_events_are_no_longer_wanted(tmp_path, monkeypatch):
-    """Also while somebody holds the traceback of what went wrong, and with it the frames."""
+    """The training also ends while a traceback, and so its frames, are still referred to."""
     child = 'import os, time; print(\'{"type": "step"}\', os.getpid(), flush=True); time.sleep(600)'
     monkeypatch.setattr(runs, "_TRAIN", (sys.executable, "-c", child))
     monkeypatch.setattr(runs.msgspec.json, "Decoder", lambda _: SimpleNamespace(decode=bytes.split))

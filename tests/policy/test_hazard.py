@@ -14,7 +14,9 @@ def waits(until, since=0.0, state=0, prefix=0):
 
 
 def taught(*pairs, evidence=None, state=0, unread=()):
-    """Evidence of pages that were read at these ages, and of others that still wait."""
+    """Evidence of pages that were read, ``pairs`` of (age, times), and of ``unread`` ones, which
+    still wait.
+    """
     evidence = evidence or Evidence.empty(1)
     for age, times in pairs:
         for _ in range(times):

@@ -1,6 +1,7 @@
-"""No policy without a number, no number without its bound. Fixed seeds, pages of one size unless said.
+"""Hit ratios of the policies on small workloads, each beside the best possible ratio. Seeds are fixed; pages
+have one size unless a test says otherwise.
 
-The rows are small forms of those of docs/adr/0027; the study of hit ratios (bench) has all of them.
+The workloads are small versions of those in docs/adr/0027. The study of hit ratios (bench) has all of them.
 """
 
 import math
@@ -39,7 +40,7 @@ def zipf(objects, reads, exponent, seed=1):
 
 
 def test_lru_on_shuffled_epochs_is_the_formula():
-    """c + (1 - c) ln(1 - c): at c = 20 % that is 2.1 %."""
+    """The formula is c + (1 - c) ln(1 - c): 2.1 % with a cache of c = 20 %."""
     expected = SHARE + (1 - SHARE) * math.log(1 - SHARE)
     assert expected == pytest.approx(0.0215, abs=0.0001)
     assert ratio(uniform(1000, 20), "lru") == pytest.approx(expected, abs=0.003)
@@ -60,7 +61,9 @@ def test_no_policy_beats_the_clairvoyant(policy, announce):
 
 
 def test_importance_draws_by_what_is_known():
-    """Design 6.5: LRU 21 %; this epoch announced >= 49 %; the next at half >= 54 %; bound 57 %."""
+    """LRU: 21 %. With this epoch announced: 49 % or more. With the next one too, from the middle of an epoch
+    on: 54 % or more. The bound is 57 %.
+    """
     trace = importance(1500, 6)
     bound = clairvoyant_hits(trace, 300)[trace.counted()].mean()
     assert ratio(trace, "lru") == pytest.approx(0.21, abs=0.02)

@@ -20,7 +20,7 @@ def test_names_find_their_policies():
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_only_a_policy_that_says_so_looks_at_hints_and_history(name):
-    """Callers spare the others the computation of these columns."""
+    """For policies that do not use these columns, callers do not compute them."""
     columns = PageColumns(
         next_use=np.array([np.inf, np.inf]),
         rate=np.array([0.1, 0.1]),

@@ -1,4 +1,4 @@
-"""``choose_victims``: the rule all policies share."""
+"""``choose_victims``: the rule that all policies share."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""What came ahead and is not read yet takes a quarter of the tiers at most, whatever prefetch.ahead says."""
+"""Prefetched pages that are not read yet take a quarter of the tiers at most, whatever
+prefetch.ahead says.
+"""
 
 import pytest
 
@@ -21,7 +23,7 @@ async def fetching(make_fetching):
 
 
 def ready(fetching):
-    """Pages that came ahead, or are on their way, and nobody has read."""
+    """The number of prefetched pages that are on their way, or that no reader has read."""
     return len(fetching.bench.cache.residents.unread) + fetching.prefetcher.flying
 
 
@@ -65,7 +67,7 @@ async def test_what_is_announced_twice_and_was_read_once_lies_ready_no_more(fetc
 
 
 async def test_what_was_passed_unread_lies_ready_no_more(fetching):
-    """A job that leaves samples out must not fill its share with them."""
+    """A job that skips announced samples must not fill its share with their pages."""
     bench = fetching.bench
     fetching.orders.announce("j", Order(whole(COUNT), list(range(COUNT)), rate_per_s=100.0))
     for number in range(0, COUNT - 20, 10):
@@ -78,7 +80,7 @@ async def test_what_was_passed_unread_lies_ready_no_more(fetching):
 
 
 async def test_one_page_may_always_come_ahead(make_fetching):
-    """A cache of three pages."""
+    """The cache has room for three pages, and a quarter of that is less than a page."""
     fetching = await make_fetching(
         page_size=PAGE, ram_bytes=3 * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
     )

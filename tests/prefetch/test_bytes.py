@@ -1,4 +1,4 @@
-"""Prefetching carries no more bytes than reading direct does, whatever the policy knows."""
+"""Prefetching reads no more bytes from the origin than reading without it does, with any policy."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ RECORD = 8_192
     ],
 )
 async def test_no_page_is_read_twice_for_one_use(make_fetching, policy, places, turns):
-    """``turns`` of the loop between two reads: of a reader in a hurry, or of one who takes his time."""
+    """``turns``: turns of the loop between two reads; few for a fast reader, many for a slow one."""
     fetching = await make_fetching(
         policy=policy, page_size=PAGE, ram_bytes=places * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
     )
@@ -48,7 +48,9 @@ async def test_no_page_is_read_twice_for_one_use(make_fetching, policy, places, 
 
 
 async def test_what_left_unread_is_left_to_its_reader(make_fetching):
-    """As a page that another job pushes out: fetching it again, and again, could go on for ever."""
+    """A page that is evicted unread, for example by another job, is not fetched again: that might
+    never end.
+    """
     fetching = await make_fetching()
     bench = fetching.bench
     bench.origin.put("b", "k0", bytes(1000))
@@ -58,7 +60,7 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
     assert bench.origin.gets == 2
     for _ in range(5):
         await bench.engine.purge("b", "k0", dry_run=False)
-        bench.clock.advance(2.0)  # longer than a look is believed
+        bench.clock.advance(2.0)  # More than a second: the next look looks up all samples again.
         fetching.orders.changed()
         await fetching.idle()
     assert bench.origin.gets == 2
@@ -73,7 +75,9 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
 
 @pytest.mark.parametrize("places", [8, 40])
 async def test_epochs_shorter_than_a_look_is_believed_are_read_once_a_use(make_fetching, places):
-    """Twenty samples in a fifth of a second, again and again: each is coming several times at once."""
+    """Twenty samples are read in a fifth of a second, again and again. So each is in the list of coming
+    samples several times.
+    """
     fetching = await make_fetching(
         page_size=PAGE, ram_bytes=places * RECORD, segment_bytes=1 << 20, ahead_bytes=1 << 24
     )

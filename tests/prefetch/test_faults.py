@@ -1,4 +1,4 @@
-"""What goes wrong while prefetching costs neither readers nor other objects anything."""
+"""A failure while prefetching harms neither readers nor other objects."""
 
 import asyncio
 
@@ -105,7 +105,7 @@ async def test_samples_beyond_the_end_of_a_shorter_version_take_no_memory(make_f
 
 
 async def test_a_page_that_a_shorter_version_lacks_takes_no_memory(make_fetching):
-    """A fetch that was decided before the object became shorter."""
+    """The fetch was decided before the object became shorter."""
     fetching = await make_fetching(page_size=PAGE, ram_bytes=1 << 18)
     bench, ahead = fetching.bench, fetching.bench.engine.prefetch_port
     bench.origin.put("b", "k", bytes(PAGE // 2))

@@ -1,4 +1,4 @@
-"""Readers of parts of big objects: the rest is there when they come to it, and nothing is fetched blindly."""
+"""Readers of parts of big objects find the rest in the cache, and no page is fetched without a reason."""
 
 import asyncio
 
@@ -56,7 +56,7 @@ async def test_a_read_of_the_end_alone_is_a_look_at_an_index(make_fetching):
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 async def test_a_reader_in_a_row_or_with_a_stride_is_read_ahead(make_fetching, step):
-    """Its object is not fetched whole. The first reads, which show the pattern, are misses."""
+    """The object is not fetched whole. The first reads, which show the pattern, are misses."""
     fetching = await make_fetching(whole_bytes=0)
     fetching.bench.origin.put("b", "big", BODY)
     sources = [await read(fetching, at * PAGE, at * PAGE + 100) for at in range(0, 12, step)]
@@ -64,7 +64,7 @@ async def test_a_reader_in_a_row_or_with_a_stride_is_read_ahead(make_fetching, s
     assert [source is Source.ORIGIN for source in sources] == [True] * misses + [False] * (
         len(sources) - misses
     )
-    # Of a row a reader may stop at any time: no more is fetched than its next pages.
+    # A reader may stop at any time, so only the next pages of a stream are fetched.
     assert fetching.bench.origin.gets <= 12
 
 
@@ -87,7 +87,7 @@ async def test_several_readers_of_one_object_are_told_apart(make_fetching):
 
 
 async def test_room_that_is_scattered_over_tiers_is_none(make_fetching):
-    """What both tiers lack of a page together makes no place for one: it would be fetched in vain."""
+    """Room in two tiers that is enough only together makes no place for a page: a fetch would be in vain."""
     fetching = await make_fetching(policy="static", ram_bytes=4 * PAGE, disk_bytes=4 * PAGE)
     fetching.bench.origin.put("b", "first", BODY)
     fetching.bench.origin.put("b", "big", BODY)
@@ -125,7 +125,7 @@ async def test_a_page_may_be_fetched_again_while_its_old_version_is_on_its_way(m
 
 
 async def test_an_order_knows_better(make_fetching):
-    """Of an object in an announced order only what the order names is fetched."""
+    """If an order names parts of an object, only these parts are fetched."""
     fetching = await make_fetching(whole_bytes=1 << 20)
     bench, samples = fetching.bench, whole(2)
     bench.origin.put("b", "k0", BODY)
@@ -142,7 +142,7 @@ async def test_an_order_knows_better(make_fetching):
 
 
 def test_what_waits_to_be_fetched_whole_is_bounded():
-    """Headers of a million objects are read faster than anybody can fetch the rest of them."""
+    """Readers of a million objects' first bytes are faster than the fetches of the rest of these objects."""
     parts = Parts(page_size=PAGE, whole_bytes=1 << 20)
     for number in range(5000):
         ref = ObjectRef("b", f"k{number}")

@@ -1,4 +1,4 @@
-"""Announced samples are there before they are asked for; nobody and nothing suffers for it."""
+"""Announced samples are in the cache before they are asked for, and no other read is worse for it."""
 
 import asyncio
 
@@ -44,7 +44,7 @@ async def test_soonest_first(make_fetching):
 
 
 async def test_jobs_share_by_next_use(make_fetching):
-    """The fast job's tenth sample is due before the slow one's second."""
+    """The fast job's last sample is due before the slow job's second one."""
     fetching = await make_fetching(fetches=1)
     fill(fetching.bench.origin, 20)
     fetching.orders.orders["slow"] = Order(whole(20), [10, 11], rate_per_s=0.1)
@@ -73,7 +73,9 @@ async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
 
 
 async def two_on_their_way(make_fetching, objects, order):
-    """Return a prefetcher with an announced order and two fetches, and the barrier that holds these."""
+    """Return a prefetcher with an announced order and two fetches under way, and the barrier that
+    holds them.
+    """
     fetching, gate = await make_fetching(fetches=2), Barrier()
     fill(fetching.bench.origin, objects)
     fetching.bench.origin.gate = gate
@@ -108,7 +110,7 @@ async def test_a_replaced_order_drops_what_was_queued(make_fetching):
 
 
 async def test_so_many_at_a_time_and_so_far_ahead(make_fetching):
-    """Four pages' worth ahead, whatever is announced; three fetches at most."""
+    """At most four pages are fetched ahead, whatever is announced, and at most three at a time."""
     fetching = await make_fetching(ahead_bytes=4 * PAGE, fetches=3)
     bench, gate = fetching.bench, Barrier()
     fill(bench.origin, 100, PAGE)
@@ -177,7 +179,7 @@ async def test_failures_are_counted_and_slow_it_down(make_fetching):
     await until(lambda: fetching.counts()[3] >= 3)
     await fetching.idle()
     assert fetching.bench.clock.monotonic_s() - began_s >= 0.1
-    # Whoever reads is not affected by any of it.
+    # Demand reads are not affected by the pause.
     for number in range(4):
         assert (await fetching.bench.get(f"k{number}"))[0] == bytes([number]) * 1000
 
@@ -189,7 +191,7 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
     )
     fill(memory, 40)
     fetching.orders.announce("j", Order(whole(40), list(range(40))))
-    # More in a row than a float has powers of two.
+    # Count more failures in a row than the largest power of two that a float can hold.
     while (failed := fetching.counts()[3]) < 1100:
         await fetching.bench.clock.sleep(6)
         fetching.orders.changed()
@@ -198,7 +200,7 @@ async def test_however_long_the_origin_is_away_it_pauses_between_tries(make_fetc
     while fetching.counts()[3] < failed + 100:
         fetching.orders.changed()
         await fetching.idle()
-    # At most the 32 that fly together, then five seconds of rest.
+    # At most 32 fetches are under way together, and fail. Then prefetching pauses for five seconds.
     assert fetching.bench.clock.monotonic_s() - began_s >= 3 * 5.0
 
 
@@ -292,7 +294,7 @@ async def test_a_page_that_leaves_unread_was_wasted(make_fetching):
 
 
 async def test_the_first_read_of_a_prefetched_page_is_its_only_one(make_fetching):
-    """Else pages would seem to be read again at once, and those like them, too."""
+    """If the prefetch counted as a read, the learner would expect such pages to be read again at once."""
     fetching = await make_fetching()
     bench = fetching.bench
     fill(bench.origin, 50)
@@ -328,7 +330,9 @@ async def test_every_way_of_reading_counts_as_use(make_fetching, way):
 
 
 async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tuple[int, int]:
-    """Hits and origin reads of a job that reads all in one order, epoch after epoch."""
+    """Return the hits and the origin reads of a job that reads all objects in each epoch, in a random order.
+    ``announced``: whether prefetching may work between two reads.
+    """
     rng, hits = np.random.default_rng(3), 0
     coming = [int(one) for _ in range(epochs) for one in rng.permutation(count)]
     fetching.orders.announce("j", Order(whole(count), coming, rate_per_s=1000.0))
@@ -343,7 +347,7 @@ async def epochs_of(fetching, count: int, epochs: int, *, announced: bool) -> tu
 
 
 async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(make_fetching):
-    """What it holds ready takes room from pages that are read later, and from nothing that is read sooner."""
+    """Unread pages take places from pages that are read later, never from pages that are read sooner."""
     size, count = 8 * 1024, 60
     cache = {"ram_bytes": 20 * (size + PAGE), "segment_bytes": 64 * 1024, "page_size": 4 * PAGE}
     alone = await make_fetching(fetches=0, name="alone", **cache)
@@ -354,12 +358,12 @@ async def test_it_costs_few_origin_reads_more_than_clairvoyant_eviction_alone(ma
     hits, reads = await epochs_of(fetching, count, 5, announced=True)
     assert hits_alone < 0.6 * 5 * count
     assert hits >= 0.98 * 5 * count
-    # Three of twenty places hold what comes next.
+    # Three of the twenty places hold pages that are read next.
     assert reads <= 1.12 * reads_alone
 
 
 async def test_nothing_is_fetched_that_would_win_no_place(make_fetching):
-    """The cache holds what is read sooner, and so much that no window fills it."""
+    """The cache is full of pages that are read sooner."""
     fetching = await make_fetching(ram_bytes=8 * PAGE, segment_bytes=4 * PAGE)
     bench = fetching.bench
     fill(bench.origin, 60, 3000)

@@ -15,12 +15,12 @@ from shadeproxy.prefetch.warm import Warm
 from tests.support.prefetching import until
 
 PAGE = 4096
-RECORD = 4608  # of such a page in a tier
+RECORD = 4608  # Bytes of the record of such a page in a tier.
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 
 
 class Refusing:
-    """``inner`` whose reads of some keys, or of all for a while, fail."""
+    """An origin like ``inner``, but reads of some keys fail, or all reads for a while."""
 
     def __init__(self, inner: Origin) -> None:
         self.inner = inner
@@ -165,7 +165,7 @@ async def test_a_full_cache_loses_nothing_to_it(make_bench, policy):
     progress = await warm(bench)
     assert bench.cached(hot) == 20
     assert 30 <= progress.not_stored < 40
-    # What wins no place is not read for nothing.
+    # Pages that win no place are not read from the origin.
     assert bench.origin.gets - gets <= 10
 
 
@@ -210,7 +210,9 @@ async def test_a_pinned_prefix_is_read_into_a_full_cache(make_bench):
 
 
 async def test_its_pages_are_no_guesses(make_bench):
-    """Prefetching is judged by its own pages, and a warm page was not read."""
+    """Prefetching is judged by its guesses. A page of a warm is none, so it is not wasted while it
+    is unread.
+    """
     bench = await make_bench(origin=filled(5), rules=IMMUTABLE)
     await warm(bench)
     counts = bench.stats.prefetch
@@ -250,7 +252,7 @@ async def test_memory_for_reads_is_left_to_others(make_bench):
     assert bench.ledger.taken_bytes <= 10 * PAGE
     origin.gate.release()
     assert (await running).bytes == 100 * PAGE
-    assert origin.gets == 100  # none was begun for which there was no memory
+    assert origin.gets == 100  # No read was begun for which there was no memory.
 
 
 async def test_a_reader_joins_what_is_on_its_way(make_bench):

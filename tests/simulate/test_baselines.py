@@ -1,4 +1,4 @@
-"""Policies of the literature: their counts, their rules on short traces, and what holds for all of them."""
+"""Policies of the literature: exact hits, their rules on short traces, and what holds for all of them."""
 
 from pathlib import Path
 
@@ -31,8 +31,9 @@ GOLDEN = {
     "sizes": {"s3-fifo": 376, "w-tinylfu": 419, "arc": 365, "2q": 369, "sieve": 346},
     "zipf": {"s3-fifo": 17782, "w-tinylfu": 18338, "arc": 17229, "2q": 17113, "sieve": 17822},
 }
-"""Hits with a cache of 20 %. libCacheSim 0.3.5, an implementation by others, has the same numbers for 2q and
-sieve, and for arc where sizes are alike. Its S3-FIFO fills the main queue first; its W-TinyLFU never ages."""
+"""Hits with a cache of 20 %. libCacheSim 0.3.5, an independent implementation, has the same numbers for 2q
+and sieve, and for arc if sizes are equal. Its S3-FIFO fills the main queue first; its W-TinyLFU never ages.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,29 +62,29 @@ def residents_after(cache, text):
 
 
 def test_sieve_spares_what_was_read_again_and_goes_on_from_there():
-    assert residents_after(Sieve(3), "abcad") == "acd"  # a was visited; b is next
-    assert residents_after(Sieve(3), "abcade") == "ade"  # the hand went on to c
-    assert residents_after(Sieve(3), "abcabcd") == "bcd"  # all visited: around once
+    assert residents_after(Sieve(3), "abcad") == "acd"  # The hand skips a, which was visited, and evicts b.
+    assert residents_after(Sieve(3), "abcade") == "ade"  # The hand goes on and evicts c.
+    assert residents_after(Sieve(3), "abcabcd") == "bcd"  # All were visited: the hand goes round, to a.
 
 
 def test_s3fifo_filters_pages_read_once_and_takes_ghosts_into_the_main_queue():
     cache = S3Fifo(10)
-    assert residents_after(cache, "aaabcdefghijk") == "acdefghijk"  # b left, a was promoted
-    assert residents_after(cache, "b") == "b"  # a ghost comes back, into the main queue
-    assert residents_after(cache, "lmnopqrstuvwab")[:2] == "ab"  # pages read once push out each other
+    assert residents_after(cache, "aaabcdefghijk") == "acdefghijk"  # a is promoted, and b is evicted.
+    assert residents_after(cache, "b") == "b"  # The ghost b comes back, into the main queue.
+    assert residents_after(cache, "lmnopqrstuvwab")[:2] == "ab"  # Pages read once only evict each other.
 
 
 def test_two_queue_promotes_on_the_second_read_after_leaving():
-    cache = TwoQueue(4)  # at most one page of the new ones stays when others need room
-    assert residents_after(cache, "aaabcde") == "bcde"  # reads in quick succession count once
+    cache = TwoQueue(4)  # One new page may stay when other pages need room.
+    assert residents_after(cache, "aaabcde") == "bcde"  # Several reads in quick succession count as one.
     assert residents_after(cache, "afghijka")[0] == "a"
 
 
 def test_arc_moves_its_target_to_the_list_whose_ghost_was_read():
     cache = Arc(4)
-    assert residents_after(cache, "aabbcdef") == "abef"  # two read twice stay
-    assert residents_after(cache, "c") == "c"  # a ghost of pages read once: their target grows
-    assert residents_after(cache, "xyzab")  # and both lists live on
+    assert residents_after(cache, "aabbcdef") == "abef"  # a and b were read twice, and stay.
+    assert residents_after(cache, "c") == "c"  # c is a ghost of a page read once: the target of these grows.
+    assert residents_after(cache, "xyzab")  # Both lists are still in order.
     assert cache.used_bytes == 4
 
 
@@ -95,7 +96,7 @@ def test_w_tinylfu_admits_only_what_was_read_more_often():
     assert sum(page in cache for page in range(100)) == 100
     for page in range(1000, 1100):
         cache.read(page, 1)
-    assert sum(page in cache for page in range(100)) == 99  # one place is the window's
+    assert sum(page in cache for page in range(100)) == 99  # One place belongs to the window.
     for _ in range(6):
         cache.read(2000, 1)
         cache.read(2001, 1)

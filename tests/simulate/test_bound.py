@@ -14,7 +14,7 @@ from shadeproxy.simulate.workloads import importance, uniform
 
 
 def most_hits(ids, sizes, capacity):
-    """By trying every set of pages that may be kept after every read."""
+    """The most hits that are possible, found by trying every set of pages to keep after every read."""
 
     @cache
     def best(position, kept):

@@ -1,4 +1,4 @@
-"""Exact hits on traces that never change: a change of a number here is a change of a policy."""
+"""Exact hits on traces that never change. A number here changes only if a policy changes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Hints by epochs and of the trace's own, and the facts of each read under them."""
+"""Hints that follow from epochs, hints that the trace contains, and what the proxy knows at each read."""
 
 from dataclasses import replace
 
@@ -17,7 +17,9 @@ NONE = parse_announce("none")
 
 
 def beside_a_job(order, *, reads=None, times=None, known=None, scores=None):
-    """A stock client that reads ids 0 to 9 in turn with a job, which announces ``order``."""
+    """A trace in which a stock client, reading ids 0 to 9, takes turns with a job that announces
+    ``order``.
+    """
     reads = np.array(order if reads is None else reads, dtype=np.uint32)
     ids = np.stack([np.arange(len(reads)) % 10, reads], axis=1).ravel().astype(np.uint32)
     order = np.array(order, dtype=np.uint32)

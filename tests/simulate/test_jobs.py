@@ -1,4 +1,4 @@
-"""Hints of jobs as eviction gets them, compared with a search through the trace."""
+"""Expected next uses from the hints of jobs, compared with a search through the trace."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from shadeproxy.simulate.workloads import importance, interleaved, shuffled, uni
 
 
 def known_until(epochs, done, announce):
-    """The number of a job's reads that are announced after ``done`` of them."""
+    """How many reads of a job are announced after it has finished ``done`` reads."""
     if announce == "all":
         return len(epochs)
     if not done:
@@ -26,7 +26,9 @@ def known_until(epochs, done, announce):
 
 
 def search(trace, at, page, announce):
-    """Reads until ``page`` is read, of the job that is first, at one pace for all jobs."""
+    """The reads of all jobs until the next announced read of ``page``, if all jobs have the same pace; inf if
+    none is announced.
+    """
     jobs = np.zeros(len(trace.ids), int) if trace.jobs is None else trace.jobs
     found = []
     for job in np.unique(jobs):
@@ -39,7 +41,7 @@ def search(trace, at, page, announce):
 
 
 def masks(trace):
-    """Which reads are of each job."""
+    """For each job of the trace, which reads are the job's: bool[n]."""
     return [np.ones(len(trace.ids), bool)] if trace.jobs is None else [trace.jobs == job for job in (0, 1)]
 
 
@@ -48,7 +50,8 @@ def masks(trace):
 def test_next_uses_are_those_of_the_trace_and_no_others(trace, announce):
     trace = replace(trace, weights=None)
     jobs, block = TraceJobs(trace, parse_announce(announce)), 16
-    # The first read of an epoch shows that it began: that read itself counts as late for a while.
+    # Only the first read of an epoch shows that the epoch began, so that read was not announced. For a while
+    # its page counts as still to be read.
     firsts = [
         trace.ids[of_job][np.diff(trace.epochs[of_job].astype(int), prepend=-1) > 0]
         for of_job in masks(trace)
@@ -63,7 +66,7 @@ def test_next_uses_are_those_of_the_trace_and_no_others(trace, announce):
             assert np.array_equal(np.isinf(told), np.isinf(expected))
             known = np.isfinite(told)
             if at >= 2 * block and known.any():
-                # All are divided by the trust in their job, which is alike for jobs that are true alike.
+                # All values are divided by the trust in their job, which is equal here: all orders are true.
                 ratio = told[known] / expected[known]
                 assert ratio == pytest.approx(ratio.mean(), rel=0.05)
                 assert 1 <= ratio.mean() <= 2.1
@@ -77,7 +80,7 @@ def test_a_job_that_is_three_times_as_fast_is_three_times_as_near():
         jobs.begin(start, start + 256)
     at = start + 255
     told, _ = jobs.until(np.arange(6000), at)
-    # In reads of both jobs together; the last epochs of the fast job are over sooner than the slow job's.
+    # Distances count the reads of both jobs. The fast job ends before the slow one.
     coming = {}
     for position in range(len(trace.ids) - 1, at, -1):
         coming[int(trace.ids[position])] = position - at
@@ -96,7 +99,7 @@ def test_pages_of_a_silent_job_fade_and_come_back():
     for start in range(0, 6144, 256):
         jobs.begin(start, start + 256)
         soon.append(float(jobs.until(order[2200:2201], start + 255)[0][0]))
-    # Read 2200 of the job is near while it reads, 2,000 reads further after as many reads of others.
+    # Read 2200 of the job is near while the job reads. After 2,000 reads of other clients it is further away.
     assert soon[6] == pytest.approx(2200 - 1792, rel=0.1)
     assert soon[15] == pytest.approx(2200 - 2000 + 4096 - 2000, rel=0.1)
     assert soon[23] < 300
@@ -110,7 +113,7 @@ def test_an_order_that_is_not_read_is_not_believed():
     jobs = TraceJobs(trace, parse_announce("trace"))
     explained = [jobs.begin(start, start + 256).mean() for start in range(0, 5888, 256)]
     assert sum(explained[4:]) == 0
-    # Thirteen reads away, if it were true.
+    # The order would put the page thirteen reads away, but reads contradict the order.
     assert jobs.until(order[5900:5901], 5887)[0][0] > 20 * 13
 
 

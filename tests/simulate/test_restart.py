@@ -31,7 +31,7 @@ def test_without_a_client_noticing(zipf):
 
 
 def test_when_the_data_set_changes_at_the_same_time():
-    """Pages of the first one would stay for ever, if nobody saw that they are not read any more."""
+    """Pages of the first dataset would stay for ever if the proxy did not learn that reads of them ended."""
     random = np.random.default_rng(2)
     epochs = [part * 300 + random.permutation(300) for part in range(2) for _ in range(10)]
     ids = np.concatenate(epochs)

@@ -1,4 +1,4 @@
-"""Trace files: what is read, and what is said of those that cannot be."""
+"""Trace files: what is read from them, and the errors for files that cannot be read."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A file of checked blocks: whole or not there, and no changed byte is taken for a good one."""
+"""A file of checked blocks is replaced as a whole, and a changed byte in it is always found."""
 
 import os
 import random

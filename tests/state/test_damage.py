@@ -1,4 +1,6 @@
-"""Whatever happens to a byte of the state directory: the store opens, and what it gives is what was put."""
+"""Whatever happens to bytes of the state directory, the store opens, and returns only values that
+were put.
+"""
 
 import asyncio
 import random
@@ -16,7 +18,7 @@ def commit(store: StateStore) -> None:
 
 
 def prepared(path, *, closed: bool) -> dict[str, bytes]:
-    """The files of a store with VALUES, as its end in order or kill -9 leaves them."""
+    """The files of a store with VALUES, after an orderly end (``closed``) or after kill -9."""
     store = StateStore(path)
     store.open()
     for name, value in VALUES.items():
@@ -32,7 +34,7 @@ def prepared(path, *, closed: bool) -> dict[str, bytes]:
 
 
 def opened(path) -> None:
-    """It opens, gives nothing that was not put, and takes what is put now."""
+    """Assert that the store opens, returns nothing that was not put, and keeps a new value."""
     store = StateStore(path)
     store.open()
     try:

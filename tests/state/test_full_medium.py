@@ -1,4 +1,4 @@
-"""A medium without room does not keep the proxy from starting, nor costs it what was saved."""
+"""On a full medium the proxy starts nevertheless, and loses nothing that was saved."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def medium(tmp_path):
-    """A small tmpfs of its own."""
+    """A new tmpfs of 2 MB."""
     path = tmp_path / "medium"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "shadeproxy-test", path]
@@ -87,7 +87,7 @@ async def test_a_first_start_on_a_full_medium_keeps_its_state_in_memory(medium):
 
 
 def leave_and_fill_up(medium) -> None:
-    """A database with a value, on a medium that was filled since."""
+    """Leave a database with a value, and then fill the medium."""
     subprocess.run([sys.executable, "-c", _LEAVE, str(medium / "state"), "stopped"], check=True)
     fill_up(medium)
 
@@ -114,7 +114,7 @@ class _Steps(ManualClock):
 
 
 async def test_a_quiet_proxy_that_started_without_room_notices_that_there_is_some(medium):
-    """Nothing was put, so that no commit of values would show it."""
+    """Nothing is put, so no commit of values would show that the medium has room again."""
     await asyncio.to_thread(leave_and_fill_up, medium)
     clock = _Steps()
     store = StateStore(medium / "state", clock=clock)
@@ -134,7 +134,7 @@ async def test_a_quiet_proxy_that_started_without_room_notices_that_there_is_som
 
 
 async def test_a_database_that_opens_but_takes_no_row_is_not_taken_for_saved(medium, monkeypatch):
-    """There is room for a journal, and none for a page."""
+    """The medium has room for SQLite's journal, but not for a page of the database."""
     await asyncio.to_thread(leave_and_fill_up, medium)
     clock = _Steps()
     store = StateStore(medium / "state", clock=clock)

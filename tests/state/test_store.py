@@ -1,4 +1,4 @@
-"""What callers of the state store rely on: values survive, groups are atomic, nothing is ever unpickled."""
+"""What callers of the state store rely on: values survive, a commit is atomic, nothing is ever unpickled."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ class _Bomb:
 
 def _plant(path, where):
     with diskcache.Cache(str(path)) as planted:
-        # The setting decides whether the pickle is in the row or in a file.
+        # This setting of diskcache decides whether the pickle is in the row or in a file.
         planted.reset("disk_min_file_size", 0 if where == "file" else 1 << 20)
         planted.set(_Bomb() if where == "key" else "scores/bad", b"x" if where == "key" else _Bomb())
 
@@ -150,7 +150,7 @@ async def test_planted_pickles_are_refused_and_never_loaded(open_store, tmp_path
     await again.flush()
     assert await load(again) == {"good": b"1", "bad": b"2"}
     if where == "value":
-        # Proof that the row was live ammunition for a plain diskcache.
+        # This shows that unpickling the row, as a plain diskcache does, would run its code.
         pickle.loads(pickle.dumps(_Bomb()))
         assert (tmp_path / "exploded").exists()
 

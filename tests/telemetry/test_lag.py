@@ -62,7 +62,7 @@ async def test_a_loop_that_is_held_is_seen():
     lag = LoopLag()
     watching = asyncio.create_task(watch_loop(lag))
     await asyncio.sleep(0)
-    time.sleep(0.3)  # noqa: ASYNC251 - that is the point
+    time.sleep(0.3)  # noqa: ASYNC251 - the test blocks the loop on purpose
     while not sum(lag.buckets):
         await asyncio.sleep(0.01)
     watching.cancel()

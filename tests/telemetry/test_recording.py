@@ -1,4 +1,4 @@
-"""What is kept of reads, and the file that it becomes."""
+"""What a recording keeps of reads, and the trace file that is written from it."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def read_of(object_hash, size_bytes=1, job=None, *, source=Source.ORIGIN, group=
 
 
 def test_reads_come_back_in_their_order_with_sizes_jobs_and_epochs(tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "_CHUNK", 3)  # so that there are several
+    monkeypatch.setattr(recording, "_CHUNK", 3)  # This makes several chunks.
     reads = Recording(100)
     one, two = JobContext("one", epoch=1), JobContext("two", epoch=7)
     reads.note(read_of(900, 10, one), 0.0)
     many = [read_of(5, 70), read_of(900, 30, two), read_of(5, 60, JobContext("one", epoch=2))]
     reads.note_many(many, 0.0)
-    reads.note(read_of(900, 20, one), 0.0)  # late for its epoch
+    reads.note(read_of(900, 20, one), 0.0)  # A read that comes after its epoch has ended.
     trace = read_back(reads, tmp_path / "reads.npz")
     assert trace.ids.tolist() == [1, 0, 1, 0, 1]
     assert (trace.objects, trace.sizes.tolist()) == (2, [70, 30])
@@ -43,7 +43,7 @@ def test_reads_of_nobody_are_one_job_without_epochs_and_all_count(tmp_path):
     assert (trace.ids.tolist(), trace.jobs, trace.epochs) == ([1, 0], None, None)
     assert trace.job_of_reads().tolist() == [NO_JOB, NO_JOB]
     assert trace.counted().all()
-    assert trace.sizes.tolist() == [1, 1]  # an empty object has a place too
+    assert trace.sizes.tolist() == [1, 1]  # An empty object counts as one byte.
 
 
 def test_a_full_recording_keeps_its_beginning(tmp_path):

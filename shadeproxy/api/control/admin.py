@@ -73,7 +73,7 @@ async def list_pins(context: ControlContext, _request: web.Request) -> web.Respo
 
 
 def read_place(context: ControlContext, wanted: PlaceRequest) -> Prefix:
-    """Parse the prefix of a call from ``s3://bucket/prefix``. Raises InvalidRequest, UnknownName."""
+    """Return the prefix that a call names as ``s3://bucket/prefix``. Raises InvalidRequest, UnknownName."""
     uri = wanted.uri
     bucket, _, prefix = uri.removeprefix(_SCHEME).partition("/")
     if not uri.startswith(_SCHEME) or not bucket:
@@ -148,5 +148,7 @@ def _pages_of(size: int, page_size: int) -> int:
 
 
 def _told(key: str) -> str:
-    """Return ``key`` with octets that are not UTF-8 replaced, because JSON cannot hold them."""
+    """Return ``key`` as text for JSON. Octets that are not UTF-8 are replaced, because JSON cannot
+    hold them.
+    """
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

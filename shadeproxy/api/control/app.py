@@ -20,7 +20,9 @@ _OPENAPI = "/openapi.json"
 
 
 def make_control_app(context: ControlContext) -> web.Application:
-    """Make the application for any aiohttp runner. Needs no client_max_size: bodies are limited elsewhere."""
+    """Make the application for any aiohttp runner. ``read_pieces`` limits bodies, so no client_max_size is
+    set.
+    """
     routes = (*ROUTES, _openapi_route(context.version))
     open_paths = frozenset(route.path for route in routes if route.probe)
 
@@ -54,7 +56,7 @@ def _bind(route: Route, context: ControlContext) -> WebHandler:
 
 
 def _check_manifest(context: ControlContext, request: web.Request) -> None:
-    """Raise Conflict if the ids in a call about a job are of another manifest than the job's. Raises
+    """Raise Conflict if the ids in a call about a job belong to another manifest than the job's. Raises
     UnknownName.
     """
     name, digest = request.match_info["job"], request.headers.get(MANIFEST_FIELD)

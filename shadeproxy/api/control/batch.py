@@ -1,8 +1,8 @@
 """``POST /v1/batch``: many pieces in one streamed answer; docs/protocol.md describes the frames.
 
-Laws: a piece of up to a page is sent once it is complete, so its status is true. A longer piece is streamed,
-and the connection is aborted if the piece ends early. Residency is looked up only at a piece's turn, so
-nothing is pinned for a slow caller. When a caller goes away, its fetches end.
+Laws: a piece of up to a page is sent once it is complete, so that the status in its frame is true. A longer
+piece is streamed, and the connection is aborted if the piece ends early. Pages are looked up only when it is
+a piece's turn, so a slow caller pins nothing. When a caller goes away, its fetches end.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shadeproxy.hints.datasets import Sample
 _log = structlog.get_logger("shadeproxy.control")
 
 _LOOK_AHEAD = 512
-"""Number of items after the current one among which cold ones are looked for."""
+"""Number of items after the current one that are searched for cold items: those that are not resident."""
 
 _LOOK_FOR_CALLER_S = 0.2
 
@@ -41,14 +41,14 @@ async def post_batch(context: ControlContext, request: web.Request) -> web.Strea
     frames = FrameWriter(request, request_id)
     await frames.start()
     whose = (request.remote or "") if call.job is None else f"job {call.job.job}"
-    # The fetches inherit both variables: the client they count as, and the request id for the origin.
+    # The fetches inherit both variables: the client that takes turns, and the request id for the origin.
     inside, client = REQUEST_ID.set(request_id), CLIENT.set(whose)
     work = asyncio.create_task(_answer(context, call, frames), name="batch")
     REQUEST_ID.reset(inside)
     CLIENT.reset(client)
     try:
-        # While nothing is written, only this loop notices that the caller left. aiohttp cancels the handlers
-        # of a whole listener or none, and other calls must finish.
+        # While nothing is written, only this loop notices that the caller left. aiohttp could cancel handlers
+        # of callers that left, but only for a whole listener, and other calls must finish.
         while not (await asyncio.wait({work}, timeout=_LOOK_FOR_CALLER_S))[0]:
             if request.transport is None:
                 break
@@ -79,7 +79,9 @@ async def _answer(context: ControlContext, call: ReadCall, frames: FrameWriter) 
 
 
 class _Answer:
-    """One answer in progress. ``lookahead``: its fetches ahead. Pieces longer than a page are streamed."""
+    """One answer in progress. ``lookahead`` fetches its pieces before their turn; pieces longer than a page
+    are streamed.
+    """
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class _Answer:
         self._news.set()
 
     async def send_as_ready(self) -> None:
-        """Send resident items first, and others as they arrive."""
+        """Send resident items first, and the others in the order in which they arrive."""
         cold: deque[int] = deque()
         self._looked = len(self._samples)
         while self._turn < len(self._samples) or cold or self.lookahead:
@@ -131,8 +133,8 @@ class _Answer:
                 if not self._ended:
                     await self._news.wait()
             else:
-                # Other calls have taken the whole budget. Fetch this one item without it, so that this call
-                # makes progress.
+                # Other calls have taken the whole budget. Fetch one item outside of the budget, so that this
+                # call makes progress.
                 await self._send_at_its_turn(cold.popleft())
             if self._frames.full:
                 await self._frames.flush()
@@ -140,12 +142,12 @@ class _Answer:
     # ------------------------------------------------------------------ inside
 
     def _start(self, cold: deque[int]) -> None:
-        """Start fetching cold items while there is room."""
+        """Start fetching cold items, as long as the lookahead has room."""
         while cold and self.lookahead.has_room:
             self.lookahead.start(cold[0], self._samples[cold.popleft()])
 
     def _gather_ready(self, cold: deque[int]) -> None:
-        """Gather the items that need no waiting, up to one group. Put the other items into ``cold``."""
+        """Gather items that need no waiting, until the writer is full. Put the others into ``cold``."""
         frames, index = self._frames, self._turn
         while index < len(self._samples) and not frames.full:
             if not self._send_now(index):
@@ -190,8 +192,8 @@ class _Answer:
             outcome = await self.lookahead.take(index)
         if outcome is None:
             await self._frames.flush()
-            # There is no await between the two calls, so that the current item asks the origin before later
-            # items.
+            # The fetches that start here run only once this task waits. So the current item, which is read
+            # next, asks the origin before them.
             self._look_ahead()
             await self._stream(index)
         elif isinstance(outcome, FetchedPiece):
@@ -216,7 +218,7 @@ class _Answer:
                     async for piece in opened.pieces:
                         self._frames.extend(piece)
                         await self._frames.flush()
-                        # The name would keep the memory of the piece's page while waiting for the next piece.
+                        # The variable would keep the memory of the piece's page until the next piece comes.
                         del piece
         except ShadeProxyError as error:
             if began:

@@ -1,5 +1,5 @@
-"""Bodies of requests and answers: shapes, limits and reading. Bodies that are too long or wrong are refused
-here.
+"""Bodies of requests and answers: their shapes and limits, and how they are read. Bodies that are too long or
+have another shape are refused here.
 
 The structs are the wire format, and /openapi.json is made from them. An unknown field is an error, so a
 misspelt field is reported and not ignored.
@@ -311,8 +311,8 @@ def require_type(request: web.Request, *types: str) -> str:
 async def read_pieces(
     request: web.Request, limit: int, *, encodings: frozenset[str] = frozenset()
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives, at most ``limit`` bytes. A body with a Content-Encoding in ``encodings``
-    is yielded packed. Raises BodyTooLarge, UnsupportedMediaType.
+    """Yield the body as it arrives, at most ``limit`` bytes. A body whose Content-Encoding is in
+    ``encodings`` is not unpacked. Raises BodyTooLarge, UnsupportedMediaType.
     """
     seen = 0
     coding = request.headers.get("Content-Encoding", "identity").strip().lower()
@@ -335,7 +335,9 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 async def read_json(request: web.Request, kind: type[Body]) -> Body:
-    """Read a small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and as ``decode``."""
+    """Read a small JSON body as ``kind``. Raises UnsupportedMediaType, BodyTooLarge, and the errors of
+    ``decode``.
+    """
     require_type(request, JSON)
     return decode(await read_body(request, MAX_JSON_BYTES), kind)
 

@@ -1,8 +1,8 @@
-"""Calls about the score column of a job: the current one, and one frozen for an epoch so that all ranks draw
-alike.
+"""Calls about the score column of a job: the current column, and one that is frozen for an epoch, so that all
+ranks draw alike.
 
-Law: a GET changes nothing. In earlier releases a GET with a query froze the column; it is now refused with a
-hint to use the POST.
+Law: a GET changes nothing. In earlier releases a GET with a query froze the column. Such a GET is refused
+now, with a hint to use the POST.
 """
 
 from typing import Annotated

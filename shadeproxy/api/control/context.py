@@ -1,6 +1,6 @@
 """The dependencies of the control listener, passed in by the composition root.
 
-``CacheAdmin`` is the administrative part of the engine. Everything runs on the event loop; ``pool`` runs work
+``CacheAdmin`` is the administrative part of the engine. Handlers run on the event loop; ``pool`` runs work
 that would block the loop (manifests, big JSON bodies, bitmaps).
 """
 
@@ -47,7 +47,9 @@ class CachedObject:
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """Cached objects in key order, in part. ``more``: number of objects after the key ``next``."""
+    """A part of the cached objects, in key order. ``next``: the last key of the part, None if no object
+    follows. ``more``: how many objects follow.
+    """
 
     objects: tuple[tuple[ObjectRef, CachedObject], ...]
     more: int
@@ -60,7 +62,7 @@ class CacheAdmin(Protocol):
     async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
         """Drop pages and metadata of every object under ``place`` (prefix "": of the whole bucket).
 
-        Readers that have begun keep their bytes until they are done. The origin is not changed.
+        A reader that has begun still gets its bytes to the end. The origin is not changed.
         """
         ...
 
@@ -85,12 +87,14 @@ class CacheAdmin(Protocol):
         ...
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
-        """Return work that reads everything under ``place`` into the cache, as far as there is room."""
+        """Return a ``Warm``, not started, that reads everything under ``place`` into the cache, as far as
+        there is room.
+        """
         ...
 
 
 class LogLevels(Protocol):
-    """The level of the log, which may change at run time."""
+    """Reads and sets the level of the log."""
 
     @property
     def log_level(self) -> str: ...
@@ -104,8 +108,8 @@ class LogLevels(Protocol):
 class Access:
     """Rights of callers of the control listener; a reload may change them.
 
-    token: None if calls need none, which is safe only on loopback. reads_allowed: whether callers may read
-    with the proxy's credentials.
+    token: None if calls need no token, which is safe only on loopback. reads_allowed: whether callers may
+    read objects with the proxy's credentials.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -117,12 +121,12 @@ class ControlContext:
     """Everything that a handler may use.
 
     info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
-    READY, or why the proxy is not ready ("starting", "draining"). warnings: what a ready proxy cannot do now.
-    doctor: makes the answer of GET /v1/doctor. resident_pages: returns new arrays of the object hashes (u64)
-    and numbers (u32) of resident pages, in any order. allowed_hosts: names, beside loopback and IP addresses,
-    under which the listener may be called when it has no token (a guard against DNS rebinding). count_reads:
-    counts the reads that wait in the access log. engine, page_size: for batch and locate. upstreams: the
-    credentials for each namespace. held: budget of all calls for bytes fetched before their turn in an
+    returns READY, or why the proxy is not ready ("starting", "draining"). warnings: returns what a ready
+    proxy cannot do now. doctor: makes the answer of GET /v1/doctor. resident_pages: returns new arrays of the
+    object hashes (u64) and numbers (u32) of resident pages, in any order. allowed_hosts: names, beside
+    loopback and IP addresses, under which the listener may be called when it has no token (a guard against
+    DNS rebinding). count_reads: counts the reads that are still in the access log. upstreams: the upstream
+    for each namespace. held: one budget for all calls, for the bytes that are fetched before their turn in an
     answer.
     """
 
@@ -156,7 +160,7 @@ class ControlContext:
         self.operations = Operations(self.clock)
 
     def counted_stats(self) -> Stats:
-        """Return the statistics with all reads so far counted."""
+        """Return the statistics, after counting the reads that are still in the access log."""
         self.count_reads()
         return self.stats
 

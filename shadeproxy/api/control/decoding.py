@@ -1,7 +1,7 @@
-"""Decodes JSON bodies: short ones at once, long arrays of numbers in slices.
+"""Decodes JSON bodies: short bodies in one call, long arrays of numbers in slices.
 
-A JSON decoder holds the interpreter lock until it is done, on any thread, and so blocks the event loop. Law:
-both ways accept the same bodies, and refuse other bodies with the same words.
+A JSON decoder holds the interpreter lock until its call ends, and so blocks the event loop from any thread.
+Slices keep the calls short. Law: both ways accept the same bodies, and refuse others with the same words.
 """
 
 from collections.abc import Iterable
@@ -17,8 +17,7 @@ from shadeproxy.core.workpool import raise_if_cancelled
 SLICE_BYTES = 64 * 1024
 _SKELETON_BYTES = 1024
 _BETWEEN = 16
-"""Most bytes between the name of a field and its array. With more bytes there, the body is
-decoded at once.
+"""Most bytes between the name of a field and its array. With more of them, the body is not decoded in slices.
 """
 
 SampleId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -27,14 +26,14 @@ Body = TypeVar("Body")
 
 
 class Column(NamedTuple):
-    """A field that is an array of numbers: its JSON type, and the dtype of the column made from it."""
+    """A field that is an array of numbers: its JSON type, and the dtype of the numpy column for it."""
 
     kind: Any
     dtype: type[np.generic]
 
 
 def decode(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON as ``kind``. Raises MalformedBody (not JSON) and InvalidRequest (another shape)."""
+    """Decode JSON as ``kind``. Raises MalformedBody (not JSON), InvalidRequest (JSON of another shape)."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -47,8 +46,10 @@ def decode(data: bytes, kind: type[Body]) -> Body:
 def decode_columns(
     data: bytes, kind: type[Body], columns: dict[str, Column]
 ) -> tuple[Body, dict[str, NDArray[Any]]]:
-    """Decode as ``decode`` does, on any thread, with the fields in ``columns`` as arrays if possible. A field
-    that was decoded in slices is empty in the body. Raises as ``decode``.
+    """Decode as ``decode`` does, and the fields named in ``columns`` in slices if possible. Return the body,
+    and by field the arrays that were decoded in slices: such a field is empty in the body.
+
+    May run on any thread. Raises the errors of ``decode``.
     """
     rest, arrays = data, dict[str, NDArray[Any]]()
     try:
@@ -60,18 +61,22 @@ def decode_columns(
         if arrays and _is_plain(rest, arrays):
             return decode(rest, kind), arrays
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, InvalidRequest, MalformedBody):
-        pass  # Decode the whole body below: the error then names the place of the fault.
+        pass  # Decode the whole body below, so that the error says where in the body the fault is.
     return decode(data, kind), {}
 
 
 def _is_plain(rest: bytes, arrays: Iterable[str]) -> bool:
-    """Return whether ``rest``, a body without its arrays, names each array once, without escapes."""
+    """Return whether ``rest``, a body without its arrays, is short, has no escapes, and names each array
+    once. Only then did ``_find`` find the right arrays.
+    """
     once = all(rest.count(b'"%b"' % name.encode()) == 1 for name in arrays)
     return once and len(rest) <= _SKELETON_BYTES and b"\\" not in rest
 
 
 def _find(data: bytes, name: str) -> tuple[int, int] | None:
-    """Return start and end of the array in field ``name``; None if there seems to be none."""
+    """Return the start and the end of the array in field ``name``, by a search for its text; None if there
+    seems to be none.
+    """
     after = data.find(b'"%b"' % name.encode()) + len(name) + 2
     start = data.find(b"[", after, after + _BETWEEN) + 1
     stop = data.find(b"]", start)
@@ -89,7 +94,7 @@ def _numbers(data: bytes, start: int, stop: int, column: Column) -> NDArray[Any]
         end = stop if end < 0 else end
         numbers = msgspec.json.decode(b"[%b]" % data[start:end], type=column.kind)
         if not numbers:
-            # A comma is missing a number, or the array contains white space alone.
+            # A comma without a number follows, or the array contains only white space.
             raise OverflowError("a comma without a number")
         parts.append(np.array(numbers, column.dtype))
         start = end + 1

@@ -1,7 +1,7 @@
 """Errors of the control API: ``{"error": {"code", "message", "hint"}}``.
 
-Only this table maps error classes to answers. A test walks the tree of core/errors.py and fails if a class
-has no row. No other module of this package chooses a status.
+Only the table ``STATUS`` maps error classes to answers. A test fails if a class of core/errors.py has no row.
+No other module of this package chooses a status.
 """
 
 import msgspec
@@ -19,8 +19,8 @@ class UnsupportedMediaType(core.InvalidRequest):
 
 
 class ReadsForbidden(core.AccessDenied):
-    """Reads through the control listener cannot be authorised, because clients are configured
-    but no token.
+    """Reads through the control listener cannot be authorised: clients must sign their reads, and the
+    listener has no token by which it could tell callers apart.
     """
 
 
@@ -121,9 +121,10 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # The project's own connections raise other classes. So the caller hung up, and no answer can arrive.
+        # Connections to the origin raise errors of other classes. So this is the caller, who hung up: no
+        # answer can arrive.
         return _answer(499, "gone", "the caller hung up", "")
-    except Exception:  # noqa: BLE001 the last resort: logged with its traceback, told without it
+    except Exception:  # noqa: BLE001 the last resort: the log gets the traceback, the caller does not
         _log.exception("control call failed", method=request.method, path=request.path)
         return _answer(500, "internal", "the proxy failed; its log has the details", "")
 

@@ -1,9 +1,9 @@
 """Writes a batch answer: frames gathered into few HTTP chunks, without copying bodies.
 
-Laws: the transport gets a limited amount at once, and more is gathered only after the caller took it, so a
-slow caller holds little memory. An answer that cannot be completed is aborted, never ended. The chunked
-encoding is written here: many frames go out in one chunk, with one write and one drain. aiohttp would need
-all three for every piece.
+Laws: only a limited number of bytes is gathered and passed to the transport. More are gathered after the
+caller has read them, so a slow caller holds little memory. An answer that cannot be completed is aborted,
+never ended. The chunked encoding is written here, because many frames then take one chunk, one write and one
+drain; aiohttp would make all three for each piece.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ SOURCE_NUMBERS = {
     Source.BYPASS: 4,
 }
 
-# Large enough to make the cost of a write small. A kernel buffer holds about 200 KiB.
+# Number of bytes to gather before a write, so that its cost per byte is small. A kernel buffer has about
+# 200 KiB.
 _GROUP_BYTES = 512 * 1024
 # A frame has two buffers, and the kernel takes at most 1,024 buffers in a call.
 _GROUP_FRAMES = 256
@@ -43,13 +44,15 @@ _GROUP_FRAMES = 256
 # A transport that holds no more than these bytes accepts more without waiting.
 _LITTLE_BYTES = 16 * 1024
 
-# A full Unix socket accepts more only after three quarters of it were read. With the usual 208 KiB, sender
-# and reader take turns: 55 us per 100 KB. With this size they work in parallel: 32 us.
+# A full Unix socket accepts more only after three quarters of its buffer were read. With the usual 208 KiB,
+# sender and reader wait for each other: 55 us per 100 KB. With this size they work in parallel: 32 us.
 _NEAR_BUFFER_BYTES = 1 << 20
 
 
 class FrameWriter:
-    """Writes one answer. ``add`` and ``extend`` gather frames, ``flush`` sends them."""
+    """Writes one batch answer. ``add``, ``begin``, ``extend`` and ``refuse`` gather frames; ``flush`` sends
+    them.
+    """
 
     def __init__(self, request: web.Request, request_id: str) -> None:
         self.response = web.StreamResponse(headers={"Content-Type": BATCH, ORIGIN_FIELD: request_id})
@@ -62,7 +65,7 @@ class FrameWriter:
 
     @property
     def full(self) -> bool:
-        """True if it is time to ``flush``."""
+        """True if enough is gathered for a ``flush``."""
         return self._gathered_bytes >= _GROUP_BYTES or self._frames - self._frames_sent >= _GROUP_FRAMES
 
     async def start(self) -> None:
@@ -108,7 +111,7 @@ class FrameWriter:
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Send the last frame and end the answer. Raises as ``flush``."""
+        """Send the last frame and end the answer. Raises the errors of ``flush``."""
         self._parts.append(HEADER.pack(END_INDEX, 0, 0, 0, self._frames))
         self._gathered_bytes += HEADER.size
         self._write()
@@ -121,13 +124,13 @@ class FrameWriter:
             self._request.transport.abort()
 
     async def _taken(self) -> None:
-        """Wait for room while the caller takes at least a byte in each KEEPALIVE_S. Cut off a caller that has
-        stopped: other calls need its fetched bytes and connections to the origin.
+        """Wait until the transport accepts more. Raises ClientTooSlow if the caller reads not one byte in
+        KEEPALIVE_S: it holds fetched bytes and connections to the origin that other calls need.
         """
         waiting_bytes = self._waiting_bytes()
         if waiting_bytes <= _LITTLE_BYTES:
             return
-        # A task, because aiohttp's drain may not be cancelled and awaited again.
+        # The drain runs in a task, because a timeout must not cancel it: it cannot be awaited again.
         drain = asyncio.create_task(self._request.writer.drain())
         try:
             while not (await asyncio.wait({drain}, timeout=KEEPALIVE_S))[0]:

@@ -1,10 +1,11 @@
 """Access to the control API.
 
-With a token, every call but the probes needs it, as ``Authorization: Bearer`` or, so that a browser can show
-the dashboard, as the password of ``Authorization: Basic``. Without a token the listener is on loopback only
-(the composition root enforces that), and no web page may reach it through the user's browser: calls must use
-an address or a known name (DNS rebinding), and changes from another origin are refused. Web pages cannot
-reach a Unix socket, so the name is not checked there; the token is.
+If a token is configured, every call but the probes needs it: as ``Authorization: Bearer``, or as the password
+of ``Authorization: Basic``, so that a browser can show the dashboard. Without a token the listener is on
+loopback only (the configuration enforces that). Then no web page may reach it through the user's browser:
+calls must use an address or a known name, which prevents DNS rebinding. Calls that change something are
+refused if they come from a page of another origin. Web pages cannot reach a Unix socket, so the name is not
+checked there; the token is.
 """
 
 import base64
@@ -21,7 +22,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def check_caller(request: web.Request, *, token: str | None, allowed_hosts: frozenset[str]) -> None:
     """Raise AuthError for a missing or wrong token, AccessDenied for a call by a foreign web page."""
-    # Not request.host: if the field is missing, that would call the resolver on the event loop.
+    # request.host is not used: if the field is missing, it calls the resolver on the event loop.
     host = request.headers.get("Host", "")
     if token is not None:
         _check_token(request, token)
@@ -63,6 +64,6 @@ def _by_socket_file(request: web.Request) -> bool:
 
 def _is_known(host: str, allowed_hosts: frozenset[str]) -> bool:
     name = host_name(host)
-    # An address is safe: a web page can point its own name at this machine (DNS rebinding), but no IP
-    # address.
+    # An IP address is safe: the owner of a web page can point a name at this machine (DNS rebinding), but not
+    # an address.
     return is_loopback(name) or name in allowed_hosts or address_of(name) is not None

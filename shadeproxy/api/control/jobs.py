@@ -114,7 +114,7 @@ class _Begins(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def list_jobs(context: ControlContext, _request: web.Request) -> web.Response:
-    context.count_reads()  # Hits that wait in the access log move jobs on, too.
+    context.count_reads()  # Reads that are still in the access log change the state of jobs.
     return answer_json(JobList([_summary(context, job) for job in context.hints.jobs]))
 
 
@@ -249,7 +249,9 @@ def _check_json(context: ControlContext, name: str, data: bytes) -> Batch:
 
 
 def _silent_s(context: ControlContext, job: Job) -> float:
-    """Return the seconds since the job's last call; if it announced an order, since its last read."""
+    """Return the seconds since the job's last call, or since its last read if that is later and the job
+    announced an order.
+    """
     silent_s = max(0.0, context.clock.now_s() - job.seen_s)
     state = context.hints.orders.state(job.name)
     return silent_s if state is None else min(silent_s, state.silence.silent_s)

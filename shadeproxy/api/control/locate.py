@@ -1,8 +1,9 @@
 """``POST /v1/locate``: where a process on this host finds resident pages; see docs/protocol.md.
 
-Laws: an answer is a hint, and the record header in it is the proof (tiers/base.py ``Place``). A page that is
-not resident, not verified yet, or needs a check is reported as not here now, and is not fetched. Samples that
-were found before and did not move are answered in columns, at a hundredth of the cost.
+Laws: an answer is a hint, because a page may move at any time. With the record header in the answer, the
+reader proves that the bytes are the right ones (tiers/base.py ``Place``). A page that is not resident, was
+not verified yet, or needs a check is reported as not here now, and is not fetched. Samples that were found
+before and did not move are answered many at a time in columns, at a hundredth of the cost.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
-"""A record takes 112 bytes. Its only gap is the seven bytes before the header."""
+"""One record of the answer, 112 bytes. ``pad`` aligns ``header``; there are no other gaps."""
 
 _HEAD_BYTES = 8
 _ALIGNMENT = 8
@@ -55,7 +56,7 @@ _IDS_A_TURN = 1024
 _NUMBER_OF = np.array([SOURCE_NUMBERS[source] for source in SOURCES], np.uint8)
 
 Row = tuple[int, int, int, int, int, int, int, int, bytes, bytes]
-"""The fields of one RECORD."""
+"""The fields of one ``RECORD``, in order."""
 
 
 async def post_locate(context: ControlContext, request: web.Request) -> web.Response:
@@ -95,7 +96,7 @@ class _Places:
     # ------------------------------------------------------------------ samples, many in one step
 
     async def tell_samples(self, dataset: Dataset, ids: Ids, start: int) -> None:
-        """Add the records of samples. ``start``: the index of the first sample's item."""
+        """Add the records of samples of ``dataset``. ``start``: the item index of the first one."""
         context, job = self._reader.context, self._reader.job
         room = self._count + len(ids) <= MOST_RECORDS and len(self._files) < _MOST_FILES
         found = context.engine.find_samples(dataset, ids, job, context.clock.now_s()) if room else None
@@ -126,8 +127,8 @@ class _Places:
     async def rows(
         self, samples: list[Sample], indices: Sequence[int], asked: tuple[Dataset, Ids] | None = None
     ) -> NDArray[np.void]:
-        """Return the records of items, in order of position, with "not here now" for absent items. ``asked``:
-        the dataset and ids of the items, so that their page handles are remembered.
+        """Return the records of items, in order; "not here now" for an item that is not resident. ``asked``:
+        the dataset and ids of the items; with them, the page handles are remembered for the next call.
         """
         rows: list[Row] = []
         engine, clock = self._reader.context.engine, self._reader.context.clock
@@ -142,7 +143,7 @@ class _Places:
         return np.array(rows, RECORD)
 
     def _add(self, rows: list[Row], index: int, sample: Sample, now_s: float) -> PageHandle | None:
-        """Add the records of an item. Return the page handle that located it, or None."""
+        """Add the records of an item. Return the page handle by which it was located, or None."""
         before, handle = len(rows), None
         if self._count < MOST_RECORDS and len(self._files) < _MOST_FILES:
             handle = self._add_by_handle(rows, index, sample, now_s)

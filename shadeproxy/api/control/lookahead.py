@@ -1,8 +1,8 @@
 """Fetches pieces before their turn in an answer.
 
-Laws: a call runs at most FILLS fetches at a time. Fetched bytes wait within one budget of all calls
-(``held``), and no fetch waits for that budget: a piece without room is fetched at its turn, so an answer can
-always continue. Leaving the context ends every fetch and returns every byte.
+Laws: a call runs at most FILLS fetches at a time. Fetched bytes that wait for their turn are limited by one
+budget for all calls (``held``). No fetch waits for that budget: a piece for which it has no room is fetched
+at its turn, so an answer can always continue. Leaving the context ends every fetch and returns every byte.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ class FetchedPiece(NamedTuple):
 
 
 Outcome = FetchedPiece | ShadeProxyError | None
-"""The result of a fetch. None: the piece was too long to fetch ahead, or there was no room, so it must be
-read at its turn.
+"""The result of a fetch. None: the piece was too long to be fetched ahead, or the budget had no room. It must
+be read at its turn.
 """
 
 
@@ -50,7 +50,7 @@ class BatchLookahead:
         self._left = False
 
     def __len__(self) -> int:
-        """Return the number of fetches that run, or whose result was not taken yet."""
+        """Return the number of fetches that are running, or whose result was not taken yet."""
         return len(self._tasks)
 
     def __contains__(self, index: int) -> bool:
@@ -58,7 +58,9 @@ class BatchLookahead:
 
     @property
     def has_room(self) -> bool:
-        """True if ``start`` may be called: half of the budget must be free for running fetches."""
+        """True if ``start`` may be called. Half of the budget must be free, for the fetches that
+        run already.
+        """
         return self._running < FILLS and 2 * self._held.taken_bytes <= self._held.capacity_bytes
 
     def start(self, index: int, sample: Sample) -> None:
@@ -79,7 +81,7 @@ class BatchLookahead:
         return outcome
 
     def give_back(self, outcome: FetchedPiece) -> None:
-        """Return the memory of a result that was sent to the budget."""
+        """Return the bytes of a result to the budget, after it was sent."""
         self._held.give(outcome.length)
 
     async def __aenter__(self) -> Self:

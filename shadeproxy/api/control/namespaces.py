@@ -1,7 +1,7 @@
-"""The namespace of a call's buckets, if bucket names belong to accounts.
+"""Finds the namespace of the buckets that a call names.
 
-Law: a call uses the proxy's own namespace unless it names another. A name that no configured client has is an
-error, and never means the proxy's own.
+Law: a call uses the proxy's own namespace unless it names another. The name of a namespace in which no
+configured client reads is an error; it never means the proxy's own namespace.
 """
 
 from shadeproxy.api.control.context import ControlContext

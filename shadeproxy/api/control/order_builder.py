@@ -19,17 +19,17 @@ class OrderBuilder:
         self._seeking: set[asyncio.Task[None]] = set()
 
     async def settled(self, orders: Orders, job: str) -> None:
-        """Wait until everything that ``job`` has announced so far is used."""
+        """Build, and wait until all that ``job`` has announced so far is in use."""
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")
-        # Shielded: cancelling this caller must not cancel the task, for which another caller may wait.
+        # The shield keeps the task running if this caller is cancelled: another caller may wait for it.
         await asyncio.shield(task)
         if self._tasks.get(job) is task:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Find ``job`` in its order again, in a task of its own. The registry calls this as its
+        """Start a task that finds the place of ``job`` in its order again. The registry calls this as its
         ``on_lost``.
         """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
@@ -39,7 +39,7 @@ class OrderBuilder:
     async def _sought(self, orders: Orders, job: str) -> None:
         try:
             await self.settled(orders, job)
-        except Exception:  # noqa: BLE001 - logged; the order goes on counting as it did
+        except Exception:  # noqa: BLE001 - logged; the order stays in use with the old place
             _log.exception("a job was not sought in its order", job=job)
 
     async def _settle(self, orders: Orders, job: str) -> None:

@@ -1,7 +1,8 @@
-"""One piece of an object: from the cache, from the origin through it, or past it if the rules say so.
+"""One piece of an object: from the cache, from the origin through the cache, or past the cache if a rule says
+so.
 
-Law: a piece is opened with its right length, or the call raises the error that a GET of it would get. A piece
-is never short.
+Law: a piece is opened with its right length, or the call raises the error that a GET of the piece would get.
+A piece is never short.
 """
 
 from collections.abc import AsyncIterator
@@ -50,8 +51,8 @@ class PieceReader:
     job: JobContext | None
 
     def usable_now(self, sample: Sample) -> tuple[ReadRequest, ObjectMeta] | None:
-        """Return the arguments for ``engine.hit``, ``ready`` and ``locate``; None if ``open`` must be called
-        first.
+        """Return the arguments for the engine's ``hit``, ``ready`` and ``locate``. Return None if only
+        ``open`` can answer, because the object's metadata is unknown, needs a check, or may not be cached.
         """
         ref = sample.ref
         if not self.context.engine.cacheable(ref):
@@ -61,8 +62,8 @@ class PieceReader:
         return None if meta is None else (request, meta)
 
     def take(self, sample: Sample, now_s: float) -> tuple[Source, memoryview] | None:
-        """Return a sample's bytes if the handle of a page read before holds them; None: call ``hit``.
-        ``now_s``: Unix time. Raises RangeNotSatisfiable.
+        """Return a sample's bytes if a remembered page handle has them all. If None is returned, call
+        ``hit``. ``now_s``: Unix time. Raises RangeNotSatisfiable.
         """
         ref, offset, length = sample
         engine = self.context.engine
@@ -70,7 +71,7 @@ class PieceReader:
         if handle is None:
             return None
         if length is None and not offset and handle.whole:
-            # A shortcut for whole objects, as most samples are: no span is made, compared and recorded.
+            # A shortcut for whole objects, which most samples are: no span is made, compared and recorded.
             body = engine.take(handle, self.job, now_s)
         else:
             span = span_in(sample, handle.meta.size)
@@ -78,7 +79,7 @@ class PieceReader:
         return None if body is None else (handle.source, _kept(body, handle))
 
     def hit(self, sample: Sample) -> Hit | None:
-        """Return the bytes if that needs no waiting, else None. Raises RangeNotSatisfiable."""
+        """Return the bytes of a sample, or None if that would need waiting. Raises RangeNotSatisfiable."""
         usable = self.usable_now(sample)
         if usable is None:
             return None
@@ -86,8 +87,8 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether calling ``open`` now saves waiting later. It does not if ``hit`` or a refusal will
-        answer, or if the piece is known to be longer than ``most_bytes``.
+        """Return whether it saves time to fetch a piece before its turn. It does not if the piece can be
+        answered without waiting, or if it is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)
         if usable is None:
@@ -105,8 +106,8 @@ class PieceReader:
         async with AsyncExitStack() as stack:
             opened: OpenPiece | None = None
             if self.context.engine.cacheable(sample.ref):
-                # Suppressed: the origin has just shown that the object cannot be cached, so the read goes
-                # past the cache.
+                # Unidentified means that the origin has just shown that the object cannot be cached. The read
+                # then goes past the cache.
                 with suppress(Unidentified):
                     opened = await stack.enter_async_context(self._open_through_the_cache(sample))
             if opened is None:
@@ -148,9 +149,9 @@ class PieceReader:
                 yield OpenPiece(Source.BYPASS, wanted.length, pieces)
 
     async def _measured(self, sample: Sample, pieces: AsyncIterator[memoryview]) -> OpenPiece:
-        """Gather a piece of an object of unknown length, up to a page.
+        """Read a piece of an object of unknown length into memory, up to the length of a page.
 
-        Raises NotSupported for a longer piece: a GET can stream it, but a batch cannot.
+        Raises NotSupported for a longer object: a GET can stream it, but a frame begins with its length.
         """
         body, most_bytes = bytearray(), self.context.page_size
         async for piece in pieces:
@@ -174,7 +175,7 @@ class PieceReader:
             yield read
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``wanted``. They are counted when they are requested, as in the engine."""
+        """Yield the bytes of ``wanted``. The read is counted when it begins, as in the engine."""
         self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
         if not wanted.length:
             return
@@ -187,15 +188,17 @@ class PieceReader:
 
 
 def _kept(body: memoryview, handle: PageHandle) -> memoryview:
-    """Return a body that may be kept. The view of a short page is valid only now, so it is copied."""
+    """Return a body that may be kept. The view of a short page is valid only until the caller waits, so it is
+    copied.
+    """
     return body if handle.stop - handle.start > COPY_BYTES else memoryview(bytes(body))
 
 
 def span_in(sample: Sample, size_bytes: int) -> Span:
     """Return the span of a piece in an object of ``size_bytes``.
 
-    Raises RangeNotSatisfiable if the piece reaches beyond the end: a manifest that promises missing bytes
-    causes an error, never a short answer.
+    Raises RangeNotSatisfiable if the piece reaches beyond the end. So a manifest that names bytes which the
+    object does not have leads to an error, never to a short answer.
     """
     _, offset, length = sample
     stop = size_bytes if length is None else offset + length
@@ -205,7 +208,9 @@ def span_in(sample: Sample, size_bytes: int) -> Span:
 
 
 def refusal_of(error: ShadeProxyError) -> tuple[int, ErrorBody]:
-    """Return status and body of the frame for ``error``. The status is the one that a GET would get."""
+    """Return status and body of the frame for ``error``. A GET of the same bytes would get the same
+    status.
+    """
     status, code = STATUS[type(error)]
     hint = error.hint if isinstance(error, RequestError) else ""
     if isinstance(error, OriginAnswer):

@@ -1,7 +1,7 @@
 """Parses a batch or locate call, from JSON or binary ids, and checks that it is allowed.
 
-Laws: everything is checked before anything is read. A sample id outside its manifest, an unknown dataset or
-an unknown job refuses the whole call. A missing object only concerns its own item.
+Laws: everything is checked before anything is read. The whole call is refused for a sample id outside its
+manifest, an unknown dataset or an unknown job. A missing object only concerns its own item.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -79,8 +79,8 @@ class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReadCall(NamedTuple):
-    """The pieces of a call, in the order requested, and the job that reads them: ``items``, or samples
-    ``ids`` (i64[k]) of ``dataset``.
+    """The pieces of a call in the order in which they were requested, and the job that reads them. The pieces
+    are ``items`` or, if ``dataset`` is not None, the samples ``ids`` (i64[k]) of ``dataset``.
     """
 
     items: list[Sample]
@@ -93,7 +93,7 @@ class ReadCall(NamedTuple):
         return len(self.items) if self.dataset is None else len(self.ids)
 
     async def samples(self, context: ControlContext) -> list[Sample]:
-        """Return the piece of each sample."""
+        """Return the pieces of the call."""
         dataset, ids = self.dataset, self.ids
         if dataset is None:
             return self.items
@@ -182,8 +182,8 @@ def _dataset(hints: HintRegistry, asked: ReadsBody) -> Dataset:
 
 
 def _only_reader(hints: HintRegistry, dataset: Dataset) -> str | None:
-    """Return the job on the dataset that must be the reader, because no other job is live; None if there are
-    several.
+    """Return the only live job on the dataset, which must be the reader; None if no job is live or several
+    are.
     """
     readers = [job.name for job in hints.jobs if job.live and job.dataset == dataset.name]
     return readers[0] if len(readers) == 1 else None

@@ -1,7 +1,8 @@
 """Long operations: work that outlives the call that started it.
 
-Laws: only a few run at a time and only a few ended ones are kept, so nothing grows here. Failed work is an
-operation with an error text, never an unhandled exception. After ``aclose`` no task is left and none starts.
+Laws: the numbers of running operations and of ended ones that are kept are bounded. Work that fails becomes
+an operation with an error text, never an unhandled exception. After ``aclose`` no task is left and none
+starts.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 @dataclass(slots=True, eq=False)
 class LongOperation:
-    """A long operation. ``error``: its failure. ``ended_s``: by the monotonic clock."""
+    """A long operation. ``error``: why it failed, or "". ``ended_s``: its end by the monotonic clock."""
 
     id: str
     work: Warm
@@ -37,7 +38,7 @@ class LongOperation:
 
     @property
     def first_error(self) -> str:
-        """The failure of the operation, or else of the first object that failed; "" if none did."""
+        """The failure of the operation, or that of the first object that failed; "" if nothing failed."""
         return self.error or self.work.progress.error
 
 
@@ -99,7 +100,7 @@ class Operations:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # The tasks' own callbacks run one step later.
+        # The done callbacks of the tasks run one step later, but callers need the state now.
         for operation in operations:
             if operation.task is not None:
                 self._ended(operation, operation.task)

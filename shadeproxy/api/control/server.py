@@ -1,9 +1,9 @@
 """Connections of the control listener: errors that aiohttp answers by itself get the form of all other
 errors.
 
-Law: every answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before there is a request
-to route, and an unknown ``Expect`` before it calls any middleware; both are handled here. Nothing here knows
-the calls.
+Law: every error answer is the JSON of errors.py. aiohttp refuses bytes that are not HTTP before it makes a
+request, and refuses an unknown ``Expect`` before it calls any middleware. Both are handled here. Nothing here
+knows the calls.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ class _ControlProtocol(RefusingHandler):
     __slots__ = ()
 
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
-        """See ``RefusingHandler``."""
-        # The first line only: the following lines show the bytes, however many they are.
+        """Answer bytes that are not HTTP with an error in the form of the control API."""
+        # Only the first line of the reason is used: the others repeat the received bytes.
         reason = reason.partition("\n")[0].rstrip(":")[:_MOST_REASON]
         reason = reason.encode("ascii", "backslashreplace").decode()
         _log.debug("not HTTP", reason=reason)

@@ -20,7 +20,7 @@ from shadeproxy.api.control.jobs import order_summary
 from shadeproxy.telemetry.metrics import CONTENT_TYPE
 
 _DASHBOARD = files("shadeproxy.api.control").joinpath("dashboard.html").read_bytes()
-# The page loads nothing from elsewhere, and may talk to its own listener only.
+# The browser lets the page load nothing from other places, and call only the listener that served it.
 _DASHBOARD_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -1,6 +1,6 @@
 """Policies of the literature, for comparison in ``shadeproxy simulate`` and in studies.
 
-Laws: each is written from its paper, with the paper's constants, and sees ids and sizes only. None can be
-configured in the proxy. Capacities are in bytes. Where a paper counts pages of one size, bytes are counted
-here; with one size both are the same. An object larger than the cache is never stored.
+Laws: each policy is written from its paper, with the paper's constants, and sees ids and sizes only. The
+proxy itself cannot use them. Capacities are in bytes: where a paper counts pages of equal size, bytes are
+counted here, which is the same if all sizes are equal. An object larger than the cache is never stored.
 """

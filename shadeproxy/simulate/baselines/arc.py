@@ -7,7 +7,7 @@ class Arc:
     """Pages read once (``_once``, T1), pages read more often (``_often``, T2), and the ghosts of both (B1,
     B2).
 
-    ``_target``: bytes that pages read once should have, p in the paper.
+    ``_target``: how many bytes the pages read once should take (p in the paper).
     """
 
     def __init__(self, capacity_bytes: int) -> None:
@@ -63,8 +63,10 @@ class Arc:
                 self._ghosts_often.append(*often.pop())
 
     def _forget(self, size: int) -> None:
-        """Drop ghosts until T1 and B1 with the new page fit the cache, and all four lists fit into twice the
-        cache.
+        """Drop ghosts, or the oldest pages of T1 if B1 is empty, to make room in the lists for a new page.
+
+        Afterwards T1 and B1 with the new page are no larger than the cache, and all four lists together no
+        larger than twice the cache.
         """
         once = self._once.bytes + self._ghosts_once.bytes + size
         while once > self._capacity:

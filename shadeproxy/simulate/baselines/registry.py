@@ -1,6 +1,7 @@
 """The port and the names of the baselines, and their replay of a trace.
 
-A baseline is a cache of whole objects that decides by itself what it keeps.
+A baseline is a policy of the literature with its own cache: it holds whole objects, and decides what it
+keeps.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +48,7 @@ BASELINES: Mapping[str, Callable[[int, int], Baseline]] = MappingProxyType({
 
 
 def baseline_hits(name: str, trace: Trace, capacity_bytes: int) -> NDArray[np.bool_]:
-    """Return which reads hit: bool[n]."""
+    """Return which reads of the trace are hits of the baseline ``name``: bool[n]."""
     pages = capacity_bytes * trace.objects // max(trace.total_bytes, 1)
     read = BASELINES[name](capacity_bytes, pages).read
     if trace.sizes is None:

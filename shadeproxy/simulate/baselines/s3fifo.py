@@ -1,7 +1,7 @@
 """S3-FIFO: three queues. The small queue filters out pages read once (Yang et al., SOSP'23, algorithm 1).
 
-The paper's constants: a small queue of a tenth of the cache, two bits a page, and as many ghosts as the main
-queue has pages (here: bytes).
+The paper's constants: the small queue takes a tenth of the cache, a page has a counter of two bits, and there
+are as many ghosts as the main queue has pages (here: bytes).
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue

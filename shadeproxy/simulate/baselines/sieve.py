@@ -1,4 +1,4 @@
-"""SIEVE: one queue, one bit a page, and a hand (Zhang et al., NSDI'24, algorithm 1)."""
+"""SIEVE: one queue, one bit for each page, and a hand (Zhang et al., NSDI'24, algorithm 1)."""
 
 _END = -1
 
@@ -11,7 +11,8 @@ class Sieve:
         self.used_bytes = 0
         self._sizes: dict[int, int] = {}
         self._visited: dict[int, bool] = {}
-        # A doubly linked list, which ``_END`` closes to a ring: the newest page is followed by ``_END``.
+        # The two dicts are a doubly linked list. ``_END`` lies between the newest page and the oldest one, so
+        # that the list is a ring.
         self._newer: dict[int, int] = {_END: _END}
         self._older: dict[int, int] = {_END: _END}
         self._hand = _END

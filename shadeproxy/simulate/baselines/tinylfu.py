@@ -1,8 +1,9 @@
-"""W-TinyLFU: admission by frequency, behind a window by recency (Einziger et al., ACM TOS 2017; Caffeine).
+"""W-TinyLFU: an LRU window, and behind it a main part with admission by frequency (Einziger et al., ACM TOS
+2017; Caffeine).
 
-Caffeine's constants: a window of 1 %, of the rest 80 % protected, counters of 4 bits. The window does not
-adapt. The sketch has a doorkeeper, as in the paper; on Zipf traces it raises the hit ratio by 0.2 to 0.7
-points.
+Caffeine's constants: the window takes 1 % of the cache; 80 % of the rest is protected; counters have 4 bits.
+Unlike Caffeine's, the window does not adapt. The sketch has a doorkeeper, as in the paper, which raises the
+hit ratio on Zipf traces by 0.2 to 0.7 points.
 """
 
 from shadeproxy.simulate.baselines.queue import PageQueue
@@ -59,7 +60,7 @@ class WTinyLfu:
         self._window.append(page, size)
         while self._window.bytes > self._window_most:
             self._admit(*self._window.pop())
-        # A large page may have filled the window's part as well.
+        # A large page that was admitted may have taken the window's share of the cache as well.
         while self.used_bytes > self._capacity:
             self._victims().pop()
         return False
@@ -89,9 +90,10 @@ class WTinyLfu:
 
 
 class FrequencySketch:
-    """Approximate numbers of recent reads: a count-min sketch of 4 rows. ``pages``: about how many pages fit.
+    """Approximate numbers of recent reads, in a count-min sketch of 4 rows. ``pages``: about how many pages
+    fit into the cache.
 
-    Counts are halved after ten increments for each of these pages, as in Caffeine.
+    All counts are halved after ``10 * pages`` increments, as in Caffeine.
     """
 
     def __init__(self, pages: int) -> None:
@@ -104,7 +106,7 @@ class FrequencySketch:
         self._door = set[int]()
 
     def add(self, page: int) -> None:
-        """Count a read. Only the doorkeeper notes the first read of a page since the counts were halved."""
+        """Count a read. The first read of a page after a halving is recorded by the doorkeeper only."""
         if page not in self._door:
             self._door.add(page)
             return
@@ -112,7 +114,7 @@ class FrequencySketch:
         first, second, third, fourth = self._places.get(page) or self._place(page)
         if min(counters[first], counters[second], counters[third], counters[fourth]) < _MOST:
             self._increments += 1
-        # Written out four times, because a loop takes twice as long.
+        # These lines are written out four times, because a loop takes twice as long.
         if counters[first] < _MOST:
             counters[first] += 1
         if counters[second] < _MOST:
@@ -134,8 +136,8 @@ class FrequencySketch:
         return least + (page in self._door)
 
     def _place(self, page: int) -> tuple[int, int, int, int]:
-        """Return the page's counter in each row, by double hashing. The result is kept, because hashing takes
-        longest.
+        """Return the index of the page's counter in each row, by double hashing. Results are kept, because
+        the hashing is the slowest step of a read.
         """
         hashed = page * _MULTIPLIER & _64_BITS
         step, at, width = hashed >> 17 | 1, hashed >> 31, self._width

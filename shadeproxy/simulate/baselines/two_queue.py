@@ -1,4 +1,4 @@
-"""2Q: a queue for pages read once, and a list by recency for other pages (Johnson and Shasha, VLDB'94).
+"""2Q: a queue for pages read once, and an LRU list for the others (Johnson and Shasha, VLDB'94).
 
 The full version, with the paper's constants: Kin is a quarter of the cache, Kout half of it.
 """
@@ -34,7 +34,7 @@ class TwoQueue:
             return True
         if size > self._capacity:
             return False
-        # Look among the ghosts before making room, because making room may drop this page's ghost.
+        # Look among the ghosts first: an eviction that makes room may drop this page's ghost.
         queue = self._main if page in self._ghosts.pages else self._new
         if queue is self._main:
             self._ghosts.remove(page)

@@ -29,7 +29,7 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class ControlTestServer(TestServer):
-    """With the connections of the product."""
+    """A test server with the product's connection class, ``ControlRunner``."""
 
     async def _make_runner(self, **_options):
         return ControlRunner(self.app)
@@ -37,7 +37,7 @@ class ControlTestServer(TestServer):
 
 @dataclass
 class Work:
-    """Ends when the test lets it, with an error perhaps."""
+    """The work of a long operation. It ends when the test sets ``go_on``, with ``error`` if there is one."""
 
     uri: str
     dry_run: bool
@@ -54,7 +54,7 @@ class Work:
 
 @dataclass
 class Backend:
-    """What the listener is given in place of engine and origin."""
+    """A stand-in for the engine and the origin behind the listener."""
 
     objects: dict = field(default_factory=dict)
     listing: dict = field(default_factory=dict)
@@ -174,14 +174,14 @@ async def client(context) -> AsyncIterator[TestClient]:
 
 @pytest.fixture
 async def listening(context) -> AsyncIterator[TestClient]:
-    """As ``client``, over connections of the product."""
+    """A client like ``client``, over the product's own connections (``ControlRunner``)."""
     async with TestClient(ControlTestServer(make_control_app(context))) as client:
         yield client
 
 
 @pytest.fixture
 async def guarded(context) -> AsyncIterator[TestClient]:
-    """The same listener with the token "s3cret"."""
+    """A client of the listener with the control token "s3cret"."""
     async with TestClient(TestServer(make_control_app(replace(context, access=Access("s3cret"))))) as client:
         yield client
 
@@ -200,7 +200,9 @@ async def job(client):
 
 @pytest.fixture
 def refused():
-    """Checks that an answer is an error of the one form, and returns its message and hint."""
+    """``refused(answer, status, code)`` checks that an answer is such an error in the common form, and
+    returns its message and hint.
+    """
 
     async def check(answer, status, code):
         body = await answer.json()

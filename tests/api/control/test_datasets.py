@@ -64,7 +64,9 @@ async def test_only_manifests_may_be_packed(listening, refused):
 
 
 async def test_a_manifest_is_given_up_when_its_client_has_gone(listening, context, monkeypatch):
-    """The last step of a big manifest takes longest, and nothing is read from the client meanwhile."""
+    """The last step of a big manifest takes longest. The proxy reads nothing from the client meanwhile, and
+    must notice all the same that the client is gone.
+    """
     begun, ended = threading.Event(), threading.Event()
 
     def digest_of(*_arguments):
@@ -193,12 +195,12 @@ async def test_a_job_that_ended_gives_its_dataset_free_and_begins_anew(client, j
     await client.post(f"{job}/scores", json={"ids": [1], "scores": [2]})
     await client.put(f"{job}/epochs/0/order", json={"ids": [3, 1, 2]})
     assert (await client.delete(f"{job}/ranks/0")).status == 204
-    await refused(await put(client, TWO), 409, "conflict")  # rank 1 trains on
+    await refused(await put(client, TWO), 409, "conflict")  # Rank 1 is still training.
     assert (await client.delete(f"{job}/ranks/1")).status == 204
     shown = await (await client.get(job)).json()
     assert (shown["in_use"], shown["live"], shown["scores"]["known"]) == (False, True, 1)
     assert (await put(client, LINES_OF_JOB)).status == 200
-    assert (await (await client.get(job)).json())["scores"]["known"] == 1  # the same manifest takes nothing
+    assert (await (await client.get(job)).json())["scores"]["known"] == 1  # The same manifest drops no score.
     registered = await (await put(client, TWO)).json()
     shown = await (await client.get(job)).json()
     assert (shown["digest"], shown["count"]) == (registered["digest"], 2)
@@ -213,7 +215,7 @@ async def test_a_silent_job_gives_its_dataset_free(client, job, context, clock):
     clock.advance(3600)
     context.hints.expire(clock.now_s())
     assert (await put(client, TWO)).status == 200
-    # It may only have paused, and would speak of other samples by their ids.
+    # A job that is only paused must not go on: with the other manifest its ids would mean other samples.
     assert (await client.get(job)).status == 404
 
 

@@ -16,12 +16,14 @@ SCORES = {"ids": Column(list[SampleId], np.int64), "scores": Column(list[float],
 
 @pytest.fixture(autouse=True)
 def slices(monkeypatch):
-    """Of some bytes, so that short bodies have many."""
+    """Make slices of seven bytes, so that short bodies have several."""
     monkeypatch.setattr(decoding, "SLICE_BYTES", 7)
 
 
 def both(body, kind, columns):
-    """What each way makes of a body: fields as lists, or the error's class, text and hint."""
+    """Decode a body in one call, then in slices. Each outcome is the fields as lists, or class, text and hint
+    of the error.
+    """
     outcomes = []
     for sliced in (False, True):
         try:

@@ -1,4 +1,4 @@
-"""A report of scores takes the steps of docs/architecture.md."""
+"""A report of scores passes through the steps that docs/architecture.md describes."""
 
 from aiohttp.test_utils import TestClient, TestServer
 

@@ -1,4 +1,4 @@
-"""Score columns that are frozen for an epoch, and the ids with which the SDK announces it."""
+"""Score columns that are frozen for an epoch, and the order of ids that the SDK announces for the epoch."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ async def test_every_rank_gets_the_column_that_the_first_one_got(client, job):
     now, _ = await column(client, job)
     assert now[0] == 9
     await column(client, job, 5)
-    fresh, _ = await column(client, job, 3)  # only the last two are kept
+    fresh, _ = await column(client, job, 3)  # Only the last two columns are kept.
     assert fresh[0] == 9
 
 

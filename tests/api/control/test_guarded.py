@@ -1,4 +1,4 @@
-"""What a caller, or a page in somebody's browser, can do to the control side: little, and bounded."""
+"""The control listener is safe from callers that send too much, and from web pages in a user's browser."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ def path_of(route) -> str:
     ids=lambda value: value if isinstance(value, str) else f"{value.method} {value.path}",
 )
 async def test_a_body_without_end_is_refused_by_every_call(client, context, route, kind):
-    """It would fill the memory of the proxy."""
+    """Such a body would fill the memory of the proxy."""
     sent = 0
 
     async def body():
@@ -38,7 +38,7 @@ async def test_a_body_without_end_is_refused_by_every_call(client, context, rout
         async with client.request(route.method, path_of(route), data=body(), headers=headers) as answer:
             status = answer.status
     except (ConnectionError, OSError):
-        status = 413  # it closed without waiting for the rest
+        status = 413  # The listener closed the connection without waiting for the rest.
     assert status in {400, 404, 413}
     assert sent < 300 << 20
     assert (await client.get("/healthz")).status == 200
@@ -64,7 +64,9 @@ async def test_no_answer_lets_a_page_of_another_origin_read_it(client, route):
 )
 @pytest.mark.parametrize("route", TAKE_BODIES, ids=lambda route: f"{route.method} {route.path}")
 async def test_what_a_form_can_send_without_asking_changes_nothing(client, backend, route, kind):
-    """A browser sends these three types to any address without a preflight, and says whose page it was."""
+    """A browser sends these three content types to any address without a preflight, and names the page's
+    origin.
+    """
     async with client.request(
         route.method,
         path_of(route),
@@ -93,6 +95,6 @@ async def test_a_key_is_a_key_whatever_it_looks_like(client, refused, path):
 
 
 async def test_numbers_of_jobs_and_epochs_cannot_fill_the_memory(client):
-    """Names are bounded, and so is their length."""
+    """The number of names and their length are bounded."""
     async with client.put("/v1/jobs/" + "j" * 129, json={"dataset": "d"}) as answer:
         assert answer.status == 400

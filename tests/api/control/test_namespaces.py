@@ -1,4 +1,6 @@
-"""Whose buckets a call means: the proxy's own, unless it names another that the configuration has."""
+"""The namespace of a call's buckets: the proxy's own, unless the call names another one of the
+configuration.
+"""
 
 import pytest
 
@@ -66,7 +68,7 @@ async def test_a_dataset_is_of_one_namespace(client, backend, context, refused):
     for query in ("", "?namespace=team-a"):
         answer = await client.put(f"/v1/datasets/m{len(query)}{query}", data=lines, headers=kind)
         digests[query] = (await answer.json())["digest"]
-    # Of another namespace it is another data set, wherever it comes from.
+    # The same objects in another namespace are another dataset, from a listing as from a manifest.
     assert listed["digest"] == digests["?namespace=team-a"] != digests[""]
     dataset = context.hints.dataset("l")
     assert dataset.ref(0) == ObjectRef("b", "x/1", "team-a")

@@ -1,4 +1,4 @@
-"""Long work: it is begun, watched, ended, and forgotten in the end."""
+"""Long operations are started, watched, cancelled, and forgotten after their end."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from shadeproxy.engine.placement.pins import Prefix
 
 @pytest.fixture
 def begin(client):
-    """Begin to warm a prefix; the answer."""
+    """``begin(uri)`` starts a warm and returns the answer."""
 
     async def begin(uri="s3://b/d/", **body):
         answer = await client.post("/v1/warm", json={"uri": uri, **body})
@@ -24,7 +24,7 @@ def begin(client):
 
 @pytest.fixture
 def state(client):
-    """What is told of an operation; once it is over, where ``over``."""
+    """``state(operation)`` returns the summary of an operation; with ``over``, once the operation is over."""
 
     async def state(begun, *, over=True):
         while True:

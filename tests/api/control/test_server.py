@@ -1,4 +1,4 @@
-"""What arrives on the listener and is no call: bytes that are no HTTP, and what aiohttp refuses by itself."""
+"""Answers to what is not a call: bytes that are not HTTP, and requests that aiohttp refuses by itself."""
 
 import asyncio
 import json
@@ -22,7 +22,9 @@ async def port(context):
 
 @pytest.fixture
 def send(port):
-    """Sends bytes, and reads answers until the listener closes: status line, fields, body as text."""
+    """``send(data)`` sends bytes and reads until the listener closes. It returns status line, fields and
+    body.
+    """
 
     async def send(data):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -175,7 +175,7 @@ async def test_a_page_of_another_origin_changes_nothing(client, refused, backend
     answer = await client.post("/v1/purge", json=body, headers={"Origin": origin})
     assert "another origin" in await refused(answer, 403, "access_denied")
     assert backend.purges == []
-    # Browsers that are asked to hide the page's origin still say that it is another one.
+    # A browser that hides the page's origin still says that the page is of another origin.
     for site in ("cross-site", "same-site"):
         answer = await client.post("/v1/purge", json=body, headers={"Sec-Fetch-Site": site})
         assert "another origin" in await refused(answer, 403, "access_denied")
@@ -213,7 +213,7 @@ async def test_a_level_that_does_not_go_with_the_settings_is_a_conflict(client, 
 async def test_a_ready_proxy_says_what_it_cannot_do_now(client, backend):
     backend.warnings = told = ["tier disk takes no more pages"]
     answer = await client.get("/readyz")
-    # "remarks" is the former name, kept for one release.
+    # "remarks" is the former name of "warnings", kept for one release.
     assert (answer.status, await answer.json()) == (
         200,
         {"status": "ready", "warnings": told, "remarks": told},

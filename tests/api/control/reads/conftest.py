@@ -1,4 +1,4 @@
-"""The control listener over a real engine and an in-memory origin, quiescent after each test."""
+"""The control listener over a real engine and an in-memory origin. After each test no read may be left."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,12 +35,12 @@ from tests.support.listener_engine import make_engine
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the product runs on: writing and aborting differ between loops."""
+    """Run the tests on the product's event loop, because loops differ in writing and aborting."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 class Connection:
-    """A caller that reads only when told to."""
+    """A caller that reads from its connection only when the test calls a method."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -60,7 +60,7 @@ class Connection:
         return int(first.split()[1]), names
 
     async def body(self, fields: dict[str, str]) -> tuple[bytes, bool]:
-        """The body, and whether HTTP says that it is whole."""
+        """Return the body, and whether it is complete by the rules of HTTP."""
         if "content-length" in fields:
             return await self.reader.readexactly(int(fields["content-length"])), True
         data = b""
@@ -80,7 +80,7 @@ class Connection:
 
 @dataclass
 class Listener:
-    """A listening control side and all that a test wants to look at."""
+    """A control listener, and the parts behind it that tests look at."""
 
     engine: Engine
     cache: PageCache
@@ -99,7 +99,7 @@ class Listener:
         await self.engine._filling.flights.drain()
 
     def register(self, *samples: tuple, job: str | None = "train") -> None:
-        """Dataset "data" of samples (key) or (key, offset, length), and a job on it."""
+        """Register a dataset "data" of samples, each (key) or (key, offset, length), and a job on it."""
         builder = ManifestBuilder("data")
         for key, *place in samples:
             builder.add(ObjectRef("b", key), *place)
@@ -113,7 +113,7 @@ class Listener:
         return connection
 
     async def call(self, path: str, body: Any, kind: str = "application/json") -> tuple[int, bytes]:
-        """One call on a fresh connection: status and whole body."""
+        """Make one call on a new connection. Return its status and its complete body."""
         connection = await self.connect()
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await connection.ask(path, data, kind)
@@ -135,7 +135,7 @@ class Listener:
         return frames
 
     async def settled(self) -> None:
-        """Wait until nothing reads any more."""
+        """Wait until no read is under way."""
         while not self.engine.idle or self.context.held.taken_bytes:
             await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""What a batch answers: right bytes with honest statuses, from wherever they come."""
+"""Answers of a batch: the right bytes with true statuses, from the cache, the origin or past the cache."""
 
 import numpy as np
 import pytest
@@ -143,7 +143,7 @@ async def test_a_small_item_that_is_cut_short_is_a_status_and_the_answer_goes_on
 
 async def test_a_big_item_that_is_cut_short_breaks_the_connection_off(listen, order):
     memory = MemoryOrigin()
-    # The first page and what is read ahead of it, or the other way round: every later body is cut.
+    # The first body is whole, and every later one is cut, whichever page of the object is read first.
     origin = FaultyOrigin(memory, script=[None] + [Fault(cut_after_bytes=100)] * 8)
     listener = await listen(origin=origin)
     memory.put("b", "big", BIG)

@@ -1,4 +1,4 @@
-"""Which calls are refused, with which words; nothing is read for them."""
+"""Calls that are refused, and their error texts. Nothing is read for them."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""How a batch flows: order, fetching ahead, callers that are slow or go away, and what it may hold."""
+"""The flow of a batch: order, lookahead, callers that are slow or go away, and limits on memory."""
 
 import asyncio
 
@@ -84,7 +84,7 @@ async def test_cold_items_are_fetched_side_by_side_but_not_all_at_once(listener,
     while listener.engine.readings < lookahead.FILLS:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    # In the given order the item whose turn it is comes beside what is fetched ahead.
+    # In the given order, the current item is read in addition to those that are fetched ahead.
     assert listener.origin.gets == lookahead.FILLS + (order == "given")
     gate.release()
     frames = await rest(connection, head)
@@ -137,7 +137,7 @@ async def test_a_slow_caller_holds_little(listen, order):
     reads = -1
     while reads != (reads := listener.context.counted_stats().totals().requests - before):
         await asyncio.sleep(0.3)
-    # What sockets hold on loopback, one group in the transport and one gathered; not the whole answer.
+    # That is what the sockets on loopback hold, one group in the transport and one gathered: not all 59 MB.
     assert reads * PAGE < 16 << 20
     assert listener.context.held.taken_bytes == 0
     connection.writer.transport.resume_reading()
@@ -155,7 +155,7 @@ async def test_a_caller_that_goes_away_ends_its_fetches(listener, order):
     await gate.reached.wait()
     await connection.close()
     async with asyncio.timeout(10):
-        # A fill that was cancelled gives its memory back a step after its reader left.
+        # A fill that was cancelled returns its memory one step of the loop after its reader left.
         while listener.engine.readings or listener.ledger.taken_bytes:
             await asyncio.sleep(0.01)
     gate.release()
@@ -171,7 +171,7 @@ async def test_a_caller_may_go_away_at_any_moment(listener, order, taken_bytes):
     connection, _ = await begin(listener, mixed, order=order)
     await connection.reader.readexactly(taken_bytes)
     await connection.close()
-    await listener.settled()  # the fixture then finds nothing left behind
+    await listener.settled()  # Otherwise the fixture would find a read that is left.
 
 
 async def test_a_caller_that_goes_away_while_a_big_item_stands_still(listen):
@@ -231,7 +231,7 @@ async def test_a_caller_that_stops_is_cut_off_and_leaves_the_room_to_others(list
 
 
 async def test_a_caller_that_takes_little_goes_on(monkeypatch):
-    """Two looks, and each finds less waiting than the last one."""
+    """The writer looks twice, and each time fewer bytes are waiting than before."""
     monkeypatch.setattr(frames_of_answers, "KEEPALIVE_S", 0.01)
     taken, looks = asyncio.Event(), []
 

@@ -1,4 +1,4 @@
-"""Where a process on this host finds pages: copy, then compare the header."""
+"""Locate calls: a process on this host copies the bytes from the named file, then compares the header."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Samples that were located before are told from columns: the same records, as long as they hold."""
+"""Samples that were located before are answered in columns, with the same records, until their pages move."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ async def test_its_freshness_ends_when_the_rule_says(listen):
     await by_id(listener, 0)
     heads = listener.origin.heads
     listener.context.clock.advance(101.0)
-    assert (await by_id(listener, 0))[1]["status"].tolist() == [200]  # answered while it is checked
+    assert (await by_id(listener, 0))[1]["status"].tolist() == [200]  # Answered during the check.
     await listener.settled()
     assert listener.origin.heads == heads + 1
 

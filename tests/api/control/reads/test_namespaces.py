@@ -1,4 +1,4 @@
-"""Batch and locate read in the proxy's own namespace, or with the credentials of the one that is named."""
+"""Batch and locate read in the proxy's own namespace, or in the named one, with the credentials of that."""
 
 import json
 
@@ -12,7 +12,7 @@ TEAM = Upstream("client:a")
 
 
 class Accounts:
-    """An origin whose bucket names belong to accounts: the proxy's own, and another."""
+    """An origin whose bucket names belong to accounts. It has two: the proxy's own, and another."""
 
     def __init__(self) -> None:
         self.of = {SHARED: MemoryOrigin(), TEAM: MemoryOrigin()}
@@ -38,7 +38,7 @@ def items(*keys):
 
 
 async def test_a_batch_reads_whose_bucket_it_names(listener):
-    for _ in range(2):  # cold, and warm
+    for _ in range(2):  # The first round finds nothing cached, the second one everything.
         own = await listener.frames(items("k", "only"))
         assert [(frame.status, frame.body[:3]) for frame in own] == [(200, b"own"), (404, b'{"c')]
         team = await listener.frames(items("k", "only"), namespace="team-a")
@@ -72,7 +72,7 @@ async def test_samples_are_read_in_the_namespace_of_their_dataset(listener):
         assert b"own" not in body
     named = {**asked, "namespace": "team-a"}
     assert "a namespace belongs to items" in (await listener.refused("/v1/batch", named))[1]
-    # Its clients are gone from the configuration: nobody may read what is cached of them.
+    # The clients of the namespace are gone from the configuration: no caller may read its cached pages.
     listener.context.upstreams = {"": SHARED}
     for path in ("/v1/batch", "/v1/locate"):
         status, text = await listener.refused(path, asked)
