@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """Counts of a run. ``phases``: those under way at deaths by kill -9. ``failures``: with reasons."""
+    """Counts of a run. ``phases``: the phases that proxies were in when kill -9 ended them. ``failures``:
+    with reasons.
+    """
 
     seed: int
     wanted: int
