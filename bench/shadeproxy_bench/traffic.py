@@ -25,7 +25,7 @@ def zipf_reads(
 ) -> Reads:
     """Return ids below ``objects``. The k-th most popular one is read in proportion to ``k ** -exponent``.
 
-    ``every``: number of reads after which popularity is assigned anew at random; 0: never.
+    ``every``: number of reads after which popularity is dealt out again at random; 0: never.
     """
     odds = np.arange(1.0, objects + 1) ** -exponent
     ranks = random.choice(objects, reads, p=odds / odds.sum())

@@ -25,7 +25,7 @@ _EPOCHS = 3
 _ROUNDS = 3
 
 Rounds = list[list[tuple[float, float, float]]]
-"""By round and epoch: seconds through ours, seconds direct, and share of hits."""
+"""Seconds through ours, seconds direct, and share of hits, by round and epoch."""
 
 
 def shuffled_epochs(

@@ -32,7 +32,7 @@ RATES: Mapping[str, Mapping[MediumFault, float]] = {
         MediumFault.PUNCH_LOST: 0.005,
     },
 }
-"""By tier: for each fault, its probability in each call that it fits. EROFS, or eight EIO in a row, switch a
+"""Probability of each fault, by tier, in each call that it fits. EROFS, or eight EIO in a row, switch a
 tier off until the next start.
 """
 KINDS = [f"{tier} {fault}" for tier, rates in RATES.items() for fault in rates]
