@@ -10,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 
 class Columns:
-    """An object in a cycle, like an engine, which only the collector frees."""
+    """An object that refers to itself, like an engine, so that only the garbage collector frees it."""
 
     def __init__(self):
         self.me = self

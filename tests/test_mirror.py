@@ -237,7 +237,7 @@ RUN_AS_PROCESSES = {"e2e", "cli", "demo"}
 
 
 def modules() -> dict[str, Path]:
-    """Return the files of all modules by name. An __init__.py only states the law of its package and needs
+    """Return the files of all modules by name. An __init__.py only states the laws of its package and needs
     no test.
     """
     found = {}
@@ -282,8 +282,8 @@ def of_its_name(name: str) -> Path:
 
 
 def conftests(file: Path) -> list[Path]:
-    """Return the files whose fixtures a test file may use, except that of all tests, which imports the
-    engine.
+    """Return the conftest.py files whose fixtures a test file may use. tests/conftest.py is left out,
+    because it imports the engine.
     """
     found = (folder / "conftest.py" for folder in file.parents if TESTS in folder.parents)
     return [path for path in found if path.exists()]

@@ -144,7 +144,7 @@ def test_clients_sign_with_the_credentials_of_the_job(signed, client):
 
 
 def test_both_sides_of_a_cell_get_the_account(signed, small, arena, monkeypatch):
-    """``signed`` replaces the gateway. It knows only this account, and accepts no object."""
+    """The server ``signed`` replaces the gateway. It knows only this account, and accepts no object."""
     monkeypatch.setattr(matrix, "rgw", lambda *_, **__: nullcontext(rgw.Gateway(signed, ACCOUNT, CLIENT)))
     put = []
     monkeypatch.setattr(matrix, "put_objects", lambda _gateway, pieces: put.extend(pieces))

@@ -112,8 +112,8 @@ def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
             huge = np.where((ids + place // 40) % 2, 3e38, 0.0)
             assert jobs.call("POST", "jobs/other/scores", scored(ids, huge), SCORES)[0] == 200
         if place == 0:
-            # Announce everything six times an epoch, so that every page seems to be due soon. Nothing is read
-            # like that.
+            # Announce everything six times an epoch, so that every page seems to be due soon. The reads do
+            # not follow this order.
             for coming in (epoch, epoch + 1):
                 jobs.announce("other", coming, np.concatenate([random.permutation(COUNT) for _ in range(6)]))
             beyond = np.array([COUNT, 1 << 31])

@@ -26,7 +26,7 @@ def read(client, key: str) -> tuple[bytes, str]:
 
 @contextmanager
 def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """Yield a port whose connections lead to a URL that is named later."""
+    """Yield a port, and a function that sets the URL to which the port's connections lead."""
     targets: list[tuple[str, int]] = []
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
@@ -147,7 +147,7 @@ def test_a_proxy_whose_origin_is_itself_says_so(serve):
 
 @pytest.mark.parametrize("place", [["s3://data/"], ["--url", "http://127.0.0.1:9001"]])
 def test_purge_all_takes_no_place(tmp_path, place):
-    """It empties directories of this machine, so it accepts neither a proxy's URL nor a prefix."""
+    """The command empties directories of this machine, so it accepts neither a proxy's URL nor a prefix."""
     settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
     arguments = [item for setting in settings for item in ("--set", setting)]
     command = [sys.executable, "-m", "shadeproxy", "purge", "--all", *place, *arguments]

@@ -16,7 +16,7 @@ BODY = b"body" * 1000
 
 
 def get(connection, path: str, method: str = "GET", body: bytes | None = None) -> str:
-    """Return the id of the answer."""
+    """Send a request, and return the request id in the answer."""
     connection.request(method, path, body)
     answer = connection.getresponse()
     answer.read()

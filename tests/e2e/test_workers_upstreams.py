@@ -30,7 +30,9 @@ class Client:
         self.connection = http.client.HTTPConnection(self.host, timeout=20)
 
     def ask(self, key: str = "k", method: str = "GET", *, plain: bool = True) -> tuple[int, str]:
-        """Return status and source of an answer. Not ``plain``: with a field that no process remembers."""
+        """Send a signed request; return status and source of the answer. If not ``plain``, the request has
+        an extra field, so that no process finds it in its request cache.
+        """
         path = f"/data/{key}"
         signed = sign_request(
             method=method, raw_path=path, raw_query="", headers=[("host", self.host)],
@@ -52,7 +54,7 @@ class Scene:
         self.served, self.origin, self.by_worker = served, origin, by_worker
 
     def everywhere(self, who: str, key: str = "k") -> set[tuple[int, str]]:
-        """Return the answers to the same request on connections of every process, sent in all ways."""
+        """Return the answers of all processes to the same read, sent with and without the extra field."""
         found = {self.by_worker[who].ask(key), self.by_worker[who].ask(key, plain=False)}
         for _ in range(10):
             with closing((client := Client(self.served, who)).connection):
@@ -60,7 +62,9 @@ class Scene:
         return found
 
     def alone(self, who: str, key: str = "k") -> tuple[int, str] | None:
-        """Return the answer of the worker alone; None if it needs the coordinator."""
+        """Return the worker's answer while the coordinator is stopped; None if the answer needs the
+        coordinator.
+        """
         self.served.process.send_signal(signal.SIGSTOP)
         client = self.by_worker[who]
         assert client.connection.sock is not None

@@ -7,8 +7,8 @@ from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
 
 @st.composite
 def epochs(draw):
-    """Draw a rank's part of a data set in random order, perhaps padded from its own start, and which samples
-    are cached.
+    """Draw which samples are cached, and one rank's order of an epoch: random, and perhaps padded with its
+    own first ids.
     """
     samples = draw(st.integers(1, 200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))

@@ -68,8 +68,8 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Return milliseconds from the ids of an epoch to an order in use. The note says for how long of it the
-    loop is held: all but the check and the build, which the proxy runs in its pool of threads.
+    """Return milliseconds from the ids of an epoch to an order in use. The note gives the part that holds
+    the event loop: all but the check and the build, which the proxy runs in its pool of threads.
     """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []

@@ -146,9 +146,7 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 8])
 def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
-    """It resumes from the checkpoint at the end of an epoch of 6 steps, and from one within the next
-    epoch.
-    """
+    """The run resumes from a checkpoint: at the end of an epoch of 6 steps, or within the next epoch."""
     sampler = make_sampler(mode)
     keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
     first, _ = fit(sampler, ShadeCallback(sampler), 2, callbacks=[keep], enable_checkpointing=True)

@@ -39,7 +39,7 @@ class Sink:
 
 
 class Both:
-    """Both forms over what one lane remembers."""
+    """The compiled and the interpreted answers from the request cache of one lane."""
 
     def __init__(self, proxy):
         self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log

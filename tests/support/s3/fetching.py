@@ -197,7 +197,9 @@ class FetchingWorker:
 
     @property
     def held(self) -> dict[str, int]:
-        """The resources that work under way holds, or that were forgotten."""
+        """Counts of the resources that are held: by work under way, or because their release was
+        forgotten.
+        """
         return {
             "fills": len(self.fills),
             "misses": len(self.misses),

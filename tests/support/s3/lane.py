@@ -1,4 +1,4 @@
-"""Requests as bytes, answers as they arrive, and a fast lane that counts."""
+"""A fast lane that counts its answers, and helpers that make requests and read answers as bytes."""
 
 import asyncio
 import itertools

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """Counts of a run. ``phases``: the phases that proxies were in when kill -9 ended them. ``failures``:
-    with reasons.
+    """Counts of a run. ``phases``: the phases in which kill -9 ended proxies. ``failures``: wrong results,
+    each with its reason.
     """
 
     seed: int

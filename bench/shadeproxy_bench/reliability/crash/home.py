@@ -20,7 +20,7 @@ RAM_BYTES, DISK_BYTES = 1 << 19, 1 << 20
 
 
 class Stuck(Exception):
-    """A step of a proxy that takes milliseconds was not done in a minute."""
+    """A proxy did not finish within a minute a step that usually takes milliseconds."""
 
 
 class Nursery:

@@ -38,7 +38,7 @@ class Phoenix:
 
     @property
     def child(self) -> Child:
-        """The present process."""
+        """The process that runs now."""
         assert self._child is not None, "started before it is looked at"
         return self._child
 

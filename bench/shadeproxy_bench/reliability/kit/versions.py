@@ -12,7 +12,9 @@ import numpy as np
 
 
 class Versions:
-    """The two numbers of each object. ``path``: a file of uint32[2, count], made by ``create``."""
+    """The numbers ``started`` and ``acknowledged`` of each object. ``path``: a file of uint32[2, count],
+    made by ``create``.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         self._columns = np.memmap(path, np.uint32, "r+", shape=(2, count))
