@@ -228,8 +228,8 @@ TABLE = {
 """The name of a module, without the product's name, and its test file below tests/."""
 
 STEPS = 4
-"""An entry is accepted if the test file imports the module, directly or through at most this many other
-files.
+"""An entry of the table is accepted if the test file imports the module, directly or through at most this
+many other files.
 """
 
 RUN_AS_PROCESSES = {"e2e", "cli", "demo"}

@@ -37,9 +37,9 @@ MOST_ITEMS = 4096
 accepts.
 """
 STEP = 256
-"""Items to locate in one call; the previous ones are copied meanwhile. Measured with 256 samples of 100 KB:
-a call costs the proxy 0.6 ms, and an item that it has located before next to nothing. Two calls of 128
-items therefore took 15 % longer than one of 256.
+"""Number of items in one locate call. While the proxy answers, the items of the previous call are copied.
+Measured with 256 samples of 100 KB: a call costs the proxy 0.6 ms, and an item that it has located before
+next to nothing. Two calls of 128 items therefore took 15 % longer than one of 256.
 """
 _MOST_RECORDS_BYTES = 256 << 20
 _MOST_REFUSAL_BYTES = 1 << 20

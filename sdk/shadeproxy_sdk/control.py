@@ -96,8 +96,8 @@ class Control:
 
 class ControlSession:
     """Calls to one control listener from any process. It holds only settings, so it can be forked and
-    pickled; each process has sockets of its own in ``connections``. ``once``: gives the warning that the
-    proxy does not answer.
+    pickled; each process has sockets of its own in ``connections``. ``once``: warns a single time that
+    the proxy does not answer.
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:

@@ -258,8 +258,8 @@ class Planner:
         return self._smoothing
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, padded
-        from its own start, or cut.
+        """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, then
+        padded with its own first ids, or cut.
         """
         generator = torch.Generator()
         generator.manual_seed(self._settings.seed + epoch)

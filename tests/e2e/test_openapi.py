@@ -17,7 +17,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="pip install --group t
 EXAMPLES = int(os.environ.get("SHADEPROXY_CONTROL_EXAMPLES", "6"))
 LONG = EXAMPLES > 6
 ORIGINS = {"origin_refused", "origin_failed", "origin_unavailable", "origin_throttled", "origin_slow"}
-"""Codes of a 5xx that is the origin's fault, for calls that list or read the origin."""
+"""Codes of 5xx answers that are the origin's fault. Only calls that list or read the origin may give them."""
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,9 @@ from tests.support.served import wait_for
 
 COUNT = 12
 STILL_S = 3.0
-"""The state is written about once a second."""
+"""Seconds without a change after which the state counts as settled. The proxy writes it about once a
+second.
+"""
 EPOCH, OTHER = 3, 4
 NAMES = {"dataset": "d", "job": "j", "rank": "0", "epoch": str(EPOCH), "bucket": "data", "key": "k03"}
 VALUES = {
@@ -162,7 +164,8 @@ def test_no_get_changes_anything(trained):
     assert all(200 in statuses for statuses in answered.values()), answered
     assert max(max(statuses) for statuses in answered.values()) < 500, answered
     assert len(answered) > 15
-    # If a GET had frozen a column, the call that freezes it now would show that.
+    # A GET that froze the scores of an epoch would show here: this call would return the frozen score, not
+    # 50.
     trained.call("POST", "/v1/jobs/j/scores", {"ids": [0], "scores": [50.0]})
     for epoch in (EPOCH, OTHER):
         column = np.frombuffer(trained.call("POST", f"/v1/jobs/j/epochs/{epoch}/scores", {}), "<f4")

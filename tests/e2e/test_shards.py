@@ -56,7 +56,7 @@ def test_each_way_gives_the_same_samples(client, shards, monkeypatch, way):
     manifest = shade.tar_manifest(client, bucket="data")
     data = shade.S3Dataset(client, manifest=manifest, decode=shade.tar_members)
     ids = [*range(len(shards)), 5, 5]
-    assert data.__getitems__(ids) == [(shards[sample], sample) for sample in ids]  # now all of it is cached
+    assert data.__getitems__(ids) == [(shards[sample], sample) for sample in ids]  # all is cached now
     client.connections.transport.offers = WAYS[way]
     if way == "get":
         assert [data[sample] for sample in ids] == [(shards[sample], sample) for sample in ids]

@@ -247,7 +247,8 @@ def test_validation_that_does_not_improve_relaxes_the_draw_to_uniform(make_job, 
     assert drawn("substitute", [0.5]).distinct_samples < 40
     two = {"rank": 0, "world_size": 2}
     orders = [drawn("shade", results, **two).order(1) for results in ([0.5, 0.6], worse)]
-    assert np.unique(orders[0]).size < np.unique(orders[1]).size  # what is drawn most often, or every second
+    # The first order keeps the draws that occur most often, and the second keeps every second draw.
+    assert np.unique(orders[0]).size < np.unique(orders[1]).size
 
 
 @pytest.mark.parametrize("mode", MODES)

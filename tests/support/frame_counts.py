@@ -112,7 +112,7 @@ class Inline(ThreadPoolExecutor):
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, as by a thread
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, as from a thread
             future.set_exception(error)
         return future
 

@@ -47,7 +47,7 @@ def test_files_that_may_not_be_opened_are_read_by_batch(client, manifest, near, 
         segment.path.rename(segment.path.with_suffix(".gone"))
     for _ in range(3):
         assert client.read_many(manifest, IDS) == near.bodies
-    assert [len(request["items"]) for request in near.locates] == [1]  # and no phantom hits by the hundred
+    assert [len(request["items"]) for request in near.locates] == [1]  # so only one false hit is counted
     assert [len(request["items"]) for request in near.batches] == [40] * 3
     assert not caplog.records
     assert not near.proxy.reads

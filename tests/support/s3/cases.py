@@ -72,7 +72,9 @@ class Case(NamedTuple):
     is_timed: bool = False
     """True if the counts, and whether the rest is asked for once more, depend on which timer is first."""
     asks_again: bool = False
-    """True if a short body is asked for again as a whole by callbacks, in the version that was answered."""
+    """True if a damaged body is requested again. The callbacks then request the whole body, without Range or
+    If-Match. The requests of a task may have them.
+    """
 
 
 HALF = len(BIG) // 2

@@ -187,7 +187,7 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """End as the coordinator sees a dead worker: no message is sent or received any more."""
+        """Behave like a worker that has died: send and receive no more messages."""
         self.wire.is_cut = True
         for connection in list(self.connections):
             connection.cut()

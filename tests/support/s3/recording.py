@@ -102,7 +102,9 @@ async def recording():
 
 
 def understood(recorded: Recorded) -> Understood:
-    """Read ``recorded``. Fail if two readers could differ: a repeated field or parameter."""
+    """Read ``recorded``. Fail if a field or parameter is repeated, because two readers could then understand
+    the request differently.
+    """
     method, target, version = recorded.line.split(" ")
     assert version == "HTTP/1.1"
     path, _, query = target.partition("?")

@@ -13,7 +13,8 @@ from shadeproxy_bench.reliability.kit.link import Cut, Link
 from shadeproxy_bench.requests import head_of
 
 _TIMEOUT_S = 30.0
-# The origin was killed after a write was sent to it, so it is unknown if the write was carried out.
+# Part of the proxy's error message for a write that was sent to the origin before the origin was killed.
+# Whether the write was carried out is unknown.
 _UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, Cut)
 

@@ -109,7 +109,8 @@ class _Life:
         self.phoenix = Phoenix("proxy", self.work, lambda _turn: command, piped=False)
 
     def _settings(self) -> dict[str, object]:
-        # The state is beside the disk tier, as by default, so that no other device can help.
+        # Keep the state beside the disk tier, as by default. The device that fails then holds both, and no
+        # healthy device can help.
         return {
             "s3": {"listen": "127.0.0.1:0"},
             "control": {"listen": "127.0.0.1:0"},
