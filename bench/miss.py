@@ -1,9 +1,11 @@
-"""CPU and throughput of the miss path: cold 100 KB objects, 32 at a time, from an origin 20 ms away.
+"""CPU and throughput of the miss path: cold objects of 100 KB, 32 at a time, from an origin 20 ms away.
 
-The origin is a process of its own that answers each GET after the delay. Three ways to read it, interleaved
-A B A B: the engine over the whole chain of origin wrappers with room in its RAM tier (every page is
-written), the engine with a full tier (every page is ranked against residents), and the origin client alone.
-CPU is that of this process, medians of the rounds.
+The origin is a process of its own that answers each GET after the delay. The objects are read in four ways,
+in turn (A B C D A B C D). "stored": through the engine, with room in its RAM tier, so that every page is
+written. "replacing" and "ranked": through the engine with a full tier, under LRU and under the default
+policy, which ranks each page against residents. "direct": with the origin client alone. The CPU time is that
+of this process; the figures are medians of the rounds.
+
 Run: ``python bench/miss.py``
 """
 
@@ -50,7 +52,7 @@ Get = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``gets`` objects of ``body_bytes`` in each round, read ``in_flight`` at a time."""
+    """A load: each round reads ``gets`` objects of ``body_bytes``, ``in_flight`` of them at a time."""
 
     body_bytes: int = 100_000
     in_flight: int = 32
@@ -60,14 +62,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Medians over the rounds."""
+    """The cost of one way to read: medians over the rounds."""
 
     cpu_us: float
     gets_per_s: float
 
 
 class DelayedServer(asyncio.Protocol):
-    """Answers each complete request head, after ``delay_s``, with an object or the range of it."""
+    """Answers each request ``delay_s`` after its head is complete, with an object or the requested range of
+    it.
+    """
 
     def __init__(self, body: bytes, delay_s: float) -> None:
         self._body = body
@@ -102,7 +106,7 @@ class DelayedServer(asyncio.Protocol):
 
 
 def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
-    """Serve until terminated; send the port once the server listens."""
+    """Serve until this process is terminated; send the port once the server listens."""
 
     async def run() -> None:
         factory = partial(DelayedServer, bytes(body_bytes), delay_s)
@@ -115,7 +119,7 @@ def serve(ready: Connection, body_bytes: int, delay_s: float) -> None:
 
 @contextmanager
 def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
-    """Run an origin in a process of its own; yield its endpoint."""
+    """Run an origin in a process of its own, and yield its endpoint."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
         target=serve, args=(theirs, body_bytes, delay_s), daemon=True
@@ -129,7 +133,7 @@ def delayed_origin(body_bytes: int, delay_s: float = 0.020) -> Iterator[str]:
 
 
 class NoWeights:
-    """Knows no importance of any page."""
+    """The importance of pages for an engine without hints: unknown for every page."""
 
     def weights_of(
         self, object_hashes: NDArray[np.uint64], _numbers: NDArray[np.uint32]
@@ -142,7 +146,7 @@ def s3_origin(endpoint: str) -> S3Origin:
 
 
 def wrapped(origin: Origin, stats: Stats) -> Origin:
-    """Put around an origin the wrappers that the proxy uses."""
+    """Return ``origin`` inside the wrappers that the proxy uses."""
     clock = SystemClock()
     limited = LimitedOrigin(origin, max_open=256)
     return CountedOrigin(RetryingOrigin(limited, clock=clock), stats=stats, clock=clock)
@@ -179,7 +183,7 @@ async def opened_engine(
 
 
 async def read_engine(engine: Engine, key: str) -> int:
-    """Carry out a whole GET as a listener does; return the number of bytes received."""
+    """Read a whole object as a listener does; return the number of bytes received."""
     received = 0
     async with engine.open(ReadRequest(ObjectRef("bucket", key))) as reading:
         async for piece in reading.body(Span(0, reading.meta.size)):
@@ -188,13 +192,13 @@ async def read_engine(engine: Engine, key: str) -> int:
 
 
 async def read_origin(origin: Origin, key: str) -> int:
-    """Read the same with the origin client alone."""
+    """Read the same object with the origin client alone; return the number of bytes received."""
     async with origin.open(ObjectRef("bucket", key)) as reading:
         return sum([len(chunk) async for chunk in reading.chunks])
 
 
 async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
-    """Measure one round of GETs of objects that were never read before."""
+    """Measure one round of GETs, of objects that were never read before."""
     keys = iter([f"train/images/{next(numbers):08d}.jpg" for _ in range(load.gets)])
 
     async def worker() -> None:
@@ -208,7 +212,9 @@ async def cost_of(get: Get, load: Load, numbers: Iterator[int]) -> Cost:
 
 
 async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
-    """Run rounds of every way in turn; the first turn warms connections and caches and is not counted."""
+    """Run rounds of every way in turn. The first turn is not counted, because it warms connections and
+    caches.
+    """
     numbers = count()
     samples: dict[str, list[Cost]] = {name: [] for name in ways}
     for turn in range(load.rounds + 1):
@@ -226,7 +232,7 @@ async def interleaved(ways: dict[str, Get], load: Load) -> dict[str, Cost]:
 
 
 async def measure(endpoint: str, load: Load) -> dict[str, Cost]:
-    """Return the costs by way: "stored", "replacing", "ranked", "direct"."""
+    """Return the cost of each way: "stored", "replacing", "ranked" and "direct"."""
     origin = s3_origin(endpoint)
     room = (load.rounds + 2) * load.gets * (load.body_bytes + 8192)
     async with (

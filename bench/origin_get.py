@@ -1,7 +1,9 @@
 """Client CPU per 100 KB GET from an S3 server: S3Origin.open against aiobotocore's get_object.
 
-The server is a process of its own that answers every GET with the same bytes; both clients read with 16
-requests in flight on one uvloop. Interleaved A B A B; medians; CPU of the client process.
+The server is a process of its own that answers every GET with the same bytes. Both clients read with 16
+requests in flight on one uvloop, in turn (A B A B). The figures are medians of the CPU time of the client
+process.
+
 Run: ``python bench/origin_get.py``
 """
 
@@ -32,7 +34,7 @@ Get = Callable[[str], Awaitable[int]]
 
 
 class StaticServer(asyncio.Protocol):
-    """Answers each complete request head with one object."""
+    """Answers each complete request head with the same object."""
 
     ANSWER = (
         b'HTTP/1.1 200 OK\r\nETag: "0123456789abcdef0123456789abcdef"\r\nContent-Type: image/jpeg\r\n'
@@ -61,7 +63,7 @@ def serve(ready: Connection) -> None:
 
 
 async def cpu_per_get(get: Get) -> float:
-    """Return microseconds of CPU per GET with IN_FLIGHT of them at a time."""
+    """Return microseconds of CPU per GET, with IN_FLIGHT GETs at a time."""
     keys = iter([f"train/images/{number:08d}.jpg" for number in range(GETS)])
 
     async def worker() -> None:
@@ -99,7 +101,7 @@ async def measure(endpoint: str) -> tuple[float, float]:
         for turn in range(ROUNDS + 1):
             for name, get in (("lean", lean), ("full", full)):
                 cost = await cpu_per_get(get)
-                if turn:  # the first turn warms connections and caches
+                if turn:  # the first turn warms connections and caches, and is not counted
                     samples[name].append(cost)
     await origin.aclose()
     return statistics.median(samples["lean"]), statistics.median(samples["full"])

@@ -1,10 +1,10 @@
-"""Samples a second that one process reads through the SDK from a warm proxy, by each way: locate, batch,
+"""Samples a second that one process reads through the SDK from a warm proxy, by locate, by batch and by
 GETs.
 
-The ways alternate in one run, so that all meet the same machine. ``tensors`` are batches stacked without a
-copy (``decode=as_tensor``, ``collate``), ``bytes`` is ``client.read_many``. Wall time and the reader's own
-CPU time, per sample; medians over rounds. The data set is read once before the timing, so that it is warm
-where the cache holds it.
+These ways alternate in one run, so that all of them meet the same machine. ``tensors`` are batches stacked
+without a copy (``decode=as_tensor``, ``collate``); ``bytes`` is ``client.read_many``. The figures per sample
+are wall time and the CPU time of the reading process, as medians over rounds. The data set is read once
+before the timing, so that as much of it as fits is cached.
 
     python bench/sdk_batch.py --url http://127.0.0.1:9001 --bucket train [--prefix p/] [--batch 256]
 """
@@ -28,10 +28,12 @@ _NEVER_S = 3600.0
 
 
 def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[[list[int]], int]:
-    """Return a function that reads the samples of some ids by one way only and returns the bytes it got."""
+    """Return a function that reads the samples of some ids in only one way, and returns the number of
+    bytes.
+    """
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
-    # The client chooses its way by the features that it believes the proxy to have.
+    # The client chooses its way by the offers that it believes the proxy to have.
     client.connections.transport.offers = Offers(
         way in {"locate", "batch"}, way == "locate", told.get("socket")
     )
@@ -58,9 +60,10 @@ def measure(
     rounds: int = 20,
     ways: tuple[str, ...] = ("locate", "batch", "get"),
 ) -> dict[str, dict[str, float]]:
-    """Return by way and kind: samples/s, and microseconds of wall and of the reader's CPU time a sample.
+    """Return, by way and kind: samples/s, and microseconds of wall time and of the reader's CPU time a
+    sample.
 
-    ``samples``: how many of the prefix are used, in key order; None: all.
+    ``samples``: number of samples to use, in key order; None: all under the prefix.
     """
     client = shade.Client(url)
     manifest = client.manifest(bucket=bucket, prefix=prefix)

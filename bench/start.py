@@ -1,8 +1,10 @@
-"""Start with many pages on disk: time to accept and to hit, memory of a resident, time to choose a victim.
+"""A start with many pages on disk: time to accept and to hit, memory of a resident, time to choose a victim.
 
-A disk tier of ``N`` small records is written by the product itself. Then, with catalogues (a clean stop) and
-without (the worst that kill -9 leaves): ``shadeproxy serve`` is started on it and asked; and a page cache in
-this process takes it in while a task on the same event loop measures how long it had to wait.
+The product's own store writes a disk tier of ``N`` small records. Two starts are measured: with catalogues,
+as after a clean stop, and without any, the worst case after kill -9. For each of them, ``shadeproxy serve``
+is started on the tier and asked until it hits. Then a page cache in this process recovers the tier, while a
+task on the same event loop measures how long it has to wait.
+
 Run: ``python bench/start.py [N] [directory]`` (default: 1,000,000 pages in a temporary directory on disk).
 """
 
@@ -48,25 +50,25 @@ TARGETS = {"accept_s": 1.0, "first_hit_s": 5.0, "memory_bytes": 300.0, "victim_u
 
 @dataclass(frozen=True)
 class Served:
-    """Seconds since the process was started."""
+    """Times of one started proxy, in seconds since its process was started."""
 
     accept_s: float
     first_hit_s: float
     hits_s: float
-    """Seconds until ``HITS`` pages drawn at random were hits one after the other."""
+    """Seconds until ``HITS`` pages, drawn at random, had been hits one after the other."""
     recovered_s: float
 
 
 @dataclass(frozen=True)
 class Held:
-    """Figures of one page cache in this process."""
+    """Figures of one page cache within this process."""
 
     pages: int
     open_ms: float
     take_in_s: float
     blocked_ms: float
     memory_bytes: float
-    """RssAnon of the process per resident."""
+    """Growth of the process's RssAnon for each resident."""
     find_us: float
     victim_us: float
 
@@ -106,7 +108,7 @@ class Site:
         return SegmentStore("disk", self.root / "disk", self.capacity_bytes, contents=contents)
 
     def build(self) -> None:
-        """Write the records through the store, and stop it cleanly."""
+        """Write the records through the store, and stop the store cleanly."""
         store, rows = self.disk(), np.zeros(self.count, ROW)
         store.open()
         meta = ObjectMeta(ETAG, BODY_BYTES, (("Content-Type", "image/jpeg"), ("Accept-Ranges", "bytes")))
@@ -125,7 +127,7 @@ class Site:
 
 
 def serve(site: Site) -> Served:
-    """Start the product on the site, ask it until it hits, and kill it."""
+    """Start the product on ``site``, ask it until it hits, and kill it."""
     s3, control = free_port(), free_port()
     overrides = [*site.overrides, f"s3.listen=127.0.0.1:{s3}", f"control.listen=127.0.0.1:{control}"]
     arguments = [item for pair in overrides for item in ("--set", pair)]
@@ -181,7 +183,9 @@ class _NoWeights:
 
 
 async def _take_in(cache: PageCache) -> tuple[float, float]:
-    """Return the seconds it took, and the longest wait of another task on the event loop, in milliseconds."""
+    """Return the seconds that recovery took, and another task's longest wait on the event loop, in
+    milliseconds.
+    """
     waits: list[float] = []
 
     async def watch() -> None:
@@ -203,7 +207,7 @@ async def _take_in(cache: PageCache) -> tuple[float, float]:
 
 
 def hold(site: Site) -> Held:
-    """Take in the site within this process."""
+    """Recover the tier of ``site`` within this process, and return the figures."""
     gc.collect()
     before = _rss_anon_bytes()
     cache = PageCache(
@@ -246,7 +250,7 @@ def _find_us(residents: Residents) -> float:
 
 
 def _victim_us(cache: PageCache) -> float:
-    """Choose a victim for a page of the usual size, evicting none; return the microseconds."""
+    """Choose a victim for a page of the usual size without evicting it; return the microseconds."""
     placement, rounds = cache.placement, []
     newcomer = int(cache.residents.ready()[0])
     for _ in range(300):
@@ -257,7 +261,7 @@ def _victim_us(cache: PageCache) -> float:
 
 
 def measure(count: int, root: Path) -> dict[str, tuple[Served, Held]]:
-    """Measure both starts, clean and killed, of a tier of ``count`` pages under ``root``."""
+    """Measure starts after a clean stop and after a kill, of a tier of ``count`` pages under ``root``."""
     site = Site(root, count)
     site.build()
     held = hold(site)

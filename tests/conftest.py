@@ -1,5 +1,5 @@
-"""Fixtures of every test. A blocking call of product code on the event loop fails the test that made it, and
-so does an engine that the test left open, or that was not quiescent when it was closed.
+"""Fixtures of every test. A blocking call of product code on the event loop fails the test that made it. So
+does an engine that the test left open, or that was not quiescent when it was closed.
 
 ``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process.
 """
@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from shadeproxy.engine.engine import Engine
 from tests.support.served import MakeServed, Served
 
-# An example that takes longer than 200 ms tells how busy the machine is, not whether the code is right.
+# An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
 settings.register_profile(
     "any machine",
     settings.get_profile(settings.get_current_profile_name()),
@@ -32,18 +32,20 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run in the background of a script is deaf to Ctrl-C, and so would be every process that it starts."""
+    """Restore Ctrl-C: a run in the background of a script ignores it, and so would all processes that it
+    starts.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
 
 
 _ASKED_FOR = ("rgw", "clients", "harness")
-"""Marks of tests that need a server, ten clients or much time: they run only where ``-m`` names the mark."""
+"""Marks of tests that need a server, ten clients or much time. They run only if ``-m`` names the mark."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`make test` needs no server."""
+    """Deselect tests that need a server, so that `make test` needs none."""
     marks = [mark for mark in _ASKED_FOR if mark not in config.option.markexpr]
     unwanted = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if unwanted:
@@ -52,26 +54,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _collect_and_freeze() -> None:
-    """Free what is in cycles, and leave all other objects out of later rounds of the garbage collector.
+    """Free the objects that are only in cycles, and exclude all others from later rounds of the garbage
+    collector.
 
     Modules and collected tests are 800,000 objects, and a full round waits until a quarter as many are new.
-    So engines of tests that had ended, megabytes of columns in a few hundred objects each, stayed until the
-    process had gigabytes; and each round that a fixture asks for took half a second.
+    Without this, engines of ended tests (megabytes of columns in a few hundred objects each) would stay until
+    the process had gigabytes, and each round that a fixture asks for would take half a second.
     """
     gc.collect()
     gc.freeze()
-    gc.collect()  # when the next full round is due depends on how many objects this one sees
+    gc.collect()  # the time of the next full round depends on how many objects this round sees
 
 
 def pytest_collection_finish() -> None:
     _collect_and_freeze()
-    # Full rounds are short now, so they may come ten times as often: a file's engines do not pile up.
+    # Full rounds are short now, so they may come ten times as often. Engines of a file's tests then do not
+    # pile up.
     gc.set_threshold(700, 10, 1)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Collect after each file, when pytest has let the fixtures of its last test go."""
+    """Collect after each file, when pytest has released the fixtures of its last test."""
     outcome = yield
     if nextitem is None or nextitem.path != item.path:
         _collect_and_freeze()
@@ -80,7 +84,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    """A command that a test runs in this process configures the log, for tests after it too."""
+    """Reset the log after each test, because a command that runs in this process configures it."""
     yield
     if structlog.is_configured():
         structlog.reset_defaults()
@@ -88,7 +92,7 @@ def _log_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _forget_applications() -> Iterator[None]:
-    """Drop what aiohttp remembers of handlers with middlewares: 1,024 of them, and with each its engine."""
+    """Drop aiohttp's cache of handlers with middlewares: it has 1,024 entries, and each keeps its engine."""
     yield
     web_app._cached_build_middleware.cache_clear()
 
@@ -97,16 +101,16 @@ def _forget_applications() -> Iterator[None]:
 def _blockbuster() -> Iterator[None]:
     with blockbuster_ctx("shadeproxy") as blocked:
         for function in blocked.functions.values():
-            # A loop of its own, in a thread that is there to block.
+            # It uses a loop of its own, in a thread that may block.
             function.can_block_in("origin/credentials.py", "_resolve")
-        # From pages that are in memory to a socket that does not block.
+        # This sends from pages in memory to a socket that does not block.
         blocked.functions["os.sendfile"].can_block_in("s3/sender.py", "_send_on")
         yield
 
 
 @pytest.fixture(autouse=True)
 def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves an engine open, or closed with anything under way or its accounting off."""
+    """Fail a test that leaves an engine open, or closed with anything under way or wrong accounting."""
     left_open, restless = list[Engine](), list[Engine]()
     make, close = Engine.__init__, Engine.aclose
 
@@ -121,7 +125,7 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
         try:
             engine.assert_quiescent()
         except AssertionError:
-            restless.append(engine)  # what is still under way has until the end of the test
+            restless.append(engine)  # work still under way has until the end of the test
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "__init__", made)
@@ -134,18 +138,20 @@ def _quiescent(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[MakeServed]:
-    """Start a proxy; by keyword, ``cache__ram__capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
+    """Start a proxy. By keyword, ``cache__ram__capacity="1 MiB"`` sets cache.ram.capacity, and so on."""
     yield from _serving(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def serve_for_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeServed]:
-    """As ``serve``, for proxies that all tests of a module share."""
+    """Start proxies like ``serve``, but for all tests of a module."""
     yield from _serving(tmp_path_factory.mktemp("serve"))
 
 
 _NEEDS_TOKEN = "anonymous = false"
-"""A proxy with this does not start without control.token: ``serve`` makes one where the file names none."""
+"""With this setting a proxy does not start without control.token: ``serve`` makes a token if the file names
+none.
+"""
 
 
 def _serving(tmp_path: Path) -> Iterator[MakeServed]:
@@ -187,7 +193,7 @@ def _serving(tmp_path: Path) -> Iterator[MakeServed]:
 
 @pytest.fixture
 def tmpfs() -> Iterator[Path]:
-    """A directory on a tmpfs without huge pages, where lending is safe."""
+    """Yield a directory on a tmpfs without huge pages, where sendfile is safe."""
     if not Path("/dev/shm").is_dir():
         pytest.skip("this machine has no /dev/shm")
     path = Path(tempfile.mkdtemp(dir="/dev/shm", prefix="shadeproxy-test-"))

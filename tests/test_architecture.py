@@ -1,4 +1,6 @@
-"""docs/architecture.md and CONTRIBUTING.md name what is there. tests/api/*/test_flows.py runs the flows."""
+"""docs/architecture.md and CONTRIBUTING.md name files and functions that exist. tests/api/*/test_flows.py
+runs the flows.
+"""
 
 import re
 import tomllib

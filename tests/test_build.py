@@ -1,4 +1,6 @@
-"""Building the package: with a compiler one module is compiled, without one the build goes on as well."""
+"""Building the package: with a compiler one module is compiled; without a compiler the build succeeds as
+well.
+"""
 
 import os
 import shutil
@@ -24,7 +26,7 @@ needs_compiler = pytest.mark.skipif(
 
 @pytest.fixture
 def tree(tmp_path):
-    """What the build reads, with a module that takes a moment to compile."""
+    """Make a tree with the files that the build reads, and a module that takes a moment to compile."""
     for name in ("pyproject.toml", "hatch_build.py", "README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     package = tmp_path / "shadeproxy" / "api" / "s3"
@@ -40,7 +42,9 @@ def tree(tmp_path):
 
 
 def build(tree, *, version="standard", **environment):
-    """The names in the wheel, its file name, what was said on stderr, and what is new in the tree."""
+    """Build the wheel; return the names in it, its file name, the text on stderr, and the new files in the
+    tree.
+    """
     before = set(tree.rglob("*"))
     script = (
         "import sys\n"

@@ -1,8 +1,9 @@
-"""The frame budget: the number of Python calls that each kind of request costs, and of files they lie in.
+"""The frame budget: the number of Python calls that each kind of request costs, and of the files they are
+in.
 
-Time varies from run to run, this does not. tests/support/frame_counts.py says what is counted. A number that
-rises needs an ADR in docs/adr that says what the calls buy. A number that falls is written down here, so that
-it stays.
+Time varies from run to run; this number does not. tests/support/frame_counts.py says what is counted. A
+number that rises needs an ADR in docs/adr that says what the calls buy. A number that falls is written down
+here, so that it does not rise again.
 """
 
 import platform
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Golden(NamedTuple):
-    """Frames of one request, and the files they lie in."""
+    """Frames of one request, and the number of files they are in."""
 
     frames: float
     files: int
@@ -30,9 +31,9 @@ class Golden(NamedTuple):
 GOLDEN = {
     # The request and the page handle are remembered.
     "remembered hit": Golden(16, 8),
-    # A cached object, asked for the first time on this listener by a known client.
+    # A cached object is requested for the first time on this listener by a known client.
     "first hit": Golden(136, 36),
-    # One of 32 misses in a turn of the loop; each is fetched, sent and stored.
+    # One of 32 misses in a turn of the loop. Each is fetched, sent and stored.
     "miss": Golden(8_329 / MISSES, 78),
     # A binary body with the scores of all 256 samples.
     "POST of scores": Golden(39, 13),
@@ -50,7 +51,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Count]]:
 def test_a_request_has_the_frames_it_had(counts, flow):
     first, *others = counts[flow]
     golden, found = GOLDEN[flow], Golden(first.frames, first.files)
-    # Rounds that differ would make the count worthless.
+    # If rounds differed, the count would be worthless.
     assert [other.difference(first) for other in others] == [{}] * len(others)
     if found != golden:
         pytest.fail(explain(flow, golden, found, first), pytrace=False)

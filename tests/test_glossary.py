@@ -1,5 +1,5 @@
-"""The words of docs/glossary.md: class and module names are made of them, no two things share a name, and no
-name at all, not of an attribute or a parameter either, has a word that was replaced.
+"""The words of docs/glossary.md. Class and module names are made of them, and no two things share a name. No
+name at all, not even of an attribute or a parameter, has a word that was replaced.
 """
 
 import ast
@@ -30,18 +30,18 @@ PLAIN = frozenset(PLAIN_WORDS)
 NO_SUBJECT = re.compile(
     r"(as|at|by|for|from|how|in|of|on|what|whatever|where|who|whoever|whose|why)\b", re.IGNORECASE
 )
-"""Words that begin no docstring: they name neither an action nor a thing."""
+"""Words with which no docstring begins, because they name neither an action nor a thing."""
 RETIRED = set(
     """
     anew brain courier disowned door gate halfway knowledge landing lend lender lent loan loans newcomer
     nobody noted notes outlasting settling stranger stray strays terms ticket tickets trend truth
     """.split()  # noqa: SIM905 - as above
 )
-"""Words that are in no name: the glossary has another one for each thing that they were used for."""
+"""Words that are in no name, because the glossary has another word for each thing that had them."""
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name in CamelCase or snake_case."""
+    """Return the words of a name in CamelCase or snake_case."""
     return re.findall(r"[A-Z]+[0-9]*(?![a-z])|[A-Z]?[a-z0-9]+", name)
 
 
@@ -53,7 +53,7 @@ def entries() -> list[re.Match[str]]:
 
 
 def names() -> dict[str, set[str]]:
-    """Public and private class names and module names, each with the files that have it."""
+    """Return public and private class names and module names, each with the files that have it."""
     found: dict[str, set[str]] = defaultdict(set)
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -66,7 +66,9 @@ def names() -> dict[str, set[str]]:
 
 
 def identifiers() -> dict[str, set[str]]:
-    """Names of classes, functions, parameters, keywords, attributes and variables, with their files."""
+    """Return names of classes, functions, parameters, keywords, attributes and variables, with their
+    files.
+    """
     found: dict[str, set[str]] = defaultdict(set)
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -87,7 +89,7 @@ def identifiers() -> dict[str, set[str]]:
 
 
 def docstrings() -> dict[str, str]:
-    """The docstrings of the product and of the bench, of attributes too, by place."""
+    """Return the docstrings of the product and of the bench, including those of attributes, by place."""
     return {
         f"{path.relative_to(ROOT)}:{node.lineno}": node.value.value
         for package in ("shadeproxy", "sdk/shadeproxy_sdk", "bench/shadeproxy_bench")
@@ -100,7 +102,7 @@ def docstrings() -> dict[str, str]:
 
 
 def forms(word: str) -> set[str]:
-    """A word with the endings of English: plural, -ed, -ing, -er."""
+    """Return a word with the endings of English: plural, -ed, -ing, -er."""
     stems = {word, word + word[-1], word.removesuffix("e"), word.removesuffix("y") + "i"}
     return {word} | {stem + end for stem in stems for end in ("s", "es", "ed", "ing", "er", "or")}
 

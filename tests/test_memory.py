@@ -1,4 +1,6 @@
-"""The test process keeps nothing of a test that has ended (tests/conftest.py says what did)."""
+"""The test process keeps no objects of a test that has ended. tests/conftest.py says which ones it used to
+keep.
+"""
 
 import gc
 
@@ -8,7 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 
 class Columns:
-    """Stands for an engine: it is in a cycle, so that only the collector frees it."""
+    """An object that refers to itself, like an engine, so that only the garbage collector frees it."""
 
     def __init__(self):
         self.me = self

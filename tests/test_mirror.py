@@ -1,4 +1,4 @@
-"""Where each module is tested: in the test file of its name and place, or in the one that the table names."""
+"""The place where each module is tested: the test file of its name and place, or the one in the table."""
 
 import ast
 from functools import cache
@@ -225,17 +225,21 @@ TABLE = {
     "sdk.transfer": "sdk/test_client.py",
     "tiers.tier": "app/test_checkup.py",
 }
-"""The name of a module, without the product's, and its test file below tests/."""
+"""The name of a module, without the product's name, and its test file below tests/."""
 
 STEPS = 4
-"""An entry is believed whose test file imports the module, perhaps by way of this many others."""
+"""An entry of the table is accepted if the test file imports the module, directly or through at most this
+many other files.
+"""
 
 RUN_AS_PROCESSES = {"e2e", "cli", "demo"}
-"""Tests here run commands, and import nothing of what is behind them."""
+"""Tests in these directories run commands, and do not import the code behind them."""
 
 
 def modules() -> dict[str, Path]:
-    """The files of all modules by name; the law of a package is in its __init__.py, which needs no test."""
+    """Return the files of all modules by name. An __init__.py only states the laws of its package and needs
+    no test.
+    """
     found = {}
     for name, folder in (("", ROOT / "shadeproxy"), ("sdk.", ROOT / "sdk" / "shadeproxy_sdk")):
         for path in folder.rglob("*.py"):
@@ -278,14 +282,16 @@ def of_its_name(name: str) -> Path:
 
 
 def conftests(file: Path) -> list[Path]:
-    """The files whose fixtures a test file may ask for; not that of all tests, which imports the engine."""
+    """Return the conftest.py files whose fixtures a test file may use. tests/conftest.py is left out,
+    because it imports the engine.
+    """
     found = (folder / "conftest.py" for folder in file.parents if TESTS in folder.parents)
     return [path for path in found if path.exists()]
 
 
 @cache
 def imported(file: Path) -> frozenset[Path]:
-    """Our files that ``file`` imports, and those that a package among them names in its __init__.py."""
+    """Return our files that ``file`` imports, and those that the __init__.py of an imported package names."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What the repository promises about itself."""
+"""Promises of the repository about itself."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ def test_the_threat_model_names_tests_that_exist():
 
 
 def test_no_test_module_imports_another():
-    """Shared helpers are in tests/support; fixtures of a conftest.py come by name."""
+    """Shared helpers are in tests/support, and fixtures of a conftest.py are found by name."""
     for path in (path for path in SOURCES if ROOT / "tests" in path.parents):
         names = []
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The wheel: it holds the proxy and nothing that measures it, and needs its base dependencies alone."""
+"""The wheel: it contains the proxy and nothing that measures it, and needs only its base dependencies."""
 
 import ast
 import importlib.metadata
@@ -46,7 +46,7 @@ print(len(kept), shadeproxy.__file__)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The files of the wheel, unpacked."""
+    """Return the directory with the files of the wheel, unpacked."""
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-c", _BUILD, str(ROOT), str(out)]
     built = subprocess.run(command, capture_output=True, text=True, check=True, cwd=out)
@@ -56,7 +56,7 @@ def wheel(tmp_path_factory):
 
 
 def closure(requirements):
-    """Names of the distributions that these need, themselves among them."""
+    """Return the names of the given distributions and of all that they need."""
     found: set[str] = set()
     waiting = list(requirements)
     while waiting:
@@ -68,7 +68,7 @@ def closure(requirements):
         try:
             waiting += importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
-            continue  # of another platform or Python
+            continue  # for another platform or Python
     return found
 
 

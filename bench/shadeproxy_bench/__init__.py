@@ -1,7 +1,7 @@
-"""Benchmarks: the figures that ShadeProxy must reach, measured beside a reference in the same run.
+"""Benchmarks: the figures that ShadeProxy must reach, each measured beside a reference in the same run.
 
-Laws: our side and the reference alternate (A B A B), medians count, ratios are judged; a wrong byte fails a
-row, a missing reference is stated in the row, and neither is ever a silent pass. Every server and client is a
-process of its own on loopback, so that its CPU can be told apart. Libraries that only a comparison needs are
-imported by the function that measures with them.
+Laws: our side and the reference alternate (A B A B), medians count, and ratios are judged. A wrong byte fails
+its row, and a missing reference is stated in its row; neither ever passes silently. Every server and client
+is a process of its own on loopback, so that the CPU of each can be told apart. A library that only one
+comparison needs is imported by the function that measures with it.
 """

@@ -25,13 +25,13 @@ def register(ours: Served, pieces: Iterable[Piece], jobs: Iterable[str]) -> None
 
 
 def put_order(ours: Served, job: str, epoch: int, order: Order) -> None:
-    """Announce an epoch of the only rank."""
+    """Announce the order of one epoch of ``job``, whose only rank is 0."""
     path = f"/v1/jobs/{job}/epochs/{epoch}/order?rank=0"
     _put(ours, path, order.astype("<u4").tobytes(), "application/octet-stream")
 
 
 def post_scores(ours: Served, job: str, scores: Scores) -> None:
-    """Score the samples 0, 1, ...; those whose score is nan are left out."""
+    """Post ``scores`` for the samples 0, 1, ...; samples whose score is nan are left out."""
     ids = np.flatnonzero(~np.isnan(scores))
     columns = ids.astype("<u4").tobytes() + scores[ids].astype("<f4").tobytes()
     body = len(ids).to_bytes(4, "little") + columns

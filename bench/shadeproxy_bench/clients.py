@@ -1,11 +1,11 @@
 """Stock clients under load, in a process of their own: ``python -m shadeproxy_bench.clients``.
 
-One job a line on stdin (``Job`` as JSON), one result a line on stdout. Every worker reads one object after
-another until the time is over. Bytes are counted as they arrive, so that an object that takes longer than the
-window counts for the part that arrived. The clock starts when every worker has its first bytes, so that
-starting threads and connecting are not measured. Workers do not wait for each other, because hundreds of
-threads released at once are no steady load. Python lets some of so many threads wait for seconds, so the
-clock starts after half the length of the window at the latest.
+Each line on stdin is a job (``Job`` as JSON), each line on stdout the result of one. Every worker reads one
+object after another until the time is over. Bytes are counted as they arrive, so an object that takes longer
+than the window counts for the part that arrived within it. The clock starts when every worker has its first
+bytes, so starting threads and connecting are not measured. Workers do not wait for each other, because
+hundreds of threads released at once are no steady load. Python lets some of so many threads wait for seconds,
+so the clock starts after half the length of the window at the latest.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ _CHUNK_BYTES = 256 * 1024
 class Job(msgspec.Struct, frozen=True):
     """Read ``objects`` objects of ``size_bytes`` in turn for ``seconds``, ``connections`` at a time.
 
-    ``compare``: compare the first object of each worker, as far as it is read; that costs time of the client.
-    ``credentials``: sign requests with these.
+    ``compare``: compare the bytes of each worker's first object, as far as it is read, which costs the client
+    time. ``credentials``: sign requests with these.
     """
 
     client: ClientName
@@ -46,8 +46,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """``wall_s``: the seconds that count. ``bytes``: bytes received in them. ``error``: why the figures are
-    worth nothing; "" when nothing went wrong.
+    """The result of a job. ``wall_s``: length of the window in seconds. ``bytes``: bytes received within it.
+    ``error``: why the figures cannot be used; "" if nothing went wrong.
     """
 
     bytes: int = 0
@@ -56,11 +56,11 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class WrongBytes(Exception):
-    """A stock client got bytes that differ from the object's."""
+    """A stock client received bytes that differ from the object's."""
 
 
 class _Count:
-    """State that the workers of one job share."""
+    """The state that the workers of one job share."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -73,7 +73,7 @@ class _Count:
         self._lock = threading.Lock()
 
     def numbers(self) -> Iterator[int]:
-        """Yield objects for one worker until the time is over; at least one."""
+        """Yield the numbers of objects for one worker until the time is over, at least one."""
         while True:
             with self._lock:
                 number = next(self._numbers)
@@ -86,7 +86,9 @@ class _Count:
         return time.perf_counter() >= self._deadline or bool(self.errors)
 
     def came(self, number: int, position: int, chunk: Any, *, turn: int) -> int:
-        """Count a part of the object that a worker reads as its ``turn``th; return the position after it."""
+        """Count ``chunk`` of the object that a worker reads as its ``turn``th; return the position after
+        it.
+        """
         if turn == 0 and self.job.compare:
             self._compare(number, position, chunk)
         now_s = time.perf_counter()
@@ -181,7 +183,9 @@ def _make_obstore(job: Job) -> Any:
 
 
 class Clients:
-    """Keeps one client for each (library, endpoint, credentials, connections), as a program would."""
+    """Keeps one client for each (library, endpoint, credentials, connections), as a long-running program
+    would.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[tuple[str, str, Credentials, int], Any] = {}

@@ -1,10 +1,10 @@
-"""The reasons why a row has no number: a small tree of errors below the product's."""
+"""The errors for rows without a number. They are part of the product's tree of errors."""
 
 from shadeproxy.core.errors import ShadeProxyError
 
 
 class BenchError(ShadeProxyError):
-    """A row cannot be trusted: wrong bytes, a wrong status, a server that broke off."""
+    """A row cannot be trusted: wrong bytes, a wrong status, or a server that broke off."""
 
 
 class ReferenceMissing(ShadeProxyError):
@@ -12,4 +12,4 @@ class ReferenceMissing(ShadeProxyError):
 
 
 class NotBuilt(ShadeProxyError):
-    """The part of ShadeProxy that the row measures is not there yet."""
+    """The part of ShadeProxy that the row measures does not exist yet."""

@@ -1,7 +1,8 @@
-"""A stock client S beside a job H, as traces: what the job says, and what it takes from the client.
+"""Traces of a stock client S beside a job H. They show what the hints of H cost S.
 
-Client 0 is S, with a hot set of its own; job 1 is H, with shuffled epochs over a data set. Both read in
-turns, a hundred reads a second together. The ids of S come first. Pure: a seed gives one trace.
+Client 0 is S, with a hot set of its own. Job 1 is H, with shuffled epochs over a data set. Their reads
+alternate, a hundred a second together. The ids of S come first. The functions are pure: a seed gives one
+trace.
 """
 
 from typing import Literal
@@ -26,7 +27,9 @@ Ids = NDArray[np.int64]
 
 
 def beside(said: Said, *, loops: bool = False, seed: int = 0) -> Trace:
-    """Return S beside H, which says so much. ``loops``: S reads 390 objects in turn, else 300 at random."""
+    """Return a trace of S beside H, whose hints are of the kind ``said``. ``loops``: True if S reads 390
+    objects in turn, otherwise 300 at random.
+    """
     random = np.random.default_rng(seed)
     own = _LOOP if loops else HOT
     order = own + _epochs(random, SAMPLES, EPOCHS)
@@ -36,9 +39,9 @@ def beside(said: Said, *, loops: bool = False, seed: int = 0) -> Trace:
 
 
 def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
-    """Return H alone, which announces six epochs and is killed in the fourth, and S after it.
+    """Return a trace of H alone, which announces six epochs and is killed in the fourth, and of S after it.
 
-    ``epochs``: S reads five shuffled epochs of 800 objects, else 300 objects at random.
+    ``epochs``: True if S reads five shuffled epochs of 800 objects, otherwise 300 objects at random.
     """
     random = np.random.default_rng(seed)
     own = _AFTER_SAMPLES if epochs else HOT
@@ -57,7 +60,9 @@ def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
 def _hints(
     random: np.random.Generator, said: Said, own: int, order: Ids, jobs: NDArray[np.uint8]
 ) -> JobHints:
-    """Return the hints of H: an order by epochs, the next one at half; scores at the end of each epoch."""
+    """Return the hints of H: an order by epochs, the next epoch announced at half of the last; and scores at
+    the end of each epoch. ``said`` leaves out some of them or makes them false.
+    """
     since, known = _next_at_half(len(order))
     announced = order
     scores, scored_at = None, None
@@ -80,7 +85,7 @@ def _hints(
 
 
 def _scores(random: np.random.Generator) -> NDArray[np.float32]:
-    """Return scores as SHADE's: ln(10 + rank in a batch by loss)."""
+    """Return scores like SHADE's: ln(10 + rank by loss within a batch)."""
     scores = np.empty(SAMPLES)
     for start in range(0, SAMPLES, _BATCH):
         batch = random.normal(size=min(_BATCH, SAMPLES - start))
@@ -89,7 +94,9 @@ def _scores(random: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _next_at_half(reads: int) -> tuple[Ids, Ids]:
-    """Return the columns of an order whose first epoch is known at once, each next one when half is read."""
+    """Return the columns of an order whose first epoch is known at once, and each later one when half of the
+    epoch before it has been read.
+    """
     halves = np.arange(SAMPLES // 2, reads, SAMPLES)
     return np.append(0, halves), np.minimum(np.append(SAMPLES, halves + SAMPLES * 3 // 2), reads)
 

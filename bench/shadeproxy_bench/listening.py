@@ -1,4 +1,4 @@
-"""A listener of a server process: its port is the first line that it prints."""
+"""A listener in a server process. The process prints the listener's port as its first line."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ def port_of(server: asyncio.Server) -> int:
 
 
 async def serve(connection: Callable[[], asyncio.BaseProtocol], port: int = 0) -> None:
-    """Listen as ``listen``, print the port, and serve until cancelled."""
+    """Listen as ``listen`` does, print the port, and serve until cancelled."""
     server = await listen(connection, port)
     print(port_of(server), flush=True)
     await server.serve_forever()

@@ -1,9 +1,10 @@
-"""Load generators that keep a server busy while its CPU is counted: wrk where installed, else our own reader.
+"""Load generators that keep a server busy while its CPU is counted: wrk where installed, else our own
+reader.
 
-wrk spends so little that it keeps even the fastest server saturated, and servers are compared in saturation.
-With the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both cycle
-through the same requests on keep-alive connections. wrk does not look at bodies: a measurement with it
-compares a sample in the same round (``reader``).
+Servers are compared in saturation. wrk spends so little CPU that it saturates even the fastest server. Under
+the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both generators
+cycle through the same requests on keep-alive connections. wrk does not look at bodies, so a measurement with
+wrk also compares a sample of bodies in the same round (``reader``).
 """
 
 import itertools
@@ -21,7 +22,7 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.reader import read
 
 PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
-"""Debian puts servers outside of ordinary users' PATH."""
+"""PATH with the directories in which Debian installs servers; an ordinary user's PATH lacks them."""
 
 _SCRIPT = """
 local file = io.open("{requests}", "rb")
@@ -55,12 +56,14 @@ class Load(Protocol):
     name: str
 
     def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
-        """Cycle through ``requests``; return how many were answered. Raises BenchError for a wrong answer."""
+        """Cycle through ``requests`` for ``seconds``; return how many were answered. Raises BenchError for a
+        wrong answer.
+        """
         ...
 
 
 class WrkLoad:
-    """wrk with one thread."""
+    """The load generator wrk, with one thread."""
 
     name = "wrk -t1"
 
@@ -72,7 +75,7 @@ class WrkLoad:
             data, script = Path(directory, "requests"), Path(directory, "requests.lua")
             data.write_bytes(b"".join(request + b"\0" for _, request in requests))
             script.write_text(_SCRIPT.format(requests=data))
-            # wrk takes only whole seconds.
+            # wrk accepts only whole seconds.
             options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
             url = f"http://{address[0]}:{address[1]}"
             done = subprocess.run(
@@ -92,7 +95,7 @@ class WrkLoad:
 
 
 class ReaderLoad:
-    """Our own client, which compares every body."""
+    """Our own client as the load generator. It compares every body."""
 
     name = "a Python client (wrk is not installed)"
 

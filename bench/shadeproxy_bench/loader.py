@@ -1,8 +1,8 @@
-"""A model of a training loop with a DataLoader: workers read batches, a consumer takes them in order.
+"""A model of a training loop with a DataLoader: workers read batches, and a consumer takes them in order.
 
-As in torch, batches are dealt to the workers in turn; each worker reads the samples of its batch one after
-another over a connection of its own, and has at most two batches read or being read that the consumer has not
-taken. The consumer computes by sleeping. The time it waits for batches is its stall.
+As in torch, batches are dealt to the workers in turn. Each worker reads the samples of its batch one after
+another over a connection of its own. A worker may be at most two batches ahead of the consumer. The consumer
+computes by sleeping. The time that it waits for batches is its stall.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ Before = Callable[[int], Awaitable[None]]
 
 
 class Epoch(NamedTuple):
-    """The times of one epoch. ``compute_s``: its length if the consumer never waited."""
+    """The times of one epoch. ``compute_s``: the length that the epoch would have if the consumer never
+    waited.
+    """
 
     wall_s: float
     stall_s: float
@@ -30,8 +32,8 @@ class Epoch(NamedTuple):
 
 
 class Loader:
-    """A loop over ``address``: ``workers`` workers, ``batch`` samples a batch, ``rate_per_s`` samples
-    computed.
+    """A loop that reads from ``address``: ``workers`` workers, ``batch`` samples a batch, ``rate_per_s``
+    samples computed a second.
     """
 
     def __init__(self, address: tuple[str, int], *, workers: int, batch: int, rate_per_s: float) -> None:
@@ -41,7 +43,9 @@ class Loader:
         self._step_s = batch / rate_per_s
 
     async def epoch(self, requests: Sequence[bytes], before: Before | None = None) -> Epoch:
-        """Read ``requests`` in order. ``before(n)`` is awaited before batch n is computed."""
+        """Read ``requests`` in order, and return the times. ``before(n)`` is awaited before batch n is
+        computed.
+        """
         batches = [requests[at : at + self._batch] for at in range(0, len(requests), self._batch)]
         done = [asyncio.get_running_loop().create_future() for _ in batches]
         free = [asyncio.Semaphore(_PREFETCH_FACTOR) for _ in range(self._workers)]

@@ -1,7 +1,7 @@
-"""The machine and the resources that its processes have used: read from /proc.
+"""The machine, and the resources that its processes have used, read from /proc.
 
-CPU is user and system time of a process with all its living descendants. The kernel rounds it to ticks (10 ms
-on most machines), so a window of measurement must be many ticks long.
+CPU is the user and system time of a process with all its living descendants. The kernel rounds this time to
+ticks (10 ms on most machines), so a window of measurement must be many ticks long.
 """
 
 import os
@@ -41,7 +41,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie that was never waited for."""
+    """Return whether a process exists and has not ended. A zombie, whose parent has not waited for it, has
+    ended.
+    """
     try:
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -49,9 +51,10 @@ def is_alive(pid: int) -> bool:
 
 
 def describe() -> str:
-    """Return one line: processor, CPUs, memory, kernel, Python and how it was built, version.
+    """Return one line: processor, CPUs, memory, kernel, Python and how it was built, version of shadeproxy.
 
-    Rows of runs whose lines differ do not merge; the kernel counts by its version, not by its build.
+    Results of runs whose lines differ are not merged. Of the kernel only the version is in the line, not the
+    build.
     """
     kernel = platform.release().partition("-")[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
@@ -62,7 +65,7 @@ def describe() -> str:
 
 
 def warnings() -> tuple[str, ...]:
-    """Return the reasons why numbers taken now are worth less."""
+    """Return the reasons why numbers measured now are less reliable."""
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     found = []
     if load > _BUSY_PER_CPU * cpus:
@@ -84,13 +87,13 @@ def raise_descriptor_limit() -> None:
 
 
 def _stats() -> dict[int, list[str]]:
-    """Return the fields of /proc/PID/stat from the state on, by process."""
+    """Return, by process, the fields of /proc/PID/stat from the field "state" on."""
     stats = {}
     for directory in _PROC.iterdir():
         if directory.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
                 text = (directory / "stat").read_text()
-                # The name stands in parentheses and may hold anything, parentheses included.
+                # The process's name is in parentheses and may itself contain parentheses.
                 stats[int(directory.name)] = text.rpartition(")")[2].split()
     return stats
 

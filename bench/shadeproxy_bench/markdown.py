@@ -1,4 +1,6 @@
-"""``results.md``: the machine, the table, missed targets and by how much, and how each row is measured."""
+"""Writes ``results.md``: the machine, the table, which targets were missed and by how much, and how each row
+is measured.
+"""
 
 from collections.abc import Sequence
 
@@ -73,7 +75,7 @@ def _shortfalls(rows: Sequence[Row]) -> list[str]:
 
 
 def _methods(rows: Sequence[Row]) -> list[str]:
-    """Return one item for each way of measuring, even if several rows share it."""
+    """Return one item for each way of measuring. Rows that are measured alike share an item."""
     by_way: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         by_way.setdefault((row.suite, row.how, row.ratio_is), []).append(row)

@@ -1,6 +1,8 @@
-"""nginx as the reference: one worker, every variant that may be its best, files on tmpfs.
+"""nginx as the reference: one worker, files on tmpfs, and every variant of its settings that may be the
+fastest.
 
-All variants are ports of one process, so that its CPU is that of one worker whichever port is read.
+All variants are ports of one process. The CPU of that process is therefore that of one worker, whichever port
+is read.
 """
 
 import os
@@ -54,8 +56,8 @@ PROXY_CACHE = "proxy_cache hit"
 def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterator[list[Served]]:
     """Serve the objects of ``pieces``, written below ``work`` (which should be on tmpfs), by nginx.
 
-    Yields its variants; ``cached``: proxy_cache among them, its upstream being nginx itself.
-    Raises ReferenceMissing where nginx is not installed.
+    Yields one server for each variant. ``cached``: include proxy_cache, whose upstream is nginx itself.
+    Raises ReferenceMissing if nginx is not installed.
     """
     program = shutil.which("nginx", path=PATH)
     if program is None:
@@ -65,7 +67,7 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     own = work / "nginx"
     own.mkdir()
     names = (*VARIANTS, *([PROXY_CACHE] if cached else []))
-    # nginx does not report the ports it took.
+    # nginx does not report the ports on which it listens, so choose them here.
     ports = dict(zip(names, count(free_port(len(names))), strict=False))
     servers = "".join(
         _FILES.format(port=ports[name], root=root, options=options) for name, options in VARIANTS.items()
@@ -73,7 +75,7 @@ def nginx(work: Path, pieces: Iterable[Piece], *, cached: bool = True) -> Iterat
     if cached:
         servers += _CACHED.format(port=ports[PROXY_CACHE], upstream=ports["sendfile"])
     config = own / "nginx.conf"
-    # Otherwise root's worker becomes the user nobody, who may not look into our directories.
+    # Otherwise a worker started by root would become the user nobody, who may not read our directories.
     user = "user root root;" if os.getuid() == 0 else ""
     config.write_text(_CONFIG.format(user=user, work=own, servers=servers))
     command = [program, "-e", "stderr", "-p", str(own), "-c", str(config)]

@@ -1,7 +1,7 @@
-"""The objects of a benchmark: their bytes follow from size and number, so that every reader can check them.
+"""The objects of a benchmark. Their bytes follow from size and number, so that every reader can check them.
 
-All bodies are slices of one random base at distinct offsets. The bodies of two objects differ, and any
-process can compute the body from the key without storing it.
+All bodies are slices of one random base at distinct offsets. The bodies of two objects therefore differ, and
+any process can compute a body from the key without storing it.
 """
 
 import re
@@ -14,13 +14,15 @@ import numpy as np
 
 BUCKET = "bench"
 _BASE_BYTES = 16 * 1024**2
-# Odd, so that offsets repeat only after _BASE_BYTES objects.
+# An odd step, so that offsets repeat only after _BASE_BYTES objects.
 _STEP = 4099
 _KEY = re.compile(r"([1-9]\d*)/(\d{8})\.bin")
 
 
 class Piece(NamedTuple):
-    """``length`` bytes at ``offset`` of object ``number`` of ``size_bytes``; all of it by default."""
+    """``length`` bytes at ``offset`` of object ``number``, which has ``size_bytes``; by default the whole
+    object.
+    """
 
     size_bytes: int
     number: int
@@ -29,12 +31,12 @@ class Piece(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Raw path below an endpoint."""
+        """The raw path of the object below an endpoint."""
         return f"/{BUCKET}/{key_of(self.size_bytes, self.number)}"
 
     @property
     def range_field(self) -> str | None:
-        """Value of Range; None for a whole object."""
+        """The value of the header field Range; None for a whole object."""
         return None if self.length < 0 else f"bytes={self.offset}-{self.offset + self.length - 1}"
 
     def body(self, seed: int = 0) -> memoryview:
@@ -47,20 +49,20 @@ def key_of(size_bytes: int, number: int) -> str:
 
 
 def parse_key(key: str) -> tuple[int, int] | None:
-    """Return (size_bytes, number), or None for a key that no object has."""
+    """Return (size_bytes, number), or None if no object has that key."""
     found = _KEY.fullmatch(key)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def body_of(size_bytes: int, number: int, seed: int = 0) -> memoryview:
-    """Return the bytes of an object. Another ``seed`` gives other objects under the same keys."""
+    """Return the bytes of an object. Another ``seed`` gives other bytes under the same keys."""
     offset = number * _STEP % _BASE_BYTES
     copies = -(-(offset + size_bytes) // _BASE_BYTES)
     return memoryview(_base(seed, copies))[offset : offset + size_bytes]
 
 
 def write_objects(root: Path, pieces: Iterable[Piece]) -> None:
-    """Write the objects as files ``root``/bucket/key, for a server of files."""
+    """Write the objects as files ``root``/bucket/key, for a server that serves files."""
     for size_bytes, number in {(piece.size_bytes, piece.number) for piece in pieces}:
         path = root / BUCKET / key_of(size_bytes, number)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """A lean S3 origin with a stated latency, in a process of its own: ``python -m shadeproxy_bench.origin``.
 
-Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
-form exists. It makes bodies from the key and stores nothing, so that it is never the bottleneck: under 20 us
-a request. Prints its port on the first line.
+It answers GET and HEAD of the objects of ``bench.objects``, whole or one range. Every bucket, and every key
+of that form, exists. It computes bodies from the key and stores nothing. A request costs it less than 20 us,
+so it is never the bottleneck. It prints its port on the first line.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Link:
         self._free_s = 0.0
 
     def after_s(self, now_s: float, size_bytes: int) -> float:
-        """Return when ``size_bytes`` that are ready at ``now_s`` have left, in seconds from ``now_s``."""
+        """Return the seconds after which ``size_bytes``, ready at ``now_s``, have left over the link."""
         if not self._bytes_per_s:
             return 0.0
         self._free_s = max(self._free_s, now_s) + size_bytes / self._bytes_per_s
@@ -48,7 +48,9 @@ class Link:
 
 
 class Latency:
-    """Seconds before an answer: ``median_s``, or with ``sigma`` lognormal around it, as of object stores."""
+    """The seconds before an answer: ``median_s``, or with ``sigma`` lognormal around it, as with object
+    stores.
+    """
 
     def __init__(self, median_s: float, *, sigma: float, seed: int) -> None:
         self._median_s = median_s
@@ -62,7 +64,7 @@ class Latency:
 
 
 class ObjectServer(asyncio.Protocol):
-    """One connection; requests are answered in the order in which they come."""
+    """One connection. Requests are answered in the order in which they arrive."""
 
     def __init__(self, link: Link, latency: Latency, *, seed: int) -> None:
         self._link = link
@@ -80,7 +82,7 @@ class ObjectServer(asyncio.Protocol):
             head, self._received = self._received[:end], self._received[end + 4 :]
             parts = self._answer(head)
             loop = asyncio.get_running_loop()
-            # Other answers use the link while this answer waits for its latency.
+            # Use the link only when the latency is over: until then other answers may use it.
             now_s = loop.time()
             ready_s = max(now_s + self._latency.next_s(), self._last_s)
             self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))

@@ -1,7 +1,7 @@
 """The parts of a suite: rows, each measured by a function of its own.
 
-A suite is a generator: servers that several rows share start in it and end with it. A measurement that gives
-no number raises ReferenceMissing, NotBuilt or BenchError; the row then says so.
+A suite is a generator. Servers that several rows share start within it and end with it. A measurement that
+gives no number raises ReferenceMissing, NotBuilt or BenchError, and its row then gives the reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from shadeproxy_bench.results import Measured, RatioIs, Target
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The size of a run. ``quick``: smaller and shorter, for a look."""
+    """The size of a run. ``quick``: smaller and shorter, for a first look."""
 
     quick: bool = False
 
@@ -26,8 +26,8 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """``how``: the method, in a sentence for the results. ``cell``: (line, column) of the grid that the rows
-    of a suite make together; None: a row of its own.
+    """A row to measure. ``how``: the method, in a sentence for the results. ``cell``: (line, column) in the
+    grid that the rows of a suite form together; None for a row that stands alone.
     """
 
     name: str

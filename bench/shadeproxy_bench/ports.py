@@ -1,4 +1,4 @@
-"""Ports for servers whose port must be configured."""
+"""Free ports, for servers whose port must be configured."""
 
 import random
 import socket
@@ -7,13 +7,16 @@ from contextlib import ExitStack
 from shadeproxy_bench.faults import BenchError
 
 _PORTS = range(20_000, 32_000)
-"""Below the ports that the kernel gives to clients: a client that connects while no server listens must not
-connect to itself."""
+"""These ports are below those that the kernel gives to clients. Otherwise a client that connects while no
+server listens could connect to itself.
+"""
 _TRIES = 1000
 
 
 def free_port(width: int = 1) -> int:
-    """Return the first of ``width`` adjacent ports of loopback without a listener. Raises BenchError."""
+    """Return the first of ``width`` adjacent ports of loopback on which nothing listens. Raises
+    BenchError.
+    """
     for _ in range(_TRIES):
         first = random.choice(_PORTS)
         with ExitStack() as tried:

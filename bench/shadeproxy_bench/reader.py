@@ -1,8 +1,8 @@
 """A lean HTTP client on raw sockets and epoll that compares every body it reads, byte for byte.
 
-Laws: keep-alive connections, one request at a time on each; every answer must be 200 or 206 with exactly the
-requested bytes, framed by Content-Length, or ``BenchError`` ends the run. It is strict because a fast wrong
-answer is the worst result of a cache.
+Laws: connections are keep-alive, with one request at a time. Every answer must be 200 or 206 with exactly the
+requested bytes, framed by Content-Length; otherwise ``BenchError`` ends the run. The client is this strict
+because a fast wrong answer is the worst result of a cache.
 """
 
 import select
@@ -25,7 +25,9 @@ _PATIENCE_S = 30.0
 
 @dataclass(slots=True)
 class Reading:
-    """A result. ``sources``: count of each x-shade-cache value ("" where a server sends none)."""
+    """The result of ``read``. ``sources``: number of answers for each value of x-shade-cache ("" without the
+    field).
+    """
 
     requests: int = 0
     bytes: int = 0
@@ -58,7 +60,9 @@ class _Link:
         self.socket.sendall(self.request)
 
     def receive(self, heard: Callable[[str], None]) -> bool:
-        """Take arrived bytes; return whether the answer is complete and right. ``heard``: see ``read``."""
+        """Read the bytes that have arrived; return whether the answer is complete and right. ``heard`` is
+        ``told`` of ``read``.
+        """
         count = self.socket.recv_into(self._view[self._received :])
         if not count:
             raise self._wrong("the server closed the connection")
@@ -112,7 +116,8 @@ def read(
     seconds: float = 0.0,
     told: Callable[[str], None] | None = None,
 ) -> Reading:
-    """Read all ``exchanges`` over so many connections; with ``seconds`` only those that begin within them.
+    """Read ``exchanges`` over ``connections`` connections: all of them, or with ``seconds`` those that begin
+    in that time.
 
     ``told`` is called with the x-shade-cache of each answer, in the order of arrival. Raises BenchError for
     any wrong answer.
@@ -173,7 +178,7 @@ def _until(seconds: float, exchanges: Iterable[Exchange]) -> Iterator[Exchange]:
 
 
 def _field(lowered_head: bytes, name: bytes) -> bytes:
-    """Return the value of a field of a lower-case head; b"" without the field."""
+    """Return the value of a header field of a lower-case head; b"" if the head lacks the field."""
     start = lowered_head.find(b"\r\n" + name + b":")
     if start < 0:
         return b""

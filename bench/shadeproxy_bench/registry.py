@@ -1,4 +1,6 @@
-"""The suites by name, in the order in which they run. A new suite is a generator and a line here."""
+"""The suites by name, in the order in which they run. A new suite is a generator, and a line in this
+module.
+"""
 
 from shadeproxy_bench.plan import Suite
 from shadeproxy_bench.suites.epochs import epochs

@@ -1,4 +1,4 @@
-"""Requests as bytes, signed or not. A measurement makes its requests before it begins."""
+"""Requests as bytes, signed or not. A measurement makes all its requests before it begins."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from shadeproxy_bench.objects import Piece
 
 REGION = "us-east-1"
 CLIENT = Credentials("BENCHCLIENT", "secret-of-the-bench-client")
-"""Client that a proxy under test knows; on loopback, for the length of a run."""
+"""The client that a proxy under test knows. These credentials are valid on loopback, during a run."""
 
 Field = tuple[str, str]
 DISTINCT_SIGNED = 20_000
@@ -26,7 +26,9 @@ def signature_of(
     credentials: Credentials = CLIENT,
     now_s: float | None = None,
 ) -> list[Field]:
-    """Return the fields that sign a request. ``fields``: more to sign than the host. ``now_s`` None: now."""
+    """Return the header fields that sign a request. ``fields``: more fields to sign besides Host. ``now_s``:
+    the time of signing; None: now.
+    """
     return sign_request(
         method=method,
         raw_path=path,
@@ -46,16 +48,17 @@ def head_of(method: str, target: str, fields: Iterable[Field]) -> bytes:
 
 
 def plain_requests(pieces: Sequence[Piece], host: str) -> list[bytes]:
-    """Return one request for each piece."""
+    """Return one unsigned request for each piece."""
     return [_request(piece, host, []) for piece in pieces]
 
 
 def signed_requests(
     pieces: Sequence[Piece], host: str, *, distinct: int = DISTINCT_SIGNED
 ) -> list[tuple[Piece, bytes]]:
-    """Return ``distinct`` requests, no two alike, cycling through ``pieces``: their times differ by seconds.
+    """Return at least ``distinct`` signed requests that cycle through ``pieces``. Their times differ by
+    seconds, so that no two are alike.
 
-    A cache of signatures therefore gains nothing. Valid for ten minutes.
+    A cache of signatures would therefore gain nothing. The requests are valid for ten minutes.
     """
     now_s = time.time()
     signed = []

@@ -1,7 +1,7 @@
-"""Results of a run: rows that are judged against their targets, and the file that keeps them.
+"""Results of a run: rows that are judged against their targets, and the file that stores them.
 
-Law: ``met`` is true only for a row that was measured and reached its target; every other state (failed,
-reference missing, not built) says so and counts as not met.
+Law: ``met`` is true only for a row that was measured and reached its target. A row in any other state
+(failed, reference missing, not built) shows that state and counts as not met.
 """
 
 import math
@@ -15,9 +15,10 @@ RatioIs = Literal["reference / ours", "ours / reference"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A bound on a row. ``bound``: must not be exceeded, in the direction that ``at_least`` gives.
+    """A target for a row. The judged figure must not be beyond ``bound``, in the direction that ``at_least``
+    gives.
 
-    ``of``: the figure that is judged, the row's ratio or our figure itself (in the row's unit).
+    ``of``: which figure is judged: the row's ratio, or our own figure in the row's unit.
     """
 
     bound: float
@@ -31,7 +32,9 @@ class Target(msgspec.Struct, frozen=True):
         return value >= self.bound if self.at_least else value <= self.bound
 
     def shortfall(self, *, ours: float, ratio: float | None) -> float | None:
-        """Return the share of the bound by which the target was missed; None when met or not judged."""
+        """Return by which share of the bound the target was missed; None if it was met or cannot be
+        judged.
+        """
         value = ours if self.of == "ours" else ratio
         if value is None or self.met(ours=ours, ratio=ratio):
             return None
@@ -43,7 +46,9 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Medians of both sides, and the least and largest of their rounds. ``reference`` None: there is none."""
+    """Medians of both sides, and the least and largest of their rounds. ``reference``: None if the row has
+    no reference.
+    """
 
     ours: float
     reference: float | None = None
@@ -53,9 +58,10 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the results. ``target`` None: for information, never judged; then ``met`` is None too.
+    """One line of the results. ``target``: None for a row that is only information; then ``met`` is None
+    too.
 
-    ``shortfall``: the share of its bound by which the target was missed. ``cell``: as in ``Planned``.
+    ``shortfall``: by which share of its bound the target was missed. ``cell``: as in ``Planned``.
     """
 
     suite: str
@@ -78,14 +84,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Doubt(msgspec.Struct, frozen=True):
-    """A reason why the numbers of some suites may be worth less."""
+    """A reason why the numbers of some suites may be less reliable."""
 
     text: str
     suites: tuple[str, ...]
 
 
 class Results(msgspec.Struct, frozen=True):
-    """``date``: ISO 8601, of the latest run in it."""
+    """The results of one or more runs. ``date``: ISO 8601, of the latest run."""
 
     machine: str
     date: str
@@ -94,8 +100,8 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
-    """Return ``now`` with the rows of other suites that an earlier run on the same machine found, each in its
-    place, and with the reasons to doubt these.
+    """Return ``now`` together with the rows of other suites from an earlier run on the same machine, each in
+    its place, and with the doubts about those suites.
     """
     ran = {row.suite for row in now.rows}
     if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):
@@ -109,7 +115,7 @@ def merged(earlier: Results | None, now: Results) -> Results:
 
 
 def read_results(path: Path) -> Results | None:
-    """Return an earlier run's results; None where there are none of this form."""
+    """Return the results of an earlier run; None if the file is missing or has another form."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Results)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -1,7 +1,8 @@
 """Ceph RGW as the reference: a real S3 server on this machine, which checks signatures.
 
-One monitor, one OSD that keeps the objects in its memory, one gateway; started by the script of the tests,
-which exists only in a checkout. All of it is ended and removed on any way out of the block.
+It consists of one monitor, one OSD that keeps the objects in its memory, and one gateway. A script of the
+tests starts them; it exists only in a checkout. However the block ends, all processes are ended and all files
+removed.
 """
 
 import http.client
@@ -40,10 +41,10 @@ class Gateway(NamedTuple):
 
 @contextmanager
 def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64) -> Iterator[Gateway]:
-    """Run Ceph RGW with all of its files below ``work`` (12 s to start). ``settings``: lines for its section
-    of ceph.conf. ``threads``: rgw_thread_pool_size, which is 512 by Ceph's own default.
+    """Run Ceph RGW with all of its files below ``work``. The start takes 12 s. ``settings``: lines for its
+    section of ceph.conf. ``threads``: rgw_thread_pool_size, whose default in Ceph is 512.
 
-    Raises ReferenceMissing where the script or Ceph is not there, ShadeProxyError when it does not start.
+    Raises ReferenceMissing if the script or Ceph is missing, ShadeProxyError if RGW does not start.
     """
     if not SCRIPT.is_file():
         raise ReferenceMissing("Ceph RGW is started by tests/rgw/start_radosgw.sh, which only a checkout has")
@@ -76,13 +77,13 @@ def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64
             Credentials(known["alt_access_key"], known["alt_secret_key"]),
         )
     finally:
-        # A session of its own, so that a second Ctrl-C does not reach it.
+        # Start the script in a session of its own, so that a second Ctrl-C does not stop it.
         wipe = ["/bin/bash", str(SCRIPT), "wipe", str(folder)]
         subprocess.run(wipe, check=False, timeout=_START_S, start_new_session=True)
 
 
 def put_objects(gateway: Gateway, pieces: Iterable[Piece]) -> None:
-    """Create the bucket of the bench with the objects of ``pieces``. Raises BenchError."""
+    """Create the bench's bucket, with the objects of ``pieces``. Raises BenchError."""
     connection = http.client.HTTPConnection(*gateway.served.address, timeout=_PUT_S)
     try:
         _put(connection, gateway, f"/{BUCKET}", b"")

@@ -1,4 +1,6 @@
-"""Rounds of measurement: each side in turn, so that both meet the same machine; medians and spreads."""
+"""Rounds of measurement. Both sides are measured in turn, so that both meet the same machine. The results
+are medians and spreads.
+"""
 
 import statistics
 from collections.abc import Callable
@@ -9,7 +11,7 @@ Side = Callable[[], float]
 
 
 def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
-    """Measure A B A B: the reference first in each round, then ours."""
+    """Measure A B A B: in each round the reference first, then ours."""
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         samples[1].append(reference())

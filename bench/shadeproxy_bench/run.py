@@ -1,6 +1,6 @@
-"""One run of the bench: every requested suite, row by row, then the files.
+"""One run of the bench: every requested suite, row by row, then the files of results.
 
-A row that cannot be measured never ends the run; it gives the reason in its place.
+A row that cannot be measured never ends the run. Its place in the results gives the reason.
 """
 
 import time
@@ -32,10 +32,11 @@ from shadeproxy_bench.words import summary
 
 
 def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: Console) -> Results:
-    """Measure the suites ``names`` (all: none given), print, and write ``out``/results.json and .md.
+    """Measure the suites ``names`` (all if none is given), print the rows, and write ``out``/results.json
+    and .md.
 
-    Rows of other suites that an earlier run on this machine left in ``out`` stay. Raises ConfigError for a
-    name that is no suite.
+    Rows of other suites from an earlier run on this machine stay in ``out``. Raises ConfigError for an
+    unknown name.
     """
     chosen = select(names)
     machine.raise_descriptor_limit()
@@ -66,7 +67,7 @@ def run_bench(names: Iterable[str], *, quick: bool, out: Path | None, console: C
 
 
 def select(names: Iterable[str]) -> dict[str, Suite]:
-    """Return the suites of those names, in their own order. Raises ConfigError."""
+    """Return the suites of those names, in the order in which suites run. Raises ConfigError."""
     wanted = list(names) or list(SUITES)
     unknown = [name for name in wanted if name not in SUITES]
     if unknown:
@@ -75,7 +76,9 @@ def select(names: Iterable[str]) -> dict[str, Suite]:
 
 
 def measure_all(suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], None]) -> Iterator[Row]:
-    """Measure every row of the suites; ``watch`` receives each row once it is there."""
+    """Measure and yield every row of the suites. ``watch`` is called with each row as soon as it is
+    measured.
+    """
     for name, suite in suites.items():
         for planned in suite(scale):
             row = measure(name, planned)
@@ -84,7 +87,7 @@ def measure_all(suites: dict[str, Suite], scale: Scale, watch: Callable[[Row], N
 
 
 def measure(suite: str, planned: Planned) -> Row:
-    """Return the row of one measurement, also if it failed."""
+    """Return the row of one measurement, even if the measurement failed."""
     try:
         return _judged(suite, planned, planned.measure())
     except ReferenceMissing as error:

@@ -1,4 +1,4 @@
-"""The servers of a measurement: the proxy under test and its origin, each ready when it is yielded."""
+"""The servers of a measurement: the proxy under test and its origin. Each is ready when it is yielded."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
 
 
 class Served(NamedTuple):
-    """A running server: its address, and the process whose tree does the work."""
+    """A running server: its address, and the process that works for it with its descendants."""
 
     name: str
     host: str
@@ -36,7 +36,7 @@ class Served(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Value of the Host field."""
+        """The value of the header field Host."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -51,7 +51,9 @@ class Served(NamedTuple):
 
 @contextmanager
 def workplace(*, on_disk: bool = False) -> Iterator[Path]:
-    """Make a directory for one measurement and remove it afterwards: on tmpfs if possible, or on disk."""
+    """Make a directory for one measurement, and remove it afterwards. It is on tmpfs if possible, or on disk
+    if asked for.
+    """
     parent = _SHM if _SHM.is_dir() and not on_disk else None
     path = Path(mkdtemp(prefix="shadeproxy-bench-", dir=parent))
     try:
@@ -62,7 +64,7 @@ def workplace(*, on_disk: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def listening(name: str, command: Sequence[str], work: Path) -> Iterator[Served]:
-    """Run a server that prints its port first; its log is ``work``/``name``.log. Raises ShadeProxyError."""
+    """Run a server that prints its port first. Its log is ``work``/``name``.log. Raises ShadeProxyError."""
     with running(name, command, log=work / f"{name}.log", env=plain_environment(), piped=True) as child:
         assert child.process.stdout is not None
         line = child.process.stdout.readline()
@@ -81,7 +83,7 @@ def origin(
     seed: int = 0,
     name: str = "origin",
 ) -> Iterator[Served]:
-    """Run an S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
+    """Run an S3 server that answers after ``latency_s`` (lognormal around it with ``sigma``), over a link of
     ``rate`` bytes a second (0: unlimited).
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
@@ -105,11 +107,12 @@ def proxy(
     more: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "proxy",
 ) -> Iterator[Served]:
-    """Run ``shadeproxy serve`` in front of ``behind`` with empty caches and all other settings at defaults.
+    """Run ``shadeproxy serve`` in front of ``behind``, with empty caches and all other settings at their
+    defaults.
 
-    ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
-    ``clients``: the clients that it knows. ``upstream``: the credentials that sign requests to ``behind``
-    (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
+    ``inflight_bytes``: 0 means the product's default. ``signed``: requests must be signed, and signatures are
+    verified. ``clients``: the clients that the proxy knows. ``upstream``: the credentials that sign requests
+    to ``behind``; None: unsigned. ``rules``: freshness by bucket and prefix. ``more``: other sections of the
     configuration.
     """
     own: dict[str, str] = {"source": "anonymous"}
@@ -123,7 +126,7 @@ def proxy(
     }
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
-    # Stock clients sign even where they need not.
+    # Stock clients sign even when they need not.
     known = [_client(work / f"{name}-{turn}.secret", client) for turn, client in enumerate(clients)]
     settings["auth"] = {"anonymous": not signed, "clients": known}
     token = token_hex() if signed else ""

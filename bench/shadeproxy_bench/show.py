@@ -1,4 +1,4 @@
-"""Results on a terminal: a line for each row as it is found, then tables of rows and grids."""
+"""Results on a terminal: a line for each row when it is measured, then tables of rows and of grids."""
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -11,7 +11,7 @@ _COLOURS = {True: "green", False: "red", None: "default"}
 
 
 def row_line(row: Row) -> str:
-    """Return one finished row with rich's markup."""
+    """Return one measured row as text with rich's markup."""
     if row.status != "measured":
         return f"[yellow]{row.status}[/]  {escape(row.name)}: {escape(row.note)}"
     return (
@@ -21,7 +21,7 @@ def row_line(row: Row) -> str:
 
 
 def tables(results: Results) -> RenderableType:
-    """Return all rows of a run; those that make a grid as one table."""
+    """Return all rows of a run as tables. Rows that form a grid are one table."""
     single = [row for row in results.rows if row.cell is None]
     shown: list[RenderableType] = [_rows(single)] if single else []
     shown += [_grid(cells) for cells in by_grid(results.rows)]

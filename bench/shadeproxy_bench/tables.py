@@ -1,4 +1,4 @@
-"""Markdown tables, for every page that a run or a study writes."""
+"""Markdown tables, for all pages that a run or a study writes."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,6 +1,8 @@
-"""Stock traffic as traces: reads that no job announces, of popular, new, looping and finished objects.
+"""Traces of stock traffic, which no job announces: popular objects, new ones, loops, and objects never read
+again.
 
-Pure: the same arguments give the same trace. Every client is a stock client, also one that trains.
+The functions are pure: the same arguments give the same trace. Every client is a stock client, even one that
+trains.
 """
 
 from collections.abc import Sequence
@@ -14,16 +16,16 @@ from shadeproxy.simulate.workloads import Orders, interleaved, lagged, shards, s
 
 Reads = NDArray[np.int64]
 
-_NEWEST = 5000  # objects that are read by age
+_NEWEST = 5000  # number of the newest objects, which are read by age
 _NEW_SHARE = 0.1
 
 
 def zipf_reads(
     random: np.random.Generator, objects: int, reads: int, exponent: float, *, every: int = 0
 ) -> Reads:
-    """Return ids below ``objects``, the k-th most popular read in proportion to ``k ** -exponent``.
+    """Return ids below ``objects``. The k-th most popular one is read in proportion to ``k ** -exponent``.
 
-    ``every``: number of reads after which popularity is dealt out again; 0: never.
+    ``every``: number of reads after which popularity is dealt out again at random; 0: never.
     """
     odds = np.arange(1.0, objects + 1) ** -exponent
     ranks = random.choice(objects, reads, p=odds / odds.sum())
@@ -34,7 +36,7 @@ def zipf_reads(
 
 
 def stock(ids: Reads, objects: int | None = None) -> Trace:
-    """Return the reads of one stock client."""
+    """Return the trace of one stock client that reads ``ids``."""
     return Trace(ids.astype(np.uint32), int(ids.max()) + 1 if objects is None else objects, stock=(0,))
 
 
@@ -44,7 +46,7 @@ def zipf(objects: int, reads: int, exponent: float, *, every: int = 0, seed: int
 
 
 def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed: int = 0) -> Trace:
-    """Return one pass over ``scan`` other objects, then Zipf traffic; ``reads`` in all."""
+    """Return one pass over ``scan`` other objects, then Zipf traffic; ``reads`` reads in all."""
     later = zipf_reads(np.random.default_rng(seed), objects, reads - scan, exponent)
     return stock(np.concatenate([objects + np.arange(scan), later]), objects + scan)
 
@@ -52,8 +54,8 @@ def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed
 def zipf_with_scans(
     objects: int, reads: int, exponent: float, *, scan: int, every: int, seed: int = 0
 ) -> Trace:
-    """Return Zipf traffic that a scan of ``scan`` objects, each read once and never again, interrupts after
-    every ``every`` reads; ``reads`` in all.
+    """Return Zipf traffic with scans: after every ``every`` reads, ``scan`` objects are read once and never
+    again. It has ``reads`` reads in all.
     """
     ids, first = zipf_reads(np.random.default_rng(seed), objects, reads, exponent), objects
     parts = []
@@ -64,7 +66,9 @@ def zipf_with_scans(
 
 
 def newest_first(reads: int, *, seed: int = 0) -> Trace:
-    """Return reads of which a tenth is of a new object, and the others of a recent one: ages are Zipf 1."""
+    """Return reads of which a tenth reads a new object, and the others a recent one, whose age has a Zipf
+    distribution of exponent 1.
+    """
     random = np.random.default_rng(seed)
     ages = zipf_ranks(random, _NEWEST, reads)
     new = random.random(reads) < _NEW_SHARE
@@ -74,13 +78,15 @@ def newest_first(reads: int, *, seed: int = 0) -> Trace:
 
 
 def zipf_ranks(random: np.random.Generator, objects: int, reads: int) -> Reads:
-    """Return ranks from 0, in proportion to 1 / (rank + 1)."""
+    """Return ranks from 0, drawn in proportion to 1 / (rank + 1)."""
     odds = 1 / np.arange(1.0, objects + 1)
     return random.choice(objects, reads, p=odds / odds.sum())
 
 
 def moving_hot_set(hot: int, phases: int, reads_each: int, *, seed: int = 0) -> Trace:
-    """Return phases in which ``hot`` objects of their own are read at random, ``reads_each`` times each."""
+    """Return phases. Each phase has ``hot`` objects of its own, which are read in random order,
+    ``reads_each`` times each.
+    """
     random = np.random.default_rng(seed)
     return stock(
         np.concatenate([
@@ -91,12 +97,12 @@ def moving_hot_set(hot: int, phases: int, reads_each: int, *, seed: int = 0) -> 
 
 
 def loop(objects: int, rounds: int, *, seed: int = 0) -> Trace:
-    """Return objects in one order, again and again."""
+    """Return reads of all objects in one order, again and again."""
     return stock(np.tile(np.random.default_rng(seed).permutation(objects), rounds))
 
 
 def one_after_another(objects: int, epochs: int, *, sets: int = 2, seed: int = 0) -> Trace:
-    """Return shuffled epochs of a data set, then of the next one."""
+    """Return shuffled epochs of one data set, then of the next, ``sets`` in all."""
     random = np.random.default_rng(seed)
     return stock(
         np.concatenate([
@@ -108,7 +114,9 @@ def one_after_another(objects: int, epochs: int, *, sets: int = 2, seed: int = 0
 def training_beside_zipf(
     objects: int, epochs: int, *, share: float, exponent: float = 1.0, seed: int = 0
 ) -> Trace:
-    """Return shuffled epochs of ``objects``, and Zipf traffic on as many others; ``share``: of training."""
+    """Return shuffled epochs of ``objects`` objects, mixed with Zipf traffic on as many others. ``share``:
+    the share of reads that are training.
+    """
     random = np.random.default_rng(seed)
     training = np.concatenate([random.permutation(objects) for _ in range(epochs)])
     reads = round(len(training) / share)
@@ -126,23 +134,25 @@ def interleaved_at_random(random: np.random.Generator, parts: Sequence[Reads]) -
 
 
 def trained(objects: int, epochs: int, *, jobs: int = 1, ranks: int = 1, seed: int = 0) -> Trace:
-    """Return jobs without an SDK, each with shuffled epochs of its own over one data set."""
+    """Return the reads of jobs without an SDK, each with shuffled epochs of its own over one data set."""
     orders: list[Orders] = [shuffled(objects, epochs, seed=seed + job, ranks=ranks) for job in range(jobs)]
     return unannounced(interleaved(orders, objects))
 
 
 def lagged_stock(objects: int, epochs: int, *, seed: int = 0) -> Trace:
-    """Return four jobs without an SDK on one order, one behind the other."""
+    """Return the reads of four jobs without an SDK. All have the same order, and each begins later than the
+    one before.
+    """
     return unannounced(lagged(objects, epochs, seed=seed))
 
 
 def stock_shards(objects: int, epochs: int, *, reads: int, readers: int, seed: int = 0) -> Trace:
-    """Return shards that are read without an SDK: each page ``reads`` times running."""
+    """Return reads of shards without an SDK: each page is read ``reads`` times in a row."""
     return unannounced(shards(objects, epochs, reads=reads, readers=readers, seed=seed))
 
 
 def unannounced(trace: Trace) -> Trace:
-    """Return the trace as that of stock clients."""
+    """Return ``trace`` with every job replaced by a stock client."""
     numbers = [0] if trace.jobs is None else np.unique(trace.jobs).tolist()
     return replace(trace, stock=tuple(numbers))
 
@@ -153,19 +163,21 @@ def sized_zipf(objects: int, reads: int, exponent: float, *, seed: int = 0) -> T
 
 
 def sized(trace: Trace, *, mean_bytes: float = 100_000, deviation: float = 1.0, seed: int = 0) -> Trace:
-    """Return the trace with lognormal sizes, independent of popularity."""
+    """Return ``trace`` with lognormal sizes that are independent of popularity."""
     return replace(trace, sizes=lognormal(np.random.default_rng(seed), trace.objects, mean_bytes, deviation))
 
 
 def lognormal(random: np.random.Generator, count: int, mean_bytes: float, deviation: float) -> Reads:
-    """Return sizes with this mean, whose logarithm has this deviation; at least 1 KB."""
+    """Return sizes of at least 1 KB with mean ``mean_bytes``, whose logarithm has the standard deviation
+    ``deviation``.
+    """
     sizes = random.lognormal(np.log(mean_bytes) - deviation**2 / 2, deviation, count)
     return np.maximum(sizes, 1000).astype(np.int64)
 
 
 def mixed_kinds(reads: int, *, by_prefix: bool, seed: int = 0) -> Trace:
-    """Return three kinds of traffic with lognormal sizes: half of the reads are four shuffled epochs, a
-    quarter is Zipf 0.9 of smaller objects, a quarter of objects that are read once.
+    """Return three kinds of traffic with lognormal sizes. Half of the reads are four shuffled epochs. A
+    quarter is Zipf 0.9 of smaller objects. A quarter reads objects once.
 
     ``by_prefix``: each kind has a prefix of its own.
     """

@@ -1,7 +1,7 @@
-"""A training loop on servers of its own: shuffled epochs, over an origin of a stated latency and link.
+"""A training loop on servers of its own: shuffled epochs, over an origin with a stated latency and link.
 
-The loop is a model (loader.py): workers that read one sample after another, a consumer that sleeps. Each
-epoch's order is announced half an epoch early, as the SDK does. The first epoch, in which the cache fills, is
+The loop is a model (loader.py): workers read one sample after another, and a consumer sleeps. Each epoch's
+order is announced half an epoch early, as the SDK does. The first epoch, in which the cache fills, is
 reported apart from the later ones.
 """
 
@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 class Load(NamedTuple):
-    """The data set, its origin, and the loop. ``link_bytes_per_s`` 0: unlimited."""
+    """The data set, its origin, and the loop. ``link_bytes_per_s``: 0 means unlimited."""
 
     samples: int
     sample_bytes: int
@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to read samples. ``policy`` None: from the origin, with no proxy."""
+    """A way to read samples. ``policy``: None to read from the origin, without a proxy."""
 
     name: str
     policy: str | None
@@ -53,7 +53,9 @@ ALL = Way("order and prefetch", "default", announced=True, prefetching=True)
 
 
 class Run(NamedTuple):
-    """Epochs, and the origin's part of the later ones. ``prefetch``: their counts, as in the stats."""
+    """The epochs of one run. The bytes from the origin are those of the later epochs. ``prefetch``: the
+    counts of prefetched pages, as in the statistics.
+    """
 
     first: Epoch
     later: list[Epoch]
@@ -72,12 +74,12 @@ class Run(NamedTuple):
 
     @property
     def stall(self) -> float:
-        """Stall of the later epochs, per cent of the time."""
+        """Stall of the later epochs, in per cent of their wall time."""
         return 100 * sum(epoch.stall_s for epoch in self.later) / self.wall_s
 
 
 def train(load: Load, way: Way, *, epochs: int) -> Run:
-    """Train through an empty proxy with room for a fifth of the data."""
+    """Train through an empty proxy that has room for a fifth of the data."""
     ram_bytes = int(CACHED * load.samples * (load.sample_bytes + _RECORD_BYTES))
     with ExitStack() as opened:
         work = opened.enter_context(workplace())
@@ -119,7 +121,7 @@ async def _train(server: Served, load: Load, way: Way, epochs: int) -> Run:
 
 
 def _counted(server: Served, load: Load, epochs: int) -> tuple[int, dict[str, int]]:
-    """Return bytes from the origin by now, and the outcomes of prefetched pages."""
+    """Return the bytes read from the origin so far, and the counts of prefetched pages by outcome."""
     if not server.control_url:
         return epochs * load.samples * load.sample_bytes, {}
     with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:

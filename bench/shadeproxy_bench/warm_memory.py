@@ -1,9 +1,9 @@
-"""Memory of a virtual machine, taken back from the host before a row that takes new memory is measured.
+"""Takes memory of a virtual machine from the host before a row that needs new memory is measured.
 
-A guest that touches memory for the first time, or again after its kernel reported it as free (balloon, free
-page reporting), waits for the host's page fault: in the machine of docs/measurements.md a page of 100 KB then
-costs 320 us instead of 50, at the expense of the process that takes it. That is the machine's cost, not the
-server's.
+A guest waits for the host's page fault when it touches memory for the first time, or again after its kernel
+has reported it as free (balloon, free page reporting). In the machine of docs/measurements.md, new memory for
+a page of 100 KB then costs 320 us instead of 50, and the process that touches it pays. That is a cost of the
+machine, not of the server.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from pathlib import Path
 
 _MIB = 1024**2
 _PROCESSES_BYTES = 512 * _MIB
-"""Memory of the proxy, the origin and the client of a row, beside the data they store."""
+"""Memory that the proxy, the origin and the client of a row use, besides the data they store."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -22,19 +22,19 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @contextmanager
 def warm_memory(stored_bytes: int) -> Iterator[int]:
-    """Touch the memory for a row that stores as much in files, and keep it while the block is open; yield the
-    bytes touched.
+    """Touch the memory for a row that stores ``stored_bytes`` in files, and keep it while the block is open.
+    Yield the number of bytes touched.
 
-    Every page is touched once, and all but one page in each MiB are given back at once. The remaining pages
-    keep the kernel from making blocks of 2 MiB, which are what it reports to the host as free. Never more
-    than half of the available memory; 0 where the system is no Linux or too little memory is left.
+    Every page is touched once. All but one page in each MiB are given back at once. The remaining pages keep
+    the kernel from forming blocks of 2 MiB, which it would report to the host as free. At most half of the
+    available memory is touched; 0 bytes if the system is not Linux or too little memory is left.
     """
     size_bytes = _bounded(stored_bytes + _PROCESSES_BYTES)
     if not size_bytes:
         yield 0
         return
     with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        with suppress(OSError):  # a kernel without huge pages knows no such advice
+        with suppress(OSError):  # a kernel without huge pages refuses this advice
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         memory[::_PAGE_BYTES] = bytes(size_bytes // _PAGE_BYTES)
         for start in range(0, size_bytes, _MIB):
@@ -43,17 +43,19 @@ def warm_memory(stored_bytes: int) -> Iterator[int]:
 
 
 def _bounded(wanted_bytes: int) -> int:
-    """Return whole MiB, at most half of the available memory."""
+    """Return ``wanted_bytes`` as whole MiB, at most half of the available memory."""
     return min(wanted_bytes, _available_bytes() // 2) // _MIB * _MIB
 
 
 def _available_bytes() -> int:
-    """Return the memory that the machine has and this control group allows; 0: unknown."""
+    """Return the bytes of memory that the machine has available and this control group allows; 0 if
+    unknown.
+    """
     try:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return 0
-    with suppress(OSError, ValueError):  # no such file, or "max"
+    with suppress(OSError, ValueError):  # the file is missing, or says "max"
         return min(available_bytes, int(_CGROUP_LIMIT.read_text()))
     return available_bytes

@@ -72,5 +72,5 @@ def _load(name: str) -> Any:
     return value
 
 
-if not TYPE_CHECKING:  # A type checker takes a module with __getattr__ to have every name, misspelt ones too.
+if not TYPE_CHECKING:  # A type checker assumes that a module with __getattr__ has every name.
     __getattr__ = _load

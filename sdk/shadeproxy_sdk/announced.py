@@ -1,9 +1,11 @@
-"""``shade.announce``: announces the order of any sampler to the proxy. For loops that keep their own Dataset.
+"""``shade.announce``: announces the order of any sampler to the proxy, for loops that keep their own
+Dataset.
 
-Law: it yields what the sampler alone would yield, and leaves random number generators in the same state. It
-raises nothing into a running loop: an order that cannot be announced is a warning. Coming epochs are
-announced early only for samplers known to draw from nothing but a generator of their own. If such an order
-proves wrong, the right one replaces it, and no further epoch is announced early.
+Law: ``Announced`` yields exactly the items of the wrapped sampler, and leaves random number generators in the
+same state as that sampler would. It raises nothing into a running loop: if an order cannot be announced, it
+logs a warning. Coming epochs are announced early only for samplers that draw from a generator of their own,
+or from none. If an early order proves wrong, the right one replaces it, and no further epoch is announced
+early.
 """
 
 import copy
@@ -43,22 +45,24 @@ def announce(
     """Return ``sampler`` with its order announced: pass the result to the DataLoader in its place.
 
     ``sampler``: yields indices, or lists of them like a BatchSampler. ``job``: the job that the order belongs
-    to; by default the one job that is open in this process. ``ids``: the sample id in ``job``'s dataset of
-    each index, integers (n,), like ``subset.indices``; None: they are the same. ``ahead``: number of indices
-    that the loader takes before training needs them, num_workers x prefetch_factor x batch_size; with it, the
-    position is reported from here. Without it, the proxy follows the reads, and what ``job.report``,
-    ``job.timed`` or ``job.progress`` count. ``announce_epochs``: number of coming epochs to announce, for
-    samplers whose draws are known: DistributedSampler, torch's random samplers with a generator of their own,
-    SequentialSampler, and BatchSamplers of them. Raises ConfigError for a sampler without a length, and if
-    there is no open job, or several.
+    to; by default the only open job of this process. ``ids``: the sample id, in ``job``'s dataset, of each
+    index: integers (n,), like ``subset.indices``. None means that indices are sample ids. ``ahead``: number
+    of indices that the loader takes before training needs them, num_workers x prefetch_factor x batch_size.
+    With ``ahead``, this sampler reports the position of training. Without it, the proxy infers the position
+    from the reads and from the samples that ``job.report``, ``job.timed`` or ``job.progress`` count.
+    ``announce_epochs``: number of coming epochs to announce. Only samplers whose draws can be computed early
+    allow that: DistributedSampler, torch's random samplers with a generator of their own, SequentialSampler,
+    and BatchSamplers of them.
+
+    Raises ConfigError for a sampler without a length, and if no job is open, or several are.
     """
     job = OPEN_JOBS.only() if job is None else job
     return Announced(sampler, job, ids=ids, ahead=ahead, announce_epochs=announce_epochs)
 
 
 class Announced(Sampler[Any]):
-    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. Takes epochs from
-    ``set_epoch``, or counts its iterations.
+    """The sampler that ``announce`` returns. It has all attributes of the wrapped sampler. The epoch is the
+    one given to ``set_epoch``, or else the number of iterations so far.
     """
 
     def __init__(
@@ -89,24 +93,28 @@ class Announced(Sampler[Any]):
         return length
 
     def __getattr__(self, name: str) -> Any:
-        if name == "sampler":  # This happens during unpickling.
+        if name == "sampler":  # Unpickling asks for it before ``__init__`` has run.
             raise AttributeError(name)
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, also on the wrapped sampler (or on the one in a
-        BatchSampler).
+        """Set the epoch of the next iteration, also on the wrapped sampler. For a BatchSampler, that is the
+        sampler inside it.
         """
         self._epoch = epoch
         _set_epoch(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the sampler's items. A generator, so that nothing is drawn before the loader asks."""
-        # The loop may set the epoch on the wrapped sampler instead: use the later of the two.
+        """Yield the sampler's items. This is a generator, so that no item is drawn before the loader asks
+        for one.
+        """
+        # The loop may have set the epoch on the wrapped sampler instead of on this one: use the later of the
+        # two.
         epoch = max(self._epoch, getattr(_drawing(self.sampler), "epoch", 0))
         self._epoch = epoch + 1
         items = iter(self.sampler)
-        # Ask for one item too many: some samplers draw again from their generator at their end.
+        # Ask for one item more than there are, because some samplers draw from their generator once more at
+        # their end.
         drawn = list(islice(items, len(self) + 1))
         self._begin(epoch, drawn)
         given = 0
@@ -151,8 +159,8 @@ class Announced(Sampler[Any]):
         return indices.astype(np.uint32)
 
     def _foretell(self, epoch: int) -> None:
-        """Announce the epochs after ``epoch``. Only the job's thread calls this, and from then on only that
-        thread uses the copy of the sampler.
+        """Announce the epochs after ``epoch``. Only the job's thread calls this. After ``_begin``, the copy
+        of the sampler belongs to that thread alone.
         """
         twin, self._twin = self._twin, None
         if twin is None:
@@ -167,7 +175,7 @@ class Announced(Sampler[Any]):
 
 
 def _drawing(sampler: Any) -> Any:
-    """Return the sampler that draws: for a BatchSampler the sampler in it."""
+    """Return the sampler that draws: ``sampler`` itself, or the sampler inside a BatchSampler."""
     return sampler.sampler if isinstance(sampler, BatchSampler) else sampler
 
 

@@ -1,7 +1,8 @@
 """The orders that this rank announces: which piece to send next, and which to send again.
 
-No I/O, any thread. Only an epoch's latest order is sent. Orders of past epochs are dropped, sent or not.
-Orders are kept until their epoch is over, because a proxy that forgot the job needs them again.
+This module does no I/O and may be called from any thread. Only the latest order of an epoch is sent. The
+order of a past epoch is dropped, sent or not. Until its epoch is over an order is kept even when the proxy
+has it, because a proxy that forgets the job needs it again.
 """
 
 import threading
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _IDS_PER_PIECE = 262_144
-"""Most ids in a piece, 1 MiB: such a piece is sent within one timeout over a slow line."""
+"""Most ids in one piece (1 MiB), so that a piece can be sent within one timeout even over a slow line."""
 
 
 class Piece(NamedTuple):
@@ -34,8 +35,8 @@ class Announcements:
         self._told: set[int] = set()
 
     def put(self, epoch: int, order: NDArray[np.uint32]) -> bool:
-        """Set the order of ``epoch``. Return whether it is new: setting the same array again
-        changes nothing.
+        """Set the order of ``epoch``. Return True if the order is new; setting the same array again changes
+        nothing.
         """
         with self._lock:
             if self._orders.get(epoch) is order:
@@ -45,11 +46,12 @@ class Announcements:
             return True
 
     def begin(self, epoch: int) -> None:
-        """Begin ``epoch``: earlier epochs are over."""
+        """Begin ``epoch``, and drop the orders of earlier epochs."""
         with self._lock:
             for past in [known for known in self._orders if known < epoch]:
                 self._drop(past)
-            # For the proxy, the previous epoch is over only when reads of this one have come.
+            # The proxy ends the previous epoch only when it sees reads of this one. It may still have that
+            # order.
             self._told = {known for known in self._told if known >= epoch - 1}
 
     def due(self) -> Piece | None:
@@ -62,7 +64,7 @@ class Announcements:
         return None
 
     def arrived(self, piece: Piece) -> None:
-        """Note that the proxy accepted ``piece``, a part of an order, so that it is not sent again."""
+        """Note that the proxy accepted ``piece``, so that it is not sent again."""
         with self._lock:
             order = self._orders.get(piece.epoch)
             if order is not None and np.may_share_memory(order, piece.ids):
@@ -70,8 +72,8 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Return the epochs of which the proxy may still have orders. A rank withdraws these
-        when it stops.
+        """Return the epochs of which the proxy may still have an order. A rank withdraws these orders when
+        it stops.
         """
         with self._lock:
             return sorted(self._told)
@@ -82,8 +84,9 @@ class Announcements:
             self._told.discard(epoch)
 
     def refused(self, piece: Piece) -> None:
-        """Note that the proxy refuses ``piece``. The first time in an epoch, begin again with the first
-        piece, because the proxy may have lost earlier pieces; the next time, stop announcing the epoch.
+        """Note that the proxy refused ``piece``. The proxy may have lost earlier pieces, so the first
+        refusal in an epoch makes the order begin again with its first piece. After the second refusal,
+        the epoch is no longer announced.
         """
         with self._lock:
             if piece.offset and piece.epoch not in self._restarted:

@@ -1,6 +1,7 @@
 """A daemon thread that delivers at intervals, so that the training loop never waits for a network.
 
-The caller decides what is delivered. This module only decides when, and bounds the flush and the end at exit.
+The caller decides what is delivered. This module decides when, and bounds how long a flush and the exit of
+the process may wait for the last delivery.
 """
 
 import atexit
@@ -15,11 +16,11 @@ _EXIT_FLUSH_S = 2.0
 
 
 class BackgroundSender:
-    """Calls ``deliver`` every ``interval_s`` and on request. ``deliver`` returns True if nothing is left to
-    send.
+    """Calls ``deliver`` every ``interval_s`` seconds and on request. ``deliver`` returns True if nothing is
+    left to send.
 
-    The first call of ``start`` starts the thread; in a forked child, the first call starts a new thread.
-    ``running``: True if this process has started its thread.
+    The first call of ``start`` starts the thread. A forked child has no such thread, so its first call starts
+    a new one. ``running``: True if this process has started its thread.
     """
 
     def __init__(self, deliver: Callable[[], bool], *, interval_s: float, name: str) -> None:
@@ -41,33 +42,33 @@ class BackgroundSender:
 
     @property
     def closed(self) -> bool:
-        """True if ``close`` was called: the next delivery is the last."""
+        """True after ``close``. At most one more delivery follows."""
         return self._closed
 
     def start(self) -> None:
-        """Start the thread of this process, unless it runs. Callers check ``running`` first to
-        save the call.
+        """Start the thread of this process, unless it is running. Callers check ``running`` first, which is
+        cheaper than a call.
         """
         if self._closed or self.running:
             return
         self._reset()  # A lock that the parent held at the fork would stay locked here for ever.
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        # Set this first: other threads run while the thread starts, and may call ``start`` too.
+        # Set ``running`` before the thread starts: meanwhile other threads run, and may call ``start`` too.
         self.running = True
         self._thread.start()
         atexit.register(self.close, _EXIT_FLUSH_S)
 
     def wake(self) -> None:
-        """Deliver soon, without waiting for the delivery; start the thread if needed."""
+        """Ask for a delivery soon, and do not wait for it. Start the thread if needed."""
         self.start()
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Deliver now, and return whether everything arrived within ``timeout_s``. Does nothing if
-        ``deliver`` itself calls it.
+        """Deliver now, and return whether everything arrived within ``timeout_s``. Do nothing when
+        ``deliver`` itself calls this, because its thread would wait for itself.
         """
         if self._pid != os.getpid() or threading.current_thread() is self._thread:
             return True
@@ -79,8 +80,8 @@ class BackgroundSender:
             return arrived and self._clean
 
     def close(self, timeout_s: float) -> bool:
-        """Flush and end the thread. Return whether everything arrived. Idempotent. A closed sender starts no
-        thread.
+        """Flush and end the thread. Return whether everything arrived. A second call does no harm. A closed
+        sender never starts a thread again.
         """
         self._closed = True
         if self._thread is None or self._pid != os.getpid():
@@ -90,7 +91,7 @@ class BackgroundSender:
             self._closing = True
             self._changed.notify_all()
         atexit.unregister(self.close)
-        if clean:  # Otherwise the thread may hang at a dead proxy: it ends later, when it sees the flag.
+        if clean:  # Otherwise the thread may hang at a dead proxy; it sees ``_closing`` later.
             self._thread.join(timeout_s)
         return clean
 
@@ -111,8 +112,8 @@ class BackgroundSender:
         try:
             return self._deliver()
         except Exception:  # noqa: BLE001 (see below)
-            # The thread must survive a defect: training goes on, scores are late, and the trace shows the
-            # cause.
+            # The thread must survive a defect in ``deliver``: training goes on, scores arrive late, and the
+            # trace in the log shows the cause.
             _LOG.exception("Delivering scores failed")
             return False
 
@@ -125,5 +126,6 @@ def _after_fork() -> None:
         sender.running = False
 
 
-# Without this, every start would need the process id, which is a system call at every training step.
+# Without this hook, every call of ``start`` would have to ask for the process id, a system call per training
+# step.
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,8 @@
-"""The buffer of one batch: its samples lie side by side if their lengths are known.
+"""The buffer of one batch, in which the samples of known length lie side by side.
 
-Laws: ``views`` holds whole samples only, None for missing ones. A sample whose length differs from its slot
-gets memory of its own, so a wrong guess costs a copy and never a byte. No I/O.
+Laws: ``views`` holds whole samples, and None for each missing one. A sample whose length differs from its
+slot gets memory of its own, so a wrong guess of a length costs a copy and never loses a byte. This module
+does no I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ UNKNOWN = -1
 
 
 def heap(length_bytes: int) -> memoryview:
-    """Return plain memory, not zeroed. Numpy uses huge pages, which halves the cost of first
-    touching 25 MB.
+    """Return plain memory that is not zeroed. Numpy asks for huge pages, which halves the time to touch
+    25 MB for the first time.
     """
     return np.empty(length_bytes, np.uint8).data
 
@@ -36,10 +37,10 @@ def check_rows(out: NDArray[np.uint8], count: int) -> None:
 
 
 class LengthGuess:
-    """The common length of all whole objects of a dataset so far; UNKNOWN once two lengths differ.
+    """The common length of all whole objects read so far; UNKNOWN once two lengths differ.
 
-    Only samples of one length are stacked without a copy. If lengths vary, nothing is lost when each sample
-    has memory of its own.
+    Samples can be stacked without a copy only if they have one length. If lengths vary, a common buffer has
+    no advantage over memory of its own for each sample.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class LengthGuess:
 class BatchBuffer:
     """The samples ``ids``, in that order. ``views[i]`` is the i-th sample once it is complete.
 
-    A repeated sample is fetched once, and waits for its first occurrence.
+    A sample that occurs twice in ``ids`` is fetched once; the second occurrence is filled from the first.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
@@ -73,7 +74,9 @@ class BatchBuffer:
                 self._twins[position] = first[sample_id]
 
     def lay_in(self, memory: memoryview, length: int) -> None:
-        """Give every sample a slot of ``length`` bytes in ``memory``; slots do not change afterwards."""
+        """Give every sample a slot of ``length`` bytes in ``memory``. Later calls of ``lay`` do not change
+        these slots.
+        """
         self.lay([length] * len(self.views), lambda _: memory)
         self._final = True
 
@@ -108,14 +111,18 @@ class BatchBuffer:
         ]
 
     def room(self, position: int, length: int) -> memoryview:
-        """Return ``length`` writable bytes for a sample; put them into ``views`` when they are filled."""
+        """Return ``length`` writable bytes for the sample at ``position``. The caller fills them and stores
+        them in ``views``.
+        """
         if self._buffer is None or length != self.lengths[position]:
             return memoryview(bytearray(length))
         start = self._starts[position]
         return self._buffer[start : start + length]
 
     def put(self, position: int, data: Data) -> None:
-        """Store a whole sample: copy it into its slot, or keep ``data`` if it has no slot."""
+        """Store a whole sample: copy ``data`` into the sample's slot, or keep ``data`` itself if there is no
+        slot.
+        """
         if self._buffer is not None and len(data) == self.lengths[position]:
             room = self.room(position, len(data))
             room[:] = data

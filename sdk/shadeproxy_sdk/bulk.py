@@ -1,13 +1,13 @@
 """Reads many samples in few calls: from the cache's own files if this process can open them, else in one
 streamed answer.
 
-Laws: a failure here never fails a read. A sample that these calls do not bring stays missing. The client then
-reads it by a plain GET, whose rules about statuses, retries and the origin are the only ones. A call that
-fails is not used for a pause, which grows (``CircuitBreaker``), and then tried again.
+Laws: a failure in this module never fails a read. A sample that these calls do not bring stays missing, and
+the client then reads it by a plain GET. Only the GET has rules about statuses, retries and the origin. After
+a failure, a kind of call is not used for a pause, which grows (``CircuitBreaker``); then it is tried again.
 
-Samples are named by id if the proxy has the manifest. Its digest is sent too, because another run may have
-registered another list under the same dataset name. Otherwise samples are named by bucket and key, which
-never change their meaning.
+Samples are named by id if the proxy has the manifest. The call also carries the manifest's digest, because
+another run may have registered another list under the same dataset name. Otherwise samples are named by
+bucket and key, whose meaning never changes.
 """
 
 import json
@@ -30,13 +30,16 @@ from shadeproxy_sdk.manifest import Manifest
 
 _LOG = logging.getLogger("shadeproxy_sdk")
 _IDS_TYPE = "application/vnd.shadeproxy.ids"
-# Error codes of a proxy that has another dataset of that name, or none, or is too old to compare digests.
+# Error codes of a proxy that has another dataset under that name, or none, or is too old to compare digests.
 _IDS_REFUSED = frozenset({"conflict", "unknown_name", "invalid_request"})
 MOST_ITEMS = 4096
-"""Limit of one call: with the longest keys of S3 its body stays below the 8 MiB that the proxy takes."""
+"""Most items in one call. With the longest keys of S3, the body stays below the 8 MiB that the proxy
+accepts.
+"""
 STEP = 256
-"""Items to locate while the previous items are copied. Measured with 256 x 100 KB: a call costs the proxy 0.6
-ms, and an item that it has located before next to nothing, so two calls of 128 took 15 % longer.
+"""Number of items in one locate call. While the proxy answers, the items of the previous call are copied.
+Measured with 256 samples of 100 KB: a call costs the proxy 0.6 ms, and an item that it has located before
+next to nothing. Two calls of 128 items therefore took 15 % longer than one of 256.
 """
 _MOST_RECORDS_BYTES = 256 << 20
 _MOST_REFUSAL_BYTES = 1 << 20
@@ -48,11 +51,12 @@ def parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 class Request:
-    """A request for samples ``ids`` of ``manifest``, which are read into ``batch``.
+    """A request for the samples ``ids`` of ``manifest``, which are read into ``batch``.
 
-    ``lengths``: of each sample, from the manifest; UNKNOWN for whole objects. ``promised``: the same, i64[k];
-    None when all are whole objects. ``by_id``: True if samples are named by id. ``known_as``: name and digest
-    under which the proxy has the manifest; None if it does not. Raises IndexError.
+    ``lengths``: the length of each sample by the manifest; UNKNOWN for whole objects. ``promised``: the same
+    as an array, i64[k]; None when all samples are whole objects. ``by_id``: True if the samples are named by
+    id. ``known_as``: name and digest under which the proxy has the manifest; None if the proxy does not have
+    it. Raises IndexError for an id that the manifest does not have.
     """
 
     def __init__(self, manifest: Manifest, ids: Sequence[int], batch: BatchBuffer) -> None:
@@ -81,9 +85,12 @@ class Request:
         return "", "application/json", b'{"items": [%b]%b}' % (items, rest.encode())
 
     def give_way(self, error: ControlError) -> bool:
-        """Drop the part of the request that the proxy refused. Return False if no such part is left."""
+        """Drop the part of the request that caused the refusal ``error``. Return False if there is no such
+        part.
+        """
         if error.code == "unknown_name" and self.tag is not None:
-            # The proxy has forgotten the job or does not know it yet. Reads need not wait for that.
+            # The proxy does not know the job, or has forgotten it. Read without naming the job, instead of
+            # waiting until it is registered.
             self.tag = None
         elif self.by_id and error.code in _IDS_REFUSED:
             self.by_id = False
@@ -106,7 +113,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call for the samples at ``positions``, which was sent on ``channel``. Its answer is not read yet."""
+    """A call for the samples at ``positions``, sent on ``channel``. Its answer has not been read."""
 
     path: str
     content_type: str
@@ -119,16 +126,17 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class BulkReads:
-    """Batch and locate calls of this process. ``timeout_s`` bounds each wait for bytes."""
+    """The batch and locate calls of this process. ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     control: Control
     timeout_s: float
 
     def read(self, request: Request, allocate: Allocate) -> str | None:
-        """Read as many as possible of at most MOST_ITEMS samples into memory from ``allocate``.
+        """Read up to MOST_ITEMS samples into memory from ``allocate``. Samples that cannot be read stay
+        missing.
 
-        Return why, if a wait for the proxy timed out, because later calls may hang too; otherwise None.
+        Return a reason if a wait for the proxy timed out, because later calls may hang too; otherwise None.
         """
         transport = self.connections.transport
         decision = transport.batch.ask()
@@ -152,15 +160,15 @@ class BulkReads:
                 transport.by_id.succeeded(known_as)
         except (Unreachable, ControlError, ConfigError) as error:
             _LOG.debug("Reading by GET for a while: %s", error)
-            transport.offers = None  # The proxy may come back as another version, with another socket.
+            transport.offers = None  # The proxy may come back as another version, or with another socket.
             transport.batch.failed(decision, str(error))
             return str(error) if isinstance(error, Silent) else None
         transport.batch.succeeded()
         return None
 
     def _offers(self, timeout_s: float) -> Offers:
-        """Return the calls that the proxy offers. Raises ControlError, ConfigError, and Unreachable if it
-        does not answer.
+        """Return the calls that the proxy offers. Raises Unreachable if the proxy does not answer or offers
+        none of them, ControlError, and ConfigError.
         """
         offers = self.connections.transport.offers
         if offers is None:
@@ -187,8 +195,9 @@ class BulkReads:
         if decision is BreakerDecision.REFUSE or not batch.missing():
             return
         try:
-            # Try one sample to see if the files can be opened. A located read counts as a hit, so a proxy on
-            # another host should not count whole batches of hits that this process cannot use.
+            # First try one sample, to see if this process can open the files. The proxy counts each located
+            # read as a hit, and should not count whole batches for a client on another host that cannot open
+            # its files.
             if not transport.proven:
                 self._copy_all(request, None, [batch.missing()[:1]], decision, timeout_s)
             positions = batch.missing()
@@ -211,10 +220,11 @@ class BulkReads:
         decision: BreakerDecision,
         timeout_s: float,
     ) -> None:
-        """Locate and copy in steps: while one step is copied, the proxy locates the next.
+        """Locate and copy in steps: while this process copies one step, the proxy locates the next.
 
-        ``allocate``: give the found samples slots first. If nothing can be copied, locating pauses for a
-        while.
+        ``allocate``: allocates the buffer, in which the samples get slots once their lengths are known; None
+        leaves their slots as they are. If files were found but nothing could be copied, locating is not tried
+        for a while.
         """
         transport, batch = self.connections.transport, request.batch
         found = arrived = 0
@@ -256,8 +266,8 @@ class BulkReads:
         try:
             self._receive(request, positions, timeout_s)
         except Broken:
-            # The answer was cut short, for example by a restart: keep the complete samples and ask once more
-            # for the rest.
+            # The answer was cut short, for example by a restart of the proxy. Keep the complete samples, and
+            # ask once more for the rest.
             self._receive(request, request.batch.missing(), timeout_s)
 
     def _receive(self, request: Request, positions: list[int], timeout_s: float) -> None:
@@ -279,7 +289,7 @@ class BulkReads:
         *,
         order: str | None = None,
     ) -> _Call:
-        """Send a call. Raises Unreachable."""
+        """Send a call, and return it. Raises Unreachable."""
         transport = self.connections.transport
         address = self.control.address(transport.offers.socket if transport.offers is not None else None)
         query, kind, body = request.body(positions, order)
@@ -305,7 +315,9 @@ class BulkReads:
 
     @contextmanager
     def _answer(self, call: _Call) -> Iterator[Channel]:
-        """Yield a channel whose answer has begun. It is reused if the answer is read to the end."""
+        """Yield a channel whose answer has begun. If the caller reads the answer to its end, the channel is
+        used again.
+        """
         while True:
             try:
                 channel = self._begin(call)
@@ -334,7 +346,7 @@ class BulkReads:
                 channel.close()
                 if channel.fresh:
                     raise
-                call = self._again(call)  # The server closed the connection while it was idle, as in _send.
+                call = self._again(call)  # The server closed the idle connection, as in ``_send``.
                 continue
             except BaseException:
                 channel.close()
@@ -349,6 +361,8 @@ def _check_type(channel: Channel, call: _Call) -> None:
 
 
 def _steps(positions: list[int], *, known: bool) -> list[list[int]]:
-    """Split ``positions`` into steps to locate. While their lengths are unknown there is one step."""
+    """Split ``positions`` into steps for locate calls. If a length is unknown there is only one step,
+    because the whole batch must be located before it gets its slots.
+    """
     size = STEP if known else MOST_ITEMS
     return [positions[start : start + size] for start in range(0, len(positions), size)]

@@ -1,24 +1,25 @@
-"""Orders that prefer cached samples: pure functions from one rank's uniform order to the order that it reads.
+"""Orders that prefer cached samples: pure functions from the uniform order of one rank to the order that it
+reads.
 
-Law: each function works within the samples that were dealt to this rank, so ranks need not agree on what is
-cached. Together the ranks read the uniform epoch ("reorder"), or leave out at most what the bounds allow
-("substitute"). A shared plan would need every rank to see the same bitmap at the same moment. Source of
-"substitute": Chen et al., "iCache", HPCA'23.
+Law: each function rearranges only the samples that were dealt to its rank, so ranks need not agree on what is
+cached. Together the ranks read the whole uniform epoch ("reorder"), or leave out at most what the bounds
+allow ("substitute"). The rejected alternative is a plan that all ranks share: every rank would need to see
+the same bitmap at the same moment. Source of "substitute": Chen et al., "iCache", HPCA'23.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 MOST_SUBSTITUTED = 0.3
-"""Share of a batch that ``substitute`` may replace."""
+"""Largest share of a batch that ``substitute`` may replace."""
 
 
 def reorder(order: NDArray[np.uint32], resident: NDArray[np.bool_]) -> NDArray[np.uint32]:
     """Return the same samples with cached ones earlier: every second sample is cached until none is left.
 
-    Cached and uncached samples alternate, so that the line to the origin is busy from the first batch. If
-    more than half is cached, both kinds are spread evenly. Each kind keeps its random order. ``resident``:
-    bool, by id.
+    Cached and uncached samples alternate, so that the line to the origin is busy from the first batch on. If
+    more than half of the samples are cached, both kinds are spread evenly. Each kind keeps its random order.
+    ``resident``: bool by sample id, True if cached.
     """
     cached = resident[order]
     count = int(cached.sum())
@@ -44,10 +45,10 @@ def substitute(
 ) -> NDArray[np.uint32]:
     """Replace uncached samples of low weight by cached samples of high weight, which are then read twice.
 
-    Bounds: at most ``share`` of each batch is replaced. A sample is used at most once more than in ``order``,
-    never in the same batch as its other use, nor directly beside it. A sample replaced in one epoch is not
-    replaced in the next, on any rank, so any two epochs in a row read every sample. ``resident``, ``weights``
-    (nan: the mean): by id.
+    Bounds: at most ``share`` of each batch is replaced. A sample is used at most once more than in ``order``.
+    Its two uses are neither in the same batch nor side by side. A sample that is replaced in one epoch is not
+    replaced in the next, on any rank, so any two epochs in a row read every sample. ``resident``: by sample
+    id. ``weights``: by sample id; nan counts as the mean.
     """
     known = np.isfinite(weights)
     mean = float(weights[known].mean(dtype=np.float64)) if known.any() else 1.0
@@ -66,8 +67,8 @@ def substitute(
 
 
 def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
-    """Return the samples that may be replaced in ``epoch``: one half of all, drawn by ``seed``; in the next
-    epoch the other half.
+    """Return, by sample id, which samples may be replaced in ``epoch``: one half of all, drawn by ``seed``.
+    In the next epoch it is the other half.
     """
     half: NDArray[np.bool_] = (np.random.default_rng([seed]).permutation(samples) + epoch) % 2 == 0
     return half
@@ -76,15 +77,15 @@ def _turn(samples: int, seed: int, epoch: int) -> NDArray[np.bool_]:
 def _slots(
     values: NDArray[np.float32], yielding: NDArray[np.bool_], *, batch_size: int, share: float
 ) -> NDArray[np.int64]:
-    """Return the positions to replace. All are ``yielding``; those with the least ``values`` come first, at
-    most ``share`` of each batch.
+    """Return the positions to replace, those of the least ``values`` first. All of them are ``yielding``,
+    and they are at most ``share`` of each batch.
     """
     places = np.flatnonzero(yielding)
     places = places[np.lexsort((places, values[places], places // batch_size))]
     batches = places // batch_size
     rank_in_batch = np.arange(places.size) - np.searchsorted(batches, batches)
     sizes = np.minimum(values.size - batches * batch_size, batch_size)
-    # With 1e-8 the floor of 0.3 x 10 is three, however the product was rounded.
+    # 0.3 x 10 may be rounded to just below 3. Adding 1e-8 makes its floor three in any case.
     slots = places[rank_in_batch < np.floor(sizes * share + 1e-8)]
     least_first: NDArray[np.int64] = slots[np.lexsort((slots, values[slots]))]
     return least_first

@@ -1,8 +1,8 @@
-"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to a
-sampler.
+"""The common part of the callbacks for training frameworks: passes epochs, losses and validation results to
+a sampler.
 
-Law: nothing here raises into a training loop. A failure is one warning; training goes on as if the callback
-were not there.
+Law: nothing in this module raises into a training loop. A failure is logged as one warning, and training goes
+on as if the callback were not there.
 """
 
 import logging
@@ -15,10 +15,11 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class Companion:
-    """A helper of ``sampler``, a ShadeSampler or any object with its ``job`` and ``set_epoch``.
+    """The link from a framework's callback to ``sampler``, a ShadeSampler or any object with its ``job`` and
+    ``set_epoch``.
 
-    ``monitor``: the validation metric for a sampler that adapts to one (``validated``). ``better``: which
-    direction of it is an improvement.
+    ``monitor``: name of the validation metric, for a sampler that adapts to one (``validated``). ``better``:
+    whether a larger or a smaller value is an improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None, better: Better) -> None:
@@ -28,16 +29,18 @@ class Companion:
         self._complained = False
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch``, unless the framework has done so."""
+        """Call ``set_epoch``, unless the framework has done so already."""
         if self.sampler.epoch != epoch:
             self.safely(self.sampler.set_epoch, epoch)
 
     def report(self, ids: Any, losses: Any) -> None:
-        """Call ``job.report``, for a loop whose losses of samples the callback does not find."""
+        """Call ``job.report``, for a loop whose losses the callback cannot find by itself."""
         self.safely(self.sampler.job.report, ids, losses)
 
     def validated(self, metrics: Any) -> None:
-        """Pass the value of ``monitor`` in ``metrics`` to the sampler."""
+        """Pass the value of ``monitor`` in ``metrics`` to the sampler, if the sampler adapts to validation
+        results.
+        """
         tell = getattr(self.sampler, "validated", None)
         if self.monitor is None or tell is None:
             return

@@ -1,11 +1,12 @@
 """HTTP/1.1 POSTs whose answers are received straight into place: the connections of batch and locate calls.
 
-urllib3 returns bodies as new ``bytes`` and calls ``poll`` before each read; at 100 KB a sample that costs
-more than the copy. So this is a connection of our own, with a small read-ahead and ``recv_into``, for answers
-with Content-Length or chunks only. A Unix socket is preferred if it can be opened.
+urllib3 returns bodies as new ``bytes`` objects and calls ``poll`` before each read. For samples of 100 KB
+that costs more than the copy. This module therefore speaks HTTP itself, with a small read-ahead and
+``recv_into``, and accepts only answers with Content-Length or chunks. It prefers a Unix socket if this
+process can open it.
 
-Laws: one call at a time per Channel. A body is exactly as long as its framing says, or an error is raised. A
-Channel that raised is closed and never used again. Nothing is retried here.
+Laws: a Channel has one call at a time. A body is exactly as long as its framing says, or an error is raised.
+A Channel that raised an error is closed and never used again. Nothing is retried here.
 """
 
 import re
@@ -20,8 +21,8 @@ from shadeproxy_sdk.errors import BadAnswer, Broken, Silent, Unreachable
 
 MAX_CONNECT_S = 5.0
 READ_AHEAD_BYTES = 16384
-"""Bytes to read ahead. A frame's header and a sample up to this size come in one system call; at most this
-much of a bigger sample is copied twice.
+"""Size of the read-ahead. The header of a frame and a sample of up to this size arrive in one system call.
+Of a bigger sample, at most this many bytes are copied twice.
 """
 _MOST_HEADER_LINES = 100
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:[ \t]*;.*)?")
@@ -29,7 +30,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})(?: .*)?")
 
 
 class Address(NamedTuple):
-    """Address of the control listener: TCP, and the Unix ``socket`` if /v1/info names one."""
+    """Address of the control listener: TCP, and its Unix ``socket`` if /v1/info names one."""
 
     host: str
     port: int
@@ -39,7 +40,9 @@ class Address(NamedTuple):
 
 
 class Channel:
-    """One connection; ``timeout_s`` bounds each wait for bytes. Raises Unreachable."""
+    """One connection. ``timeout_s`` bounds connecting, and each wait for bytes is bounded by the timeout of
+    ``send``. Raises Unreachable.
+    """
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.fresh = True
@@ -65,7 +68,7 @@ class Channel:
         self._host = f"{address.host}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
-        """Send a POST. Call ``begin`` next. Raises Unreachable, and Broken like ``begin``."""
+        """Send a POST; the caller calls ``begin`` next. Raises Unreachable, and Broken like ``begin``."""
         self.reusable = False
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"host: {self._host}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -78,7 +81,7 @@ class Channel:
     def begin(self) -> None:
         """Wait for the answer, and read its head into ``status`` and ``headers``.
 
-        Raises Unreachable; Broken when the connection ended, as an idle connection does when its server
+        Raises Unreachable, and Broken if the connection ended, as an idle connection does when its server
         restarts.
         """
         try:
@@ -87,10 +90,10 @@ class Channel:
             raise self._lost(error) from None
 
     def read_into(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` more must follow: they are
-        read ahead in the same system call.
+        """Fill ``view`` with the next bytes of the body. At least ``follow_bytes`` more bytes must follow
+        it; they are read ahead in the same system call.
 
-        Raises Unreachable; Broken when the connection ended, BadAnswer when the body did.
+        Raises Unreachable, Broken if the connection ended, and BadAnswer if the body ended too early.
         """
         while view:
             if not self._left:
@@ -104,12 +107,12 @@ class Channel:
 
     @property
     def at_hand_bytes(self) -> int:
-        """Number of bytes that ``read_some`` may be asked for; 0 if it cannot be used now."""
+        """Number of bytes that one call of ``read_some`` may ask for; 0 if it cannot be used now."""
         return self._left if self._flags and not self._unread else 0
 
     def read_some(self, views: Sequence[memoryview], follow_bytes: int) -> int:
         """Fill ``views`` in turn with the next bytes of the body, at most ``at_hand_bytes``, in one system
-        call. Return how many came. ``follow_bytes`` as for ``read_into``.
+        call. Return how many bytes came. ``follow_bytes`` is as for ``read_into``.
 
         Raises the same errors as ``read_into``.
         """
@@ -127,19 +130,21 @@ class Channel:
             except OSError as error:
                 if not ready:
                     raise self._lost(error) from None
-                received = 0  # Return the bytes that came; the next read gets the error again.
+                received = 0  # Return the bytes that were read ahead. The next read meets the error again.
             self._start, self._stop = 0, max(0, ready + received - wanted)
             ready = min(ready + received, wanted)
         self._left -= ready
         return ready
 
     def unread(self, data: bytes) -> None:
-        """Put back the last bytes that ``read_some`` returned, so that they are read again."""
+        """Put back the last bytes that ``read_some`` returned, so that the next read returns them again."""
         self._unread = memoryview(data)
         self._left += len(data)
 
     def read(self, most_bytes: int) -> bytes:
-        """Return the rest of the body. Raises Broken, and BadAnswer if it is longer than ``most_bytes``."""
+        """Return the rest of the body. Raises Broken, and BadAnswer if the rest is longer than
+        ``most_bytes``.
+        """
         parts: list[bytearray] = []
         total = 0
         while True:
@@ -156,7 +161,7 @@ class Channel:
             self._left = 0
 
     def finish(self) -> None:
-        """Check that the body ends here. The connection can then be used again. Raises Broken, BadAnswer."""
+        """Check that the body ends here: the connection can be used again. Raises Broken, BadAnswer."""
         self.read(0)
 
     def close(self) -> None:
@@ -194,7 +199,8 @@ class Channel:
             self._whole = True
             return
         try:
-            # Before every chunk but the first stands the line end of the previous chunk.
+            # Each chunk but the first begins after the line end of the previous chunk, which is read as an
+            # empty line.
             size = _CHUNK_SIZE.fullmatch(self._line() or self._line())
             if size is None:
                 raise Broken("the answer's chunks are damaged")
@@ -232,7 +238,7 @@ class Channel:
         self._stop += received
 
     def _receive(self, view: memoryview, follow_bytes: int = 0) -> None:
-        """Fill ``view``: first with bytes that were read ahead, then the rest straight from the socket."""
+        """Fill ``view``: first with bytes that were put back or read ahead, then straight from the socket."""
         try:
             while view:
                 ready = min(self._stop - self._start, len(view))
@@ -253,7 +259,9 @@ class Channel:
             raise self._lost(error) from None
 
     def _receive_big(self, view: memoryview, follow_bytes: int) -> int:
-        """Fill ``view`` while nothing is read ahead; return the number of bytes filled. Raises OSError."""
+        """Fill ``view`` from the socket, when no byte is read ahead. Return the number of bytes filled.
+        Raises OSError.
+        """
         if self._flags and follow_bytes:
             buffers = [view, self._view[:follow_bytes]]
             received = self._socket.recvmsg_into(buffers, 0, self._flags)[0]
@@ -270,7 +278,7 @@ class Channel:
         return Broken(f"connection broken: {error.strerror or error}")
 
     def _bound(self, timeout_s: float) -> None:
-        """Let the kernel bound each wait: Python's own timeout calls ``poll`` before every read."""
+        """Let the kernel bound each wait, because Python's own timeout calls ``poll`` before every read."""
         if timeout_s == self._timeout_s:
             return
         self._timeout_s = timeout_s
@@ -297,7 +305,7 @@ class Channels:
         return Channel(address, timeout_s)
 
     def give(self, channel: Channel) -> None:
-        """Take back a Channel after its call. If it cannot be used again, it is closed."""
+        """Take back a Channel after its call, and close it if it cannot be used again."""
         if channel.reusable:
             with self._lock:
                 self._idle.append(channel)
@@ -313,14 +321,14 @@ class Channels:
 
 
 def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
-    """Return a blocking socket, and the prefix of the path in requests to it. Raises OSError."""
+    """Return a blocking socket, and the prefix that request paths need on it. Raises OSError."""
     if address.socket is not None:
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             near.settimeout(timeout_s)
             near.connect(address.socket)
         except OSError:
-            near.close()  # The path is on another host, or this process may not open it: TCP always works.
+            near.close()  # The path is on another host, or this process may not open it: use TCP.
         else:
             near.settimeout(None)
             return near, ""

@@ -1,7 +1,7 @@
 """A circuit breaker for a server that failed: growing pauses between attempts, without I/O.
 
-An open breaker refuses requests. Only one request at a time may probe the server, and only after the pause,
-which doubles while probes fail. So a dead proxy costs training one failed request a pause, not one a sample.
+An open breaker refuses requests. After a pause it lets one request probe the server. The pause doubles with
+each probe that fails. A dead proxy therefore costs training one failed request per pause, not one per sample.
 """
 
 import threading
@@ -13,7 +13,9 @@ _MOST_BREAKERS = 256
 
 
 class BreakerDecision(Enum):
-    """May a request be sent? ALLOW: yes. PROBE: yes, as the only request, with a short wait. REFUSE: no."""
+    """Answer to "may this request be sent?" ALLOW: yes. PROBE: yes, alone and with a short timeout. REFUSE:
+    no.
+    """
 
     ALLOW = auto()
     PROBE = auto()
@@ -21,7 +23,9 @@ class BreakerDecision(Enum):
 
 
 class CircuitBreaker:
-    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: why it last opened."""
+    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: why the breaker last
+    opened.
+    """
 
     def __init__(
         self, pause_s: float, *, max_pause_s: float = 60.0, clock: Callable[[], float] = time.monotonic
@@ -35,14 +39,14 @@ class CircuitBreaker:
         self.reason = ""
 
     def hurry(self, pause_s: float) -> None:
-        """Shorten the pause to ``pause_s``, because a caller waits for this server and has no other."""
+        """Shorten the pause to ``pause_s``, because a caller waits for this server and has no other one."""
         with self._lock:
             if self._probe_at is not None:
                 self._probe_at = min(self._probe_at, self._clock() + pause_s)
 
     def ask(self) -> BreakerDecision:
         """Decide whether this request may be sent. After PROBE the caller must call ``failed`` or
-        ``succeeded``; otherwise the pause begins again.
+        ``succeeded``; otherwise the next request is a probe too, after another pause.
         """
         with self._lock:
             if self._probe_at is None:
@@ -54,7 +58,7 @@ class CircuitBreaker:
             return BreakerDecision.PROBE
 
     def failed(self, decision: BreakerDecision, reason: str) -> None:
-        """Note that the request with ``decision`` got no answer, because of ``reason``."""
+        """Note that the request with ``decision`` failed because of ``reason``, and open the breaker."""
         with self._lock:
             self.reason = reason
             if decision is BreakerDecision.PROBE:
@@ -64,7 +68,7 @@ class CircuitBreaker:
             self._probe_at = self._clock() + self._pause_s
 
     def succeeded(self) -> None:
-        """Close the breaker: the server answered."""
+        """Close the breaker, because the server answered."""
         with self._lock:
             self._probe_at = None
             self._pause_s = self._first_pause_s
@@ -73,7 +77,8 @@ class CircuitBreaker:
 class CircuitBreakers:
     """Circuit breakers by name. Thread-safe.
 
-    Only open breakers are kept, at most ``most``. Above that, the breaker that opened first is closed.
+    Only open breakers are kept, at most ``most``. If one more opens, the one that opened first is dropped,
+    which closes it.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class CircuitBreakers:
         self._pause_s = pause_s
         self._most = most
         self._clock = clock
-        self._open: dict[Hashable, CircuitBreaker] = {}  # By name, oldest first.
+        self._open: dict[Hashable, CircuitBreaker] = {}  # By name, the earliest opened first.
         self._lock = threading.Lock()
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""Reads objects, given only the control URL: finds the proxy's S3 listener, registers, reads, and falls back
-to the origin.
+"""Reads objects, given only the control URL: finds the proxy's S3 listener, registers datasets and jobs,
+reads, and falls back to the origin.
 
-Law: a read succeeds while the proxy or the origin answers; the caller need not know which one did. A Client
-holds settings only, like the ``ControlSession`` that it is, so it can be forked and pickled.
+Law: a read succeeds while the proxy or the origin answers, and the caller need not know which one did. A
+Client holds only settings, like its base class ``ControlSession``, so it can be forked and pickled.
 """
 
 import logging
@@ -34,14 +34,15 @@ _MOST_NAMES = 4
 
 
 class Client(ControlSession):
-    """A proxy, and the origin behind it for when the proxy does not answer.
+    """A proxy, and the origin to read from while the proxy does not answer.
 
-    ``url``: control listener. ``token``: its bearer token. ``s3_endpoint``: the S3 listener, if ``GET
-    /v1/info`` names none that is reachable from here. ``credentials``: keys that sign reads from the proxy
-    (``[[auth.clients]]``). ``origin``: read from it if the proxy does not answer; by default the origin of
-    the AWS variables. ``timeout_s`` bounds each wait for bytes, and the time in which a read looks for a
-    server that answers. ``retry_s``: first pause before a proxy that failed is tried again; doubles up to a
-    minute. ``concurrency``: reads at a time, per process. Raises ConfigError for invalid addresses.
+    ``url``: address of the control listener. ``token``: its bearer token. ``s3_endpoint``: address of the S3
+    listener, needed if the one in ``GET /v1/info`` cannot be reached from here. ``credentials``: keys that
+    sign reads from the proxy (``[[auth.clients]]``). ``origin``: the origin to fall back to; by default the
+    one that the AWS environment variables name. ``timeout_s`` bounds each wait for bytes, and the time in
+    which a read looks for a server that answers. ``retry_s``: pause before a proxy that failed is tried
+    again; it doubles up to a minute. ``concurrency``: reads at a time in each process. Raises ConfigError for
+    invalid addresses.
     """
 
     def __init__(
@@ -68,25 +69,27 @@ class Client(ControlSession):
     def read(self, entry: Entry, tag: JobTag | None = None) -> bytes:
         """Return all bytes of one sample. Thread-safe.
 
-        Asks the proxy; if it does not answer, the origin, with one warning a run. Raises ReadError when the
-        sample does not exist or may not be read, or no server answered for ``timeout_s``.
+        Ask the proxy; if it does not answer, ask the origin, with one warning a run. Raises ReadError when
+        the sample does not exist or may not be read, or when no server answered for ``timeout_s``.
         """
         return self._read_by(time.monotonic() + self.timeout_s, entry, tag)
 
     def _read_by(self, deadline: float, entry: Entry, tag: JobTag | None) -> bytes:
-        """Return the bytes of one sample, as ``read`` does. Try proxy and origin until ``deadline``."""
+        """Return the bytes of one sample as ``read`` does. Try proxy and origin until ``deadline``."""
         headers = tag.headers() if tag is not None else {}
         return self._ask(str(entry), lambda side, own: side.read(entry, headers if own else {}), deadline)
 
     def listing(self, bucket: str, prefix: str = "") -> list[ListedObject]:
-        """Return the objects under ``prefix`` in key order, with their sizes, without registering them.
-        Raises like ``read``.
+        """Return the objects under ``prefix`` in key order, with their sizes. Nothing is registered. Raises
+        like ``read``.
         """
         what, deadline = f"s3://{bucket}/{prefix}", time.monotonic() + self.timeout_s
         return self._ask(what, lambda side, _: list(side.listing(bucket, prefix)), deadline)
 
     def _ask(self, what: str, call: Callable[[S3Side, bool], Value], deadline: float) -> Value:
-        """Run ``call`` on the proxy's S3 listener (with True), or on the origin (with False)."""
+        """Return the result of ``call`` for the proxy's S3 listener (second argument True) or for the origin
+        (False).
+        """
         breaker = self.connections.s3_breaker
         while True:
             decision, reason = breaker.ask(), breaker.reason
@@ -112,15 +115,15 @@ class Client(ControlSession):
         return [bytes(data) for data in self.views(manifest, ids)]
 
     def views(self, manifest: Manifest, ids: Sequence[int]) -> list[Data]:
-        """Return samples like ``read_many``, but as views of the memory they were received into."""
+        """Return samples like ``read_many``, but as views of the memory into which they were received."""
         return [data for part in parts(ids) for data in self.fetch(manifest, part).finish()]
 
     def read_into(self, manifest: Manifest, ids: Sequence[int], out: NDArray[np.uint8]) -> None:
         """Read samples of one length into the rows of ``out``: u8[len(ids), length], C-contiguous, writable.
 
-        On a warm cache of the same host each byte is copied once, from the cache into ``out``. Raises
-        ConfigError if ``out`` does not fit, IndexError, and ReadError like ``read``, also when a sample has
-        another length; the contents of ``out`` are then undefined. Thread-safe.
+        If the cache is warm and on this host, each byte is copied once, from the cache into ``out``. Raises
+        ConfigError if ``out`` does not fit, IndexError for an unknown id, and ReadError like ``read`` or when
+        a sample has another length. After an error the contents of ``out`` are undefined. Thread-safe.
         """
         check_rows(out, len(ids))
         length, row = out.shape[1], 0
@@ -136,10 +139,11 @@ class Client(ControlSession):
             row += len(part)
 
     def fetch(self, manifest: Manifest, ids: Sequence[int], allocate: Allocate = heap) -> BatchBuffer:
-        """Fetch at most MOST_ITEMS whole samples, into memory from ``allocate`` if their lengths are known.
+        """Fetch up to MOST_ITEMS whole samples, into memory from ``allocate`` if their lengths are known.
 
-        Tries, as far as each works from here: locate at the proxy, then batch, then one GET a sample; then
-        the origin. Raises IndexError, and ReadError like ``read``.
+        The ways to read are tried in this order, each as far as it works from here: locate, batch, one GET a
+        sample from the proxy, one GET a sample from the origin. Raises IndexError, and ReadError like
+        ``read``.
         """
         return self._fill(manifest, ids, BatchBuffer(ids), allocate)
 
@@ -154,8 +158,8 @@ class Client(ControlSession):
         if hung is None:
             deadline = time.monotonic() + self.timeout_s
         elif missing := batch.missing():
-            # One read with a short wait finds out if the proxy hangs; otherwise every read would wait in
-            # full.
+            # Let one read with a short timeout find out if the proxy hangs. Otherwise every read would wait
+            # for the whole timeout.
             connections.s3_breaker.failed(BreakerDecision.ALLOW, hung)
             connections.s3_breaker.hurry(0.0)
             batch.put(missing[0], self._read_by(deadline, manifest[ids[missing[0]]], manifest.tag))
@@ -221,7 +225,7 @@ class Client(ControlSession):
     def _s3_side(self, endpoint: str) -> Origin:
         parts = urlsplit(endpoint)
         if parts.hostname in {"0.0.0.0", "::"}:  # noqa: S104 (compared with, not bound to)
-            # The proxy listens on every address: use the host of the control URL.
+            # The proxy listens on every address, so use the host of the control URL.
             endpoint = f"{parts.scheme}://{self._control.host}:{parts.port}"
         keys = self._credentials
         if keys is None:
@@ -229,7 +233,9 @@ class Client(ControlSession):
         return Origin(endpoint, "us-east-1", keys.access_key, keys.secret_key, keys.session_token)
 
     def _fallback(self) -> Origin | None:
-        """Return the origin to fall back to; None if the AWS variables name the proxy itself."""
+        """Return the origin to fall back to. None if there is none, or if the AWS variables name the proxy
+        itself.
+        """
         if self._origin is None or self._s3 is None or self._origin.endpoint_url != self._s3.endpoint_url:
             return self._origin
         return None
@@ -249,11 +255,11 @@ class Client(ControlSession):
     # ------------------------------------------------------------------ datasets and jobs
 
     def manifest(self, *, bucket: str, prefix: str = "", name: str | None = None) -> Manifest:
-        """Return the objects under ``prefix`` in key order. The proxy lists them; if it does not answer, the
-        origin does.
+        """Return the objects under ``prefix``, in key order, as a dataset. The proxy lists and registers
+        them; if it does not answer, the origin lists them.
 
-        Raises ControlError when the proxy refuses, ReadError when no server answers, ConfigError when there
-        are no objects.
+        Raises ControlError when the proxy refuses, ReadError when no server answers, and ConfigError when
+        there are no objects.
         """
         chosen = check_name(name, "dataset") if name else dataset_name(bucket, prefix)
         breaker = self.connections.control_breaker
@@ -290,8 +296,8 @@ class Client(ControlSession):
         return manifest
 
     def _put_prefix(self, name: str, body: dict[str, Any]) -> tuple[str, Answer]:
-        """Register under ``name``. If a running job uses that name for another listing, register under the
-        next free name.
+        """Register the prefix under ``name``. If a running job uses that name for another listing, register
+        under the next free name.
         """
         asked, number = name, 1
         while True:
@@ -320,10 +326,10 @@ class Client(ControlSession):
     ) -> Job:
         """Register a training run over ``dataset``. From now on its reads carry the job's name.
 
-        ``weight``: share of the cache. ``interval_s``: seconds between deliveries of scores and progress.
-        ``queue_batches``: reports that may wait before the oldest is dropped. ``resume_scores``: also draw
-        from scores of earlier runs. If the proxy does not answer, the job registers later. Raises
-        ConfigError, ControlError.
+        ``weight``: the job's importance beside other jobs; a larger one gets a larger share of the cache.
+        ``interval_s``: seconds between deliveries of scores and progress. ``queue_batches``: number of
+        reports that may wait; beyond it the oldest is dropped. ``resume_scores``: also draw from scores of
+        earlier runs. If the proxy does not answer, the job registers later. Raises ConfigError, ControlError.
         """
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank {rank} is not in 0 .. {world_size - 1}: pass this process's own")

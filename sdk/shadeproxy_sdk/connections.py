@@ -1,7 +1,6 @@
 """The resources of one process: sockets, threads, breakers. Never pickled, never used after a fork.
 
-It is the only module that calls urllib3, and turns its exceptions into ``Unreachable``; nothing is retried
-here.
+Only this module calls urllib3. It turns urllib3's exceptions into ``Unreachable``, and retries nothing.
 """
 
 import os
@@ -22,7 +21,9 @@ from shadeproxy_sdk.segments import Segments
 
 
 class Answer(NamedTuple):
-    """A complete answer. ``body`` is as long as Content-Length or chunk framing said. It is not decoded."""
+    """A complete answer. ``body`` is as long as Content-Length or the chunk framing said, and is not
+    decompressed.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -31,7 +32,9 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The offers in ``GET /v1/info``: batch, locate, and ``socket``, the path of the Unix socket."""
+    """The offers in ``GET /v1/info``: whether batch and locate exist, and ``socket``, the path of the Unix
+    socket.
+    """
 
     batch: bool
     locate: bool
@@ -39,9 +42,9 @@ class Offers:
 
 
 class TransportState:
-    """The knowledge that one process has of the proxy. ``proven``: the last attempt to read the cache's files
-    succeeded. ``by_id``: for each manifest, by name and digest, a breaker that says whether the proxy knows
-    its samples by id.
+    """The state of the ways to reach the proxy, as this process has seen them. ``proven``: True if the last
+    attempt to read the cache's files succeeded. ``by_id``: for each manifest, by name and digest, a
+    breaker that tells whether the proxy knows the samples by id.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -60,7 +63,7 @@ class TransportState:
 
 
 class Connections:
-    """Pooled keep-alive connections and at most ``concurrency`` threads of this process."""
+    """The pooled keep-alive connections of this process, and its read threads, at most ``concurrency``."""
 
     def __init__(self, *, concurrency: int, pause_s: float) -> None:
         self.pid = os.getpid()
@@ -74,7 +77,7 @@ class Connections:
 
     @property
     def executor(self) -> ThreadPoolExecutor:
-        """The threads that fetch a batch, made on first use."""
+        """The threads that fetch a batch. They are made on first use."""
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shade-read")
@@ -93,7 +96,7 @@ class Connections:
         time, Broken when another attempt may succeed.
 
         ``timeout_s`` bounds each wait for bytes. A body that is shorter than its Content-Length, or that has
-        neither length nor chunks, is Broken: it could be a truncated sample.
+        neither length nor chunks, raises Broken, because it could be a truncated sample.
         """
         timeout = urllib3.Timeout(connect=min(timeout_s, MAX_CONNECT_S), read=timeout_s)
         try:
@@ -132,7 +135,9 @@ class Connections:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost text: urllib3 wraps the operating system's error twice in its own."""
+    """Return the innermost text of ``error``, because urllib3 wraps the operating system's error twice in
+    its own.
+    """
     inner = error.__cause__ or error.__context__
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror.lower()

@@ -1,7 +1,7 @@
-"""Calls to the control listener (docs/protocol.md): JSON in and out, bearer token, errors with the proxy's
+"""Calls to the control listener (docs/protocol.md): JSON in and out, bearer token, errors in the proxy's
 words.
 
-The token goes into one header and nowhere else: not into ``repr``, errors or logs.
+The token is put into one header field only. It never shows in ``repr``, errors or logs.
 """
 
 import gzip
@@ -19,13 +19,13 @@ from shadeproxy_sdk.manifest import Manifest
 from shadeproxy_sdk.shared import Once
 
 _PROBE_TIMEOUT_S = 2.0
-"""Time limit of the one request that tests whether a proxy has come back."""
-# Time limit of a registration: to list a million keys, the proxy sends a thousand requests to its origin.
+"""Timeout of the one request that tests whether a proxy has come back."""
+# Timeout of a registration. To list a million keys, the proxy sends a thousand requests to its origin.
 REGISTER_TIMEOUT_S = 600.0
 
 
 def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
-    """Return the wait that ``decision`` allows, in seconds."""
+    """Return the timeout for a request with ``decision``, in seconds. A probe has a short one."""
     return min(timeout_s, _PROBE_TIMEOUT_S) if decision is BreakerDecision.PROBE else timeout_s
 
 
@@ -50,8 +50,8 @@ class Control:
         return f"Control({self.url!r})"
 
     def address(self, near: str | None) -> Address:
-        """Return the address for batch and locate calls. ``near``: path of the Unix socket, which is
-        preferred.
+        """Return the address for batch and locate calls. ``near``: path of the Unix socket; it is preferred
+        to TCP.
         """
         parts = urlsplit(self.url)
         tls = parts.scheme == "https"
@@ -76,8 +76,8 @@ class Control:
         extra: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> Answer:
-        """Make one call, with ``extra`` header fields; make it again if the connection breaks. Raises
-        Unreachable, and ControlError for 4xx and 5xx.
+        """Make one call, with ``extra`` header fields. If the connection breaks, make the call once more.
+        Raises Unreachable, and ControlError for 4xx and 5xx.
         """
         headers = {**self.headers(), **(extra or {})}
         if body is not None:
@@ -95,9 +95,9 @@ class Control:
 
 
 class ControlSession:
-    """Calls to one control listener from any process. It holds settings only, so it can be forked and
-    pickled. Each process has its own sockets in ``connections``. ``once``: the warning that the proxy does
-    not answer.
+    """Calls to one control listener from any process. It holds only settings, so it can be forked and
+    pickled; each process has sockets of its own in ``connections``. ``once``: warns a single time that
+    the proxy does not answer.
     """
 
     def __init__(self, control: Control, *, timeout_s: float, retry_s: float, concurrency: int) -> None:
@@ -130,7 +130,7 @@ class ControlSession:
         )
 
     def register(self, manifest: Manifest) -> None:
-        """Register ``manifest`` at the proxy, so that samples can be named by id. Raises Unreachable,
+        """Register ``manifest`` at the proxy, so that its samples can be named by id. Raises Unreachable,
         ControlError.
         """
         answer = self.call(
@@ -144,12 +144,12 @@ class ControlSession:
 
     @property
     def connections(self) -> Connections:
-        """This process's connections, made on first use."""
+        """The connections of this process, made on first use."""
         current = self._connections
         if current is None or current.pid != os.getpid():
-            # After a fork the parent's connections stay unused, and are not closed: closing them would run
-            # locks and finalizers in a state that no thread can change. Only its segment files are closed:
-            # open ones would keep the memory of deleted files.
+            # After a fork, the parent's connections are neither used nor closed. Closing them would need
+            # locks that a thread of the parent may have held at the fork. Only the parent's segment files are
+            # closed here, because open files keep the memory of deleted segments.
             self._inherited = current
             if current is not None:
                 current.transport.segments.close()
@@ -170,8 +170,8 @@ class ControlSession:
 
 
 def read_json(answer: Answer, url: str) -> dict[str, Any]:
-    """Return the JSON object in ``answer``. Raises ConfigError if there is none, because another server
-    answered.
+    """Return the JSON object in ``answer``. Raises ConfigError if ``answer`` is no JSON object, because then
+    it is not ShadeProxy that answered.
     """
     try:
         value = json.loads(answer.body)
@@ -183,7 +183,7 @@ def read_json(answer: Answer, url: str) -> dict[str, Any]:
 
 
 def refusal(url: str, method: str, path: str, status: int, body: bytes) -> ControlError:
-    """Return the error for a refused call, in the proxy's words if it gave any."""
+    """Return the error for a refused call, with the proxy's own message if there is one."""
     code, message, hint = "", "", ""
     try:
         told = json.loads(body)["error"]

@@ -1,8 +1,8 @@
 """Copies located samples with several threads, if the machine has cores for them.
 
-The kernel copies one page of a file after the other, so one thread reaches a fraction of the memory's
-bandwidth, and Python's lock is free meanwhile. Law: once ``copy`` has returned or raised, no thread still
-writes.
+The kernel copies a file page by page, so one thread uses only a fraction of the memory's bandwidth. Meanwhile
+Python's lock is free, so that a second thread can copy too. Law: once ``copy`` has returned or raised, no
+thread writes any more.
 """
 
 import os
@@ -17,18 +17,18 @@ from shadeproxy_sdk.locate import Located
 from shadeproxy_sdk.shared import worker_info
 
 _MOST_THREADS = 2
-# Below these sizes, starting a thread and waiting for Python's lock costs as much as it saves.
+# For less than this, starting a thread and waiting for Python's lock costs as much as the thread saves.
 _LEAST_BYTES = 1 << 20
 _LEAST_PIECE_BYTES = 1 << 15
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connections: Connections) -> int:
-    """Copy as ``locate.copy`` does, with as many threads as help."""
+    """Copy as ``locate.copy`` does, with as many threads as are useful."""
     parts = located.split(threads_for(located))
     segments = connections.transport.segments
     others: list[Future[int]] = []
     try:
-        # Python starts no thread once its main thread has ended, but another thread may still be training.
+        # Python starts no thread after its main thread has ended, but another thread may still be training.
         with suppress(RuntimeError):
             others.extend(
                 connections.executor.submit(locate.copy, part, positions, batch, segments)
@@ -42,7 +42,7 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, connect
 
 
 def threads_for(located: Located) -> int:
-    """Return the number of threads that should copy."""
+    """Return the number of threads that should copy ``located``."""
     pieces, size_bytes = len(located.rows), located.size_bytes
     if size_bytes < max(_LEAST_BYTES, pieces * _LEAST_PIECE_BYTES):
         return 1
@@ -50,8 +50,8 @@ def threads_for(located: Located) -> int:
 
 
 def cores_of_this_process() -> int:
-    """Return the cores left for this process: without those of the DataLoader's other workers and the
-    machine's other ranks, as far as these are known. At least one.
+    """Return the number of cores left for this process, at least one. The cores are shared with the
+    DataLoader's other workers and with the machine's other ranks, as far as these are known.
     """
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers

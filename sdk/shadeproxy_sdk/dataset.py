@@ -1,8 +1,8 @@
 """A map-style torch Dataset over a manifest: sample ids in, decoded samples out, whole batches at a time.
 
 Laws: a sample is complete or an error, never short. A sample that is twice in a batch is fetched once and
-decoded twice. The dataset holds settings only, so it can be forked and pickled into workers; the Client has
-threads and sockets.
+decoded twice. The dataset holds only settings, so it can be forked and pickled into workers; its Client has
+the threads and sockets.
 """
 
 import inspect
@@ -20,15 +20,17 @@ from shadeproxy_sdk.tensors import as_tensor, fetch_samples
 class S3Dataset(Dataset[tuple[Any, ...]]):
     """Samples ``(*decoded, sample_id)``.
 
-    ``bucket``, ``prefix``: every object under it is a sample, ids in key order; or ``manifest``: these
-    samples. ``decode``: turns the object's bytes into a value, or into a tuple of values that precede the id.
-    A function with two required positional parameters is called with ``(data, key)``, for labels in the key;
-    any other with ``(data)``. None: the bytes. ``shade.as_tensor``: uint8 tensors that lie side by side,
-    which ``shade.collate`` batches without a copy. ``decode`` runs in the worker's own thread, one sample at
-    a time. ``views``: ``decode`` gets a writable memoryview of the sample's own bytes within the batch's
-    memory instead of ``bytes``; that saves a copy, and keeping one view keeps the whole batch. ``name``: of
-    the dataset at the proxy; by default made from bucket and prefix. Raises ConfigError, ControlError, and
-    ReadError when neither proxy nor origin can list it.
+    ``bucket``, ``prefix``: every object under the prefix is a sample, with ids in key order. ``manifest``:
+    the samples, instead of bucket and prefix. ``decode``: turns the object's bytes into a value, or into a
+    tuple of values that precede the id. A function with two required positional parameters is called with
+    ``(data, key)``, for labels in the key; any other with ``(data)``. None: the sample's bytes.
+    ``shade.as_tensor``: uint8 tensors that lie side by side, which ``shade.collate`` batches without a copy.
+    ``decode`` runs in the worker's own thread, one sample at a time. ``views``: True gives ``decode`` a
+    writable memoryview of the sample within the batch's memory instead of ``bytes``. That saves a copy, but
+    keeping one view keeps the whole batch in memory. ``name``: of the dataset at the proxy; by default made
+    from bucket and prefix.
+
+    Raises ConfigError, ControlError, and ReadError when neither proxy nor origin can list the objects.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-        """Return the samples of one batch, in order, fetched together, for DataLoader. Raises ReadError."""
+        """Return the samples of one batch, in order. DataLoader calls this to fetch them together. Raises
+        ReadError.
+        """
         if self._decode is as_tensor:
             return fetch_samples(self._client, self.manifest, indices)
         samples = self._client.views(self.manifest, indices)

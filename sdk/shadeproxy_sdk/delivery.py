@@ -1,7 +1,7 @@
 """Sends a job's orders, progress and scores to the proxy, and sends again what did not arrive.
 
-Law: only the background thread calls the methods; ``orders`` takes announcements from any thread. A proxy
-that forgot the job gets again everything that it had.
+Law: only the background thread calls the methods of ``Delivery``. Only ``orders`` may be used by any thread.
+If the proxy has forgotten the job, orders and scores are all sent again.
 """
 
 import logging
@@ -19,10 +19,10 @@ _ORDER_TYPE = "application/vnd.shadeproxy.ids"
 
 
 class Delivery:
-    """Delivers what ``rank`` reports. ``board_lock`` guards ``board``, and is never held during a call.
+    """Delivers the reports of ``rank``. ``board_lock`` guards ``board``, and is never held during a call.
 
-    ``orders``: None once the proxy accepts none. ``announced``: number of ids of orders that the proxy
-    accepted; ``sent``: number of scores.
+    ``orders``: None once it is known that the proxy accepts no orders. ``announced``: number of ids, in
+    orders, that the proxy accepted. ``sent``: number of scores that it accepted.
     """
 
     def __init__(
@@ -44,16 +44,19 @@ class Delivery:
 
     def send(self) -> bool:
         """Send everything that waits. Return whether all of it arrived."""
-        # Orders before positions, which refer to them. Scores before the orders that are drawn from them.
+        # Orders go before positions, because a position refers to an order. Orders are drawn from scores, and
+        # the job announces new ones only after its scores have arrived.
         return self.send_orders() and self._send_progress() and self._send_scores()
 
     def finish(self) -> bool:
-        """Send progress and scores, withdraw the orders, report the end of the rank. Return like ``send``."""
+        """Send progress and scores, withdraw the orders, and report that the rank has ended. Return like
+        ``send``.
+        """
         said = self._send_progress() and self._send_scores() and self._withdraw_orders()
         return said and self._proxy.delete(f"/ranks/{self._rank}")
 
     def send_orders(self) -> bool:
-        """Send the orders that the proxy lacks. Return whether it has all of them now."""
+        """Send the orders that the proxy lacks. Return whether the proxy has all of them now."""
         while (orders := self.orders) is not None:
             if self._orders_entered != self._proxy.entered:
                 self._orders_entered = self._proxy.entered
@@ -80,8 +83,8 @@ class Delivery:
         return True
 
     def _withdraw_orders(self) -> bool:
-        """Withdraw the orders. Otherwise the proxy would keep and fetch pages for them until
-        the job expires.
+        """Withdraw the orders. Otherwise the proxy would keep and fetch pages for them until the job
+        expires.
         """
         orders = self.orders
         for epoch in orders.told() if orders is not None else ():

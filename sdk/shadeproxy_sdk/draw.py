@@ -1,7 +1,7 @@
-"""Drawing of an epoch's order: pure functions from weights to ids, seeded, on numpy alone.
+"""Draws an epoch's order: pure functions from weights to sample ids, seeded, with numpy alone.
 
-Law: the same arguments give the same order on every rank and machine. A draw never depends on the rank.
-Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos & Fleuret, ICML'18, for the
+Law: the same arguments give the same order on every rank and machine. A draw for all ranks never depends on
+the rank. Sources: Khan et al., "SHADE", FAST'23, sections 4.1-4.3; Katharopoulos & Fleuret, ICML'18, for the
 correction.
 """
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 _FIRST_SMOOTHING = 0.01
 _SMOOTHING_BOUNDS = (1e-6, 10.0)
-"""Bounds of the smoothing. Rank weights are ln 10 = 2.3 to ln(b + 9): a smoothing above ten would outweigh
-them.
+"""Bounds of the smoothing. Rank weights lie between ln 10 = 2.3 and ln(b + 9) for a batch of b samples: a
+smoothing above ten would outweigh them.
 """
 
 
 def smooth(mean_loss: float, previous_loss: float | None, smoothing: float | None) -> float:
-    """Return SHADE's ``ls``: first 0.01 x mean loss, then multiplied by exp((L - L_prev) / L_prev), with the
-    exponent within +-1.
+    """Return SHADE's smoothing ``ls``. Its first value is 0.01 x mean loss. Later values are the last one
+    times exp((L - L_prev) / L_prev), with the exponent limited to +-1.
 
-    It is bounded to [1e-6, 10], so that neither the scale of losses nor a spike makes the draw uniform, or
-    singular, for ever.
+    The result is limited to [1e-6, 10]. Otherwise a large scale of losses, or one spike, could make all later
+    draws uniform, or concentrate them on a few samples.
     """
     if smoothing is None or previous_loss is None:
         value = _FIRST_SMOOTHING * mean_loss
@@ -53,21 +53,23 @@ def probabilities(
 
 
 def relax(chances: NDArray[np.float64], aggressiveness: float) -> NDArray[np.float64]:
-    """Return float64 (n,), sum 1: the share ``aggressiveness`` follows ``chances``, the rest is uniform."""
+    """Return float64 (n,), sum 1: a mixture of ``chances``, with the share ``aggressiveness``, and uniform
+    chances.
+    """
     return aggressiveness * chances + (1.0 - aggressiveness) / chances.size
 
 
 def importance_order(
     chances: NDArray[np.float64], length: int, *, coverage_epochs: int, seed: int, epoch: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return an order of ``length`` draws over all ranks, and the correction 1 / (N p) of each sample: ids
-    uint32 (length,) and float32 (n,).
+    """Return an order of ``length`` draws for all ranks together, uint32 (length,), and the correction 1 /
+    (N p) of each sample, float32 (n,).
 
     A floor ensures that any ``coverage_epochs`` epochs in a row read every sample: one fixed permutation is
-    dealt into ``coverage_epochs`` parts, and each epoch draws one part once. All other draws are independent,
+    dealt into ``coverage_epochs`` parts, and each epoch reads one part once. All other draws are independent,
     with replacement, from ``chances``. A sample's chance per draw is then p = f / N + (1 - f) chance, where f
-    is the part's share of the draws. So the correction is at most 1 / f, and its mean over draws is one. The
-    part is dealt before anything depends on weights, so the floor holds even if ranks know different weights.
+    is the part's share of the draws. The correction is therefore at most 1 / f, and its mean over draws is
+    one. The part does not depend on weights, so the floor holds even if ranks know different weights.
     """
     samples = chances.size
     part = np.random.default_rng([seed]).permutation(samples)[epoch % coverage_epochs :: coverage_epochs][
@@ -84,7 +86,7 @@ def importance_order(
 
 
 class RankShare(NamedTuple):
-    """This rank's part of the ranks' ``total`` samples."""
+    """The part of one rank in the ``total`` samples of all ranks."""
 
     rank: int
     ranks: int
@@ -103,10 +105,11 @@ def shade_order(
 ) -> NDArray[np.uint32]:
     """Return one rank's order of PADS as published, but reproducible: uint32 (total / ranks,).
 
-    The rank draws a whole epoch from ``chances``. Of these draws it takes as many as it reads: those drawn
-    most often if ``frequent`` (equally frequent ones by id), otherwise every ``ranks``-th draw. The cached
-    ones among them, a share h, occur ``repeat`` times and are read first: repeat x h of the epoch, at most
-    all of it. The rest are draws that are not cached. There is no floor.
+    The rank draws a whole epoch from ``chances``, and keeps as many of these draws as it reads: those drawn
+    most often if ``frequent`` (equally frequent ones by id), otherwise every ``ranks``-th draw. Let h be the
+    cached share of the kept draws. Each of these occurs ``repeat`` times, and they are read first: repeat x h
+    of the epoch, at most all of it. Draws that are not cached fill the rest. There is no floor, so some
+    samples may not be read for long.
     """
     rank, ranks, total = share
     generator = np.random.default_rng([seed, epoch, rank])
@@ -124,7 +127,9 @@ def shade_order(
 
 
 def _draw(chances: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Invert the cumulative distribution, so that nearly equal ``chances`` give nearly equal draws."""
+    """Return one draw for each of ``uniforms`` by inverting the cumulative distribution, so that nearly
+    equal ``chances`` give nearly equal draws.
+    """
     ladder = np.cumsum(chances)
     places = np.searchsorted(ladder, uniforms * ladder[-1], side="right")
     drawn: NDArray[np.int64] = np.minimum(places, chances.size - 1)

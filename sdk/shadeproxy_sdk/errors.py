@@ -1,7 +1,7 @@
-"""The SDK's errors: few, picklable (they cross DataLoader workers), and free of secrets.
+"""The SDK's errors: few, picklable because they leave DataLoader workers, and free of secrets.
 
-Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise; ``Job.report`` never
-does.
+Every text says what to change. Only ``Client``, ``S3Dataset`` and the samplers raise them; ``Job.report``
+never does.
 """
 
 UNANSWERED = (
@@ -11,7 +11,7 @@ UNANSWERED = (
 
 
 class ShadeError(Exception):
-    """Root of the tree. ``str(error)`` is safe to show."""
+    """The base class of all errors of the SDK. ``str(error)`` is safe to show."""
 
 
 class ConfigError(ShadeError):
@@ -23,7 +23,9 @@ class ReadError(ShadeError):
 
 
 class ControlError(ShadeError):
-    """The control listener refused a call. ``status`` is HTTP's, ``code`` and ``message`` are the proxy's."""
+    """The control listener refused a call. ``status`` is the HTTP status; ``code`` and ``message`` are the
+    proxy's.
+    """
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(status, code, message)
@@ -36,7 +38,9 @@ class ControlError(ShadeError):
 
 
 class Unreachable(ShadeError):
-    """A server gave no complete answer: it refused, reset, cut short or was too slow."""
+    """A server gave no complete answer: it refused or reset the connection, cut the answer short, or was too
+    slow.
+    """
 
 
 class Broken(Unreachable):
@@ -46,7 +50,7 @@ class Broken(Unreachable):
 
 
 class Silent(Unreachable):
-    """A server took the connection, or did not refuse it, but gave no answer in time: it may hang."""
+    """A server gave no answer in time, although it did not refuse the connection. It may hang."""
 
 
 class BadAnswer(Unreachable):
@@ -58,7 +62,7 @@ class Busy(ShadeError):
 
 
 def unanswered(what: str, proxy: str, origin: str | None) -> ReadError:
-    """Return the error of a read that neither proxy nor origin answers. ``proxy`` and ``origin``: what
+    """Return the error for a read that neither proxy nor origin answers. ``proxy`` and ``origin`` say what
     happened at each.
     """
     second = "no origin is known" if origin is None else f"the origin {origin}"

@@ -3,9 +3,9 @@
 Laws: if an answer breaks a rule, none of its samples is kept. If an answer is only cut short, its complete
 frames are kept, because each frame states its length before its bytes.
 
-If the lengths of samples are believed to be known, one system call receives many frames, each into the place
-that it has if the answer follows the order of the call. Their headers are checked afterwards, and frames that
-differ from the expected ones are received again, one by one.
+If the lengths of samples seem to be known, one system call receives many frames. Each frame is received into
+the place that it has if the answer follows the order of the call. The headers are checked afterwards. A frame
+that is not the expected one is put back, and received again alone.
 """
 
 import struct
@@ -20,26 +20,30 @@ FRAME = struct.Struct("<IHBBQ")
 """The header of a frame: index, status, source, zero, length in bytes."""
 END = 0xFFFFFFFF
 MOST_BYTES = 5 << 40
-"""The biggest object of S3; a longer frame is damage, not data."""
+"""The size of the biggest object of S3. A frame that claims more is damaged."""
 MOST_REFUSAL_BYTES = 1 << 16
 _MOST_TOGETHER = 64
 _MOST_TOGETHER_BYTES = 1 << 20
-"""Most bytes of frames in one system call. They are copied again if the frames are not the expected ones."""
+"""Most bytes of frames in one system call. If the frames are not the expected ones, these bytes are copied
+again.
+"""
 _ALONE_AFTER_SURPRISE = 16
-"""Number of frames that are received one by one after an unexpected one; it doubles each time. So an answer
-with one cold sample soon comes in large steps again, and an answer without any order does not copy for ever.
+"""Number of frames to receive one by one after an unexpected frame; it doubles each time. An answer with one
+cold sample is therefore soon received in large steps again, and an answer in another order does not cause
+a second copy for every frame.
 """
 _CHUNK_FOLLOWS_BYTES = 28
-"""If a chunk does not contain the last frame, at least 29 bytes follow it: a chunk with that frame, and the
-last chunk, with their line ends.
+"""Bytes that surely follow a chunk without the last frame. At least 29 do: a chunk with the last frame, and
+the last chunk, with their line ends.
 """
 
 
 def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer) -> None:
-    """Receive the samples in the answer; item i of the request is sample ``positions[i]``.
+    """Receive the samples in the answer. Item i of the request is sample ``positions[i]``.
 
     ``promised``: the length of each sample by the manifest, UNKNOWN for whole objects. Items that the proxy
-    refuses stay missing: a plain GET shows why. Raises BadAnswer, and Broken when the answer is cut short.
+    refuses stay missing; the client's plain GET finds out why. Raises BadAnswer, and Broken when the answer
+    is cut short.
     """
     answer = _Answer(channel, positions, promised, batch)
     try:
@@ -51,7 +55,7 @@ def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int],
 
 
 class _Answer:
-    """One answer. ``arrived``: positions of the samples that came."""
+    """One answer. ``arrived``: positions of the samples that have arrived."""
 
     def __init__(
         self, channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer
@@ -93,7 +97,7 @@ class _Answer:
         channel.finish()
 
     def _receive_from(self, index: int, length: int) -> None:
-        """Receive the item ``index``, whose header was read, and the items after it that come with it."""
+        """Receive item ``index``, whose header has been read, and with it the items that probably follow."""
         channel = self._channel
         try:
             view = self._batch.room(self._positions[index], length)
@@ -117,8 +121,8 @@ class _Answer:
         self._land_expected(index + 1, expected, came - length)
 
     def _expected(self, index: int, length: int, at_hand: int) -> list[memoryview]:
-        """Return views for the headers and samples, in turn, that probably follow item ``index`` in the bytes
-        at hand.
+        """Return views for the frames that probably follow item ``index`` in the bytes at hand: header and
+        sample in turn.
         """
         views: list[memoryview] = []
         lengths, total = self._batch.lengths, length
@@ -131,7 +135,7 @@ class _Answer:
             total += FRAME.size + lengths[position]
             is_promised = self._promised[position] in {lengths[position], UNKNOWN}
             if lengths[position] == UNKNOWN or not is_promised or total > most:
-                break  # A frame received alone is checked against the promised length.
+                break  # When this frame is received alone, its length is compared with the promised one.
             views += (
                 self._headers[first : first + FRAME.size],
                 self._batch.room(position, lengths[position]),
@@ -139,8 +143,8 @@ class _Answer:
         return views
 
     def _land_expected(self, index: int, expected: list[memoryview], came: int) -> None:
-        """Keep those ``expected`` frames that came complete and as expected. ``came``: how many bytes of them
-        came.
+        """Keep those of the ``expected`` frames that arrived complete and as expected, and put back the
+        others. ``came``: number of bytes of them that arrived.
         """
         whole = 0
         for header, view in zip(expected[::2], expected[1::2], strict=True):

@@ -1,8 +1,8 @@
-"""A callback for Trainer of Hugging Face transformers, and a mixin that splits its mean loss by sample.
+"""A callback for Trainer of Hugging Face transformers, and a mixin that finds the loss of each sample.
 
-Never raises into the loop (callbacks.py). Trainer asks the model for one loss a batch, and its callbacks
-never see the batch. So scores need the mixin; the callback alone begins epochs and passes on validation
-results.
+Neither raises into the training loop (callbacks.py). Trainer asks the model for one loss a batch, and its
+callbacks never see the batch, so reporting scores needs the mixin. The callback alone begins epochs and
+passes on validation results.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ except ImportError:
     ) from None
 
 SAMPLE_IDS = "shade_sample_ids"
-"""Key of the ids in a batch; the mixin takes it out before the model sees the batch."""
+"""Key of the sample ids in a batch. The mixin removes the ids before the model sees the batch."""
 
 SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
 """The type of a function that takes the model's outputs and the labels, and returns one loss a sample: float
@@ -33,11 +33,12 @@ SampleLosses = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class ShadeTrainerCallback(TrainerCallback):
-    """Begins epochs, passes evaluations to the sampler, and saves its state beside each checkpoint.
+    """Begins epochs, passes evaluations to the sampler, and saves the sampler's state beside each
+    checkpoint.
 
-    ``sampler``: the training loader's. ``monitor``: a metric of ``evaluate`` ("eval_loss") that shows if
-    validation improves, for samplers that adapt to it; ``better``: if smaller ("min") or larger ("max") is an
-    improvement.
+    ``sampler``: the sampler of the training loader. ``monitor``: a metric of ``evaluate`` ("eval_loss") that
+    shows if validation improves, for samplers that adapt to it. ``better``: whether a smaller ("min") or
+    larger ("max") value is an improvement.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "min") -> None:
@@ -84,10 +85,11 @@ class ShadeTrainerMixin:
     reports each sample's loss.
 
     ``train_dataset``: an S3Dataset whose decode returns a dict of features. ``shade_sampler``: a ShadeSampler
-    of its job. With several processes, make it with rank and world size, because it deals the samples itself.
-    ``shade_losses``: from outputs and labels to one loss a sample; by default ``class_losses``. In mode
-    "importance" the training loss is the mean of the corrected sample losses; in other modes it is the loss
-    that Trainer computes. ``shade_monitor``, ``shade_better``: as in ShadeTrainerCallback.
+    of a job on that dataset. With several processes, make the job with rank and world size, because the
+    sampler deals the samples itself. ``shade_losses``: a function from outputs and labels to one loss a
+    sample; by default ``class_losses``. In mode "importance" the training loss is the mean of the corrected
+    sample losses; in other modes it is the loss that Trainer computes. ``shade_monitor``, ``shade_better``:
+    as ``monitor`` and ``better`` of ShadeTrainerCallback.
     """
 
     def __init__(
@@ -105,15 +107,15 @@ class ShadeTrainerMixin:
         self._sample_losses = shade_losses or class_losses
         self._corrects = getattr(shade_sampler, "mode", None) == "importance"
         if self._corrects:
-            # This loss is the mean of a batch. Trainer must divide it by its accumulation steps.
+            # Our loss is the mean of a batch, so Trainer must divide it by its accumulation steps.
             trainer.model_accepts_loss_kwargs = False
             trainer.loss_is_scaled_for_ga = False
         trainer.data_collator = SampleCollator(trainer.data_collator)
         trainer.add_callback(ShadeTrainerCallback(shade_sampler, monitor=shade_monitor, better=shade_better))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader of ``train_dataset``, not prepared by accelerate, which would deal the samples
-        again.
+        """Return the loader of ``train_dataset``. It is not prepared by accelerate, which would deal the
+        samples to the ranks a second time.
         """
         trainer = cast(Any, self)
         args = trainer.args
@@ -130,10 +132,10 @@ class ShadeTrainerMixin:
         )
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
-        """Return Trainer's loss, or in mode "importance" the corrected one; report each sample's loss."""
+        """Return Trainer's loss, or the corrected one in mode "importance". Report each sample's loss."""
         above: Any = super()
         ids = inputs.pop(SAMPLE_IDS, None)
-        labels = inputs.get("labels")  # Trainer may remove the labels from the inputs.
+        labels = inputs.get("labels")  # Trainer may remove the labels below.
         loss, outputs = above.compute_loss(model, inputs, return_outputs=True, **kwargs)
         if ids is not None and model.training:
             corrected = self._beside.safely(self._report, ids, outputs, labels)
@@ -141,7 +143,7 @@ class ShadeTrainerMixin:
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call Trainer's method without the ids."""
+        """Call Trainer's method with the sample ids removed."""
         above: Any = super()
         inputs.pop(SAMPLE_IDS, None)
         return above.prediction_step(model, inputs, *args, **kwargs)
@@ -154,8 +156,8 @@ class ShadeTrainerMixin:
 
 
 class SampleCollator:
-    """``collate`` for samples ``(features, id)``: puts the ids under SAMPLE_IDS. Other samples are passed on
-    unchanged.
+    """Collates samples ``(features, id)`` with ``collate``, and puts the ids under SAMPLE_IDS. Samples of
+    other forms go to ``collate`` unchanged.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
@@ -171,12 +173,12 @@ class SampleCollator:
 
 
 def class_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy of classification: logits (b, classes), labels (b,)."""
+    """Return the cross entropy of each sample, for classification: logits (b, classes), labels (b,)."""
     return functional.cross_entropy(_logits(outputs), labels, reduction="none")
 
 
 def causal_lm_losses(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return for each sample the mean cross entropy of its next tokens. logits: (b, t, words); labels: (b,
+    """Return the mean cross entropy of the next tokens, for each sample. logits: (b, t, words); labels: (b,
     t), where -100 marks a position without a label.
     """
     logits, coming = _logits(outputs)[:, :-1], labels[:, 1:]

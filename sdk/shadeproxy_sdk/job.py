@@ -1,8 +1,9 @@
 """A training run at the proxy: sends scores, orders, progress and stall; receives weights and residency.
 
-Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. So the
-loop takes no lock: the queue is a deque, whose append is atomic and drops the oldest by itself. The board's
-lock belongs to the background thread and the samplers, and is never held during a network call.
+Law: ``report`` and ``progress`` return at once and never raise, for any argument and any dead server. The
+loop therefore takes no lock: the queue of reports is a deque, whose append is atomic and drops the oldest
+report by itself. The lock of the scoreboard is for the background thread and the samplers, and is never held
+during a network call.
 """
 
 import logging
@@ -40,10 +41,10 @@ _SHARE_TIMEOUT_S = 5.0
 class JobStats:
     """Counts since the job began.
 
-    ``reported``: batches given to ``report``. Some of them are ``dropped``: pushed out of a full queue; or
-    ``rejected``: invalid. ``not_finite``: samples whose loss was nan or inf, or of which no token counted.
-    ``sent``: scores that the proxy accepted; ``unsent``: scores that wait. ``announced``: ids of orders that
-    the proxy accepted. ``failures``: calls to the proxy that failed.
+    ``reported``: batches given to ``report``. ``dropped``: those of them that a full queue lost.
+    ``rejected``: those of them that were invalid. ``not_finite``: samples whose loss was nan or inf, or of
+    which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
+    ``announced``: ids, in orders, that the proxy accepted. ``failures``: calls to the proxy that failed.
     """
 
     reported: int
@@ -99,19 +100,19 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name at the proxy; differs from the requested name if another run uses that."""
+        """Name at the proxy. It differs from the requested name if another run uses that one."""
         return self._proxy.name
 
     # ------------------------------------------------------------------ the training loop
 
     def report(self, ids: Any, losses: Any, *, mask: Any = None, lengths: Any = None) -> None:
-        """Report the losses of one batch: ``ids`` integers (b,); ``losses`` (b,), any number that grows with
-        a sample's difficulty, or (b, ...), like losses of tokens, of which the mean is taken; tensors or
-        arrays.
+        """Report the losses of one batch, as tensors or arrays. ``ids``: integers (b,). ``losses``: (b,),
+        any number that grows with a sample's difficulty; or (b, ...), like the losses of tokens, whose
+        mean is taken for each sample.
 
         ``mask``: same shape as ``losses``, true where a loss counts, like ``labels != -100``. ``lengths``:
         integers (b,), for losses (b, tokens): only this many from the left count. A sample without counting
-        losses is left out. It copies and returns; means, ranking and sending happen in the background.
+        losses is left out. This call only copies; means, ranking and sending happen in the background.
         Invalid input is counted (``stats``) and logged once.
         """
         try:
@@ -134,10 +135,10 @@ class Job:
             self._reject(error)
 
     def progress(self, position: int, stall_s: float = 0.0) -> None:
-        """Report that this rank finished ``position`` samples of the epoch, and waited ``stall_s`` seconds
-        since the last report.
+        """Report that this rank has finished ``position`` samples of the epoch, and has waited ``stall_s``
+        seconds since the last report.
 
-        Not needed with ``timed`` or ``report``, which count by themselves. Returns at once, never raises.
+        Not needed with ``timed`` or ``report``, which count samples. Returns at once, never raises.
         """
         try:
             self._progress.told(int(position), float(stall_s))
@@ -150,8 +151,8 @@ class Job:
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield the same batches, and report the time that the loop waits for them as stall.
 
-        Without it the wait is estimated (waiting.py). A batch is a tuple or list whose last element is the
-        sample ids; other batches are timed, not counted.
+        Without this, the wait is estimated (waiting.py). If a batch is a tuple or list, its last element must
+        be the sample ids, which are counted. Other batches are timed but not counted.
         """
         meter = StallMeter()
         self._watch.timed(1)
@@ -169,12 +170,12 @@ class Job:
 
     @property
     def epoch(self) -> int:
-        """Current epoch of reads and reports, in every process of this rank."""
+        """The current epoch of reads and reports. Every process of this rank sees it."""
         return self._tag.epoch.value
 
     @property
     def position(self) -> int | None:
-        """Number of samples of this epoch that training finished; None if they are not counted."""
+        """Number of samples of this epoch that training has finished; None if nothing counts them."""
         return self._progress.position
 
     def begin(
@@ -186,9 +187,9 @@ class Job:
         ahead: Callable[[], None] | None = None,
         sampler: object = None,
     ) -> None:
-        """Begin an epoch of ``length`` samples at sample ``start`` of this rank; ``sampler`` calls it.
+        """Begin an epoch of ``length`` samples at sample ``start`` of this rank; ``sampler`` calls this.
 
-        The sending thread calls ``ahead`` from time to time, to announce orders that became known meanwhile.
+        The background thread calls ``ahead`` from time to time, to announce orders that have become known.
         """
         if sampler is not None:
             self._watch.begin(sampler)
@@ -202,22 +203,23 @@ class Job:
             self._delivery.orders.begin(epoch)
 
     def announce(self, epoch: int, order: NDArray[np.uint32]) -> None:
-        """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``: the proxy keeps and
-        fetches them in time. Returns at once, never raises; the array must not change afterwards. Samplers
-        call it.
+        """Announce that this rank reads the samples ``order``, u32 (k,), in ``epoch``, so that the proxy
+        keeps and fetches them in time. Returns at once, never raises. The array must not change
+        afterwards. Samplers call this.
         """
         orders = self._delivery.orders
-        # Each delivery announces known orders again; waking the thread for these would never end.
+        # Wake the thread for a new order only. Each delivery announces known orders again, so it would
+        # otherwise wake itself without end.
         if orders is not None and orders.put(epoch, order):
             self._sender.wake()
 
     def exhausted(self, epoch: int) -> None:
-        """Note that the sampler has yielded all of ``epoch``, or that iterating over it was given up."""
+        """Note that the sampler has yielded all of ``epoch``, or that the loop has left it early."""
         if epoch == self.epoch:
             self._watch.exhausted()
 
     def gave(self, position: int) -> None:
-        """Set the position from the sampler, about ``position`` samples. Used for loops without reports."""
+        """Set the position by the sampler's count of about ``position``, for loops without reports."""
         self._progress.gave(position)
 
     @property
@@ -228,24 +230,24 @@ class Job:
             return self._board.mean_loss()
 
     def weights(self, epoch: int) -> NDArray[np.float32] | None:
-        """Return the weights of the scores that ``known`` returns."""
+        """Return the weights in ``known(epoch)``; None before the first report."""
         known = self.known(epoch)
         return None if known is None else known.weights
 
     def half_reported(self, epoch: int) -> bool:
-        """Return whether losses of half of this rank's samples of ``epoch`` were reported."""
+        """Return whether losses of half of this rank's samples of ``epoch`` have been reported."""
         self._settle()
         with self._board_lock:
             return self._snapshot.known(epoch) is not None
 
     def known(self, epoch: int, *, snapshot: bool = False, shared: bool = False) -> ScoreSnapshot | None:
-        """Return the scores to draw ``epoch`` from: each sample's latest weight, and the mean loss; None
-        before the first report.
+        """Return the scores from which ``epoch`` is drawn: each sample's latest weight, and the mean loss.
+        None before the first report.
 
-        With one rank these are the current scores, or, with ``snapshot``, the scores at the half of the
-        previous epoch, if it was reached. With several ranks they are the proxy's column for ``epoch`` with
-        the scores of all ranks, and the mean loss of the rank that asked first; all ranks get the same.
-        Without a proxy they are this rank's own, or None with ``shared``.
+        With one rank these are the current scores; with ``snapshot``, the scores when half of the previous
+        epoch had been reported, if it was. With several ranks they are the proxy's column for ``epoch``, with
+        the scores of all ranks, and the mean loss of the rank that asked first; all ranks get the same. If
+        the proxy does not answer, they are this rank's own, or None with ``shared``.
         """
         self._settle()
         with self._board_lock:
@@ -263,7 +265,7 @@ class Job:
         return ScoreSnapshot.told(answer.body, answer.headers.get(_MEAN_LOSS))
 
     def residency(self) -> NDArray[np.bool_] | None:
-        """Return which samples the proxy holds, bool (samples,); None without a proxy."""
+        """Return which samples the proxy has cached, bool (samples,); None if the proxy does not answer."""
         answer = self._proxy.fetch("/residency")
         if answer is None or len(answer.body) * 8 < len(self.manifest):
             return None
@@ -271,13 +273,13 @@ class Job:
         return np.unpackbits(packed, count=len(self.manifest), bitorder="little").astype(np.bool_)
 
     def scores_state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """Return the scores for a checkpoint, see ``Scoreboard.state``."""
+        """Return the scores for a checkpoint; see ``Scoreboard.state``."""
         self._settle()
         with self._board_lock:
             return self._board.state()
 
     def restore_scores(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:
-        """Restore the result of ``scores_state``. Raises ValueError when it is of another dataset."""
+        """Restore the result of ``scores_state``. Raises ValueError if it has another number of samples."""
         self._settle()
         with self._board_lock:
             self._board.restore(weights, losses)
@@ -305,9 +307,9 @@ class Job:
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Flush, withdraw this rank's announced orders, report its end to the proxy, and end the background
-        thread.
+        thread. Return whether everything arrived.
 
-        At the end of the process this also happens by itself, for at most 2 s.
+        The exit of the process does the same, for at most 2 s.
         """
         OPEN_JOBS.discard(self)
         self._watch.close()
@@ -316,7 +318,7 @@ class Job:
         return self._sender.close(timeout_s)
 
     def _settle(self) -> None:
-        """Rank every batch that was reported so far."""
+        """Rank the samples of every batch that has been reported so far."""
         with self._board_lock:
             while True:
                 try:
@@ -355,8 +357,8 @@ class Job:
 
 
 class OpenJobs:
-    """The jobs that were made and not closed, by process: a forked child inherits the list, but
-    not the jobs.
+    """The open jobs of this process. A forked child inherits the list but not the jobs, so its list begins
+    empty.
     """
 
     def __init__(self) -> None:
@@ -364,7 +366,9 @@ class OpenJobs:
         self._pid = os.getpid()
 
     def add(self, job: Job) -> None:
-        """Add ``job``. It replaces a job of the same name and rank, because notebooks make jobs again."""
+        """Add ``job``. It replaces a job of the same name and rank, because a notebook may run the cell that
+        makes it again.
+        """
         if self._pid != os.getpid():
             self._jobs, self._pid = WeakSet(), os.getpid()
         for other in [one for one in self._jobs if (one.name, one.rank) == (job.name, job.rank)]:
@@ -372,7 +376,7 @@ class OpenJobs:
         self._jobs.add(job)
 
     def discard(self, job: Job) -> None:
-        """Remove ``job`` when it is closed."""
+        """Remove ``job``, because it is closed."""
         self._jobs.discard(job)
 
     def only(self) -> Job:

@@ -1,6 +1,7 @@
-"""A callback for Lightning (``lightning``, ``pytorch_lightning``): does the steps of the README's loop.
+"""A callback for Lightning (``lightning``, ``pytorch_lightning``) that does the steps of the loop in the
+README.
 
-Never raises into the loop (callbacks.py).
+It never raises into the training loop (callbacks.py).
 """
 
 from typing import Any
@@ -21,10 +22,11 @@ class ShadeCallback(Callback):
     """Reports losses, begins epochs, and keeps the sampler's state in checkpoints.
 
     ``training_step`` returns ``{"loss": ..., "ids": ids, "losses": losses}``, where ``losses`` has one loss a
-    sample; or it calls ``report(ids, losses)``. ``sampler``: the training loader's. ``monitor``: a logged
-    metric that shows if validation improves, for samplers that adapt to it; ``better``: if larger ("max") or
-    smaller ("min") is an improvement. With several devices: ``Trainer(use_distributed_sampler=False)``, and a
-    job made with rank and world size, because the sampler deals the samples itself.
+    sample; or it calls ``report(ids, losses)``. ``sampler``: the sampler of the training loader. ``monitor``:
+    a logged metric that shows if validation improves, for samplers that adapt to it. ``better``: whether a
+    larger ("max") or smaller ("min") value is an improvement. With several devices, use
+    ``Trainer(use_distributed_sampler=False)`` and a job made with rank and world size, because the sampler
+    deals the samples itself.
     """
 
     def __init__(self, sampler: Any, *, monitor: str | None = None, better: Better = "max") -> None:
@@ -69,7 +71,9 @@ class ShadeCallback(Callback):
         return self._beside.safely(self._beside.sampler.state_dict) or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue at the checkpoint; if it was taken at the end of an epoch, at the next epoch."""
+        """Continue at the checkpoint, or at the next epoch if the checkpoint was taken at the end of an
+        epoch.
+        """
         if state_dict:
             self._beside.safely(self._resume, state_dict)
 
@@ -77,5 +81,5 @@ class ShadeCallback(Callback):
         sampler = self._beside.sampler
         sampler.load_state_dict(state)
         if state["position"] >= len(sampler):
-            # Lightning makes the first iterator before it sets the epoch.
+            # Lightning makes the first iterator before it sets the epoch, so set the epoch here.
             sampler.set_epoch(state["epoch"] + 1)

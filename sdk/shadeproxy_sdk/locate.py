@@ -1,9 +1,9 @@
 """The answer of ``POST /v1/locate`` (docs/protocol.md), and the copy of the samples that it locates.
 
 Law of readers outside the proxy: copy the bytes, *then* read the 64 bytes of the record's header. If they
-equal the header in the answer, the copy is right: the header of a record is erased first, its bytes are
-overwritten later, and no two records have the same header. If they differ, the copy is dropped. A reader
-holds nothing while it copies, so a dead or slow reader blocks nothing.
+equal the header in the answer, the copy is right; if they differ, the copy is dropped. This is safe because
+the proxy erases the header of a record before it overwrites the bytes, and because no two records have the
+same header. A reader locks nothing while it copies, so a dead or slow reader blocks nothing.
 """
 
 import itertools
@@ -45,7 +45,8 @@ _BUT_FILE = np.uint64((1 << 48) - 1)
 
 
 class Located(NamedTuple):
-    """Cached pieces of the items, in order: ``rows`` of RECORD, with indices into ``files``.
+    """The cached pieces of the items, in order: ``rows`` of RECORD, whose ``file`` is an index into
+    ``files``.
 
     ``lengths[i]``: the bytes of item i, UNKNOWN if it is not cached here.
     """
@@ -60,9 +61,7 @@ class Located(NamedTuple):
         return int(self.rows["length"].sum())
 
     def split(self, parts: int) -> list["Located"]:
-        """Split into at most ``parts`` parts, at least one, with whole items and about equally many pieces
-        each.
-        """
+        """Split into 1 to ``parts`` parts with about equally many pieces each. An item is never split."""
         index = self.rows["index"]
         parts = min(parts, len(index))
         cuts = np.array([len(index) * part // parts for part in range(1, parts)], np.int64)
@@ -78,7 +77,7 @@ class Located(NamedTuple):
 
 
 def decode(body: bytes, count: int) -> Located:
-    """Parse an answer for ``count`` items. Raises BadAnswer when it breaks a rule of the format."""
+    """Parse an answer for ``count`` items. Raises BadAnswer if the answer breaks a rule of the format."""
     try:
         json_bytes, rows = HEAD.unpack_from(body)
         files = json.loads(body[HEAD.size : HEAD.size + json_bytes])["files"]
@@ -102,10 +101,10 @@ def decode(body: bytes, count: int) -> Located:
 
 
 def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segments: Segments) -> int:
-    """Copy the readable samples of ``located``, whose item i is sample ``positions[i]``, into ``batch``.
-    Return how many.
+    """Copy the readable samples of ``located`` into ``batch``, and return how many were copied. Item i is
+    sample ``positions[i]``.
 
-    The others stay missing: they were evicted meanwhile, or lie in files that this process may not open.
+    A sample stays missing if it was evicted meanwhile, or lies in a file that this process may not open.
     Several threads may copy into one batch, each its own samples.
     """
     arrived, copied, view, whole = 0, -1, memoryview(b""), False
@@ -137,8 +136,8 @@ def copy(located: Located, positions: Sequence[int], batch: BatchBuffer, segment
 
 
 def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, header: bytes) -> bool:
-    """Fill ``room`` from ``offset`` on. Return whether that worked and ``header`` was still
-    there afterwards.
+    """Fill ``room`` from ``offset`` on. Return whether that worked, and ``header`` was still in the file
+    afterwards.
     """
     length = len(room)
     try:
@@ -154,12 +153,12 @@ def _read(descriptor: int, room: memoryview, offset: int, header_offset: int, he
 def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
     """Return whether every item is cached here in one piece, which is the usual case.
 
-    Then ``_obeys`` holds, too; this check takes a third of its time.
+    If so, the records also pass ``_obeys``, which takes three times as long.
     """
     if not (count and len(records) == count and isinstance(files, list)):
         return False
     words = records.view("<u8").reshape(count, -1)
-    # Index, status and file are in one word; offsets, length and position are one word each.
+    # Index, status and file are in one 8-byte word; offsets, length and position are one word each.
     here = np.arange(count, dtype=np.uint64) | np.uint64(_HERE << 32)
     return bool(
         all(isinstance(path, str) for path in files)
@@ -171,7 +170,9 @@ def _is_plain(records: NDArray[np.void], count: int, files: Any) -> bool:
 
 
 def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
-    """Return whether records are in order of index, and the pieces of each item follow each other."""
+    """Return whether the records keep the rules: ordered by index, and the pieces of each item side by
+    side.
+    """
     if not (isinstance(files, list) and all(isinstance(path, str) for path in files)):
         return False
     if not len(records):
@@ -184,7 +185,7 @@ def _obeys(records: NDArray[np.void], count: int, files: Any) -> bool:
     numbers = ("header_offset", "offset", "length", "position")
     if any((records[name] >= _MOST).any() for name in numbers) or (records["file"][here] >= len(files)).any():
         return False
-    # An item that is not cached here has exactly one record, which says so.
+    # An item that is not cached here has exactly one record, with status 0.
     if ((steps == 0) & ~(here[1:] & here[:-1])).any():
         return False
     first = np.ones(len(index), np.bool_)

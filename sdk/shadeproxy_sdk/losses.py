@@ -1,10 +1,10 @@
-"""Losses and ids from a training loop, torch tensors or arrays, as one number a sample, without stalling the
-loop.
+"""Turns losses and ids of a training loop, torch tensors or arrays, into one number a sample, without
+stalling the loop.
 
-torch is never imported here: a tensor is recognised by its methods, and code that has a tensor has imported
-torch. The loop makes few calls and only copies bytes. After a training step none of this code is in the CPU's
-caches, and each call costs 2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by ``np.array`` 12, by
-``tobytes`` 5). The background thread makes arrays and means over tokens from the bytes.
+torch is never imported here: a tensor is recognised by its methods, and a caller that has a tensor has
+imported torch. The loop makes few calls and only copies bytes. After a training step none of this code is in
+the CPU's caches, and each call costs 2-10 us (measured: the first ``Tensor.numpy`` 20 us, a copy by
+``np.array`` 12, by ``tobytes`` 5). The background thread makes arrays, and means over tokens, from the bytes.
 """
 
 import sys
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Copied = tuple[bytes, np.dtype[Any], tuple[int, ...]]
-"""An array's bytes in C order, its type and its shape. A plain tuple, because making a named one costs a
-call.
+"""An array's bytes in C order, its type and its shape. It is a plain tuple, because making a named tuple
+costs a call.
 """
 
 Captured = Copied | NDArray[Any] | Callable[[], NDArray[Any]]
-"""An array, its bytes, or a function that returns the array. The function may wait for a device, so the loop
-does not call it.
+"""An array, its bytes, or a function that returns the array. The function may wait for a device, so the
+training loop does not call it.
 """
 
 
 Report = tuple[int, Captured, Captured, Captured | None, Captured | None]
-"""One reported batch: epoch, ids, losses, and at most one of mask and lengths."""
+"""One reported batch: epoch, ids, losses, mask and lengths. At most one of mask and lengths is not None."""
 
 
 def capture(values: Any) -> Captured:
-    """Return a snapshot of ``values``, which later in-place changes by the loop do not change.
+    """Return a snapshot of ``values``, which later in-place changes by the loop do not alter.
 
-    A CUDA tensor is copied asynchronously on the current stream into pinned memory, so nothing waits here.
+    A CUDA tensor is copied to the host asynchronously, on the current stream, so this call does not wait.
     """
     try:
         on_device = values.is_cuda
@@ -49,7 +49,7 @@ def capture(values: Any) -> Captured:
 
 
 def settle(captured: Captured) -> NDArray[Any]:
-    """Return the array of ``captured``, once its copy has arrived."""
+    """Return the array of ``captured``. If the array is on its way from a device, wait for it."""
     if isinstance(captured, tuple):
         data, dtype, shape = captured
         return np.frombuffer(data, dtype).reshape(shape)
@@ -57,8 +57,9 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return the ids of ``report``, and one loss for each: the mean of its losses in (b, ...) that ``mask``
-    or ``lengths`` select, nan if they select none. Raises ValueError, TypeError; the text says what to pass.
+    """Return the ids of ``report``, and one loss for each: the mean of those of its losses that ``mask`` or
+    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to
+    pass.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)
@@ -76,7 +77,7 @@ def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
 def _counting(
     masked: Captured | None, counted: Captured | None, shape: tuple[int, ...]
 ) -> NDArray[np.bool_] | None:
-    """Return which losses count, bool of their ``shape``; None when all losses count."""
+    """Return which losses count, as bool of their ``shape``; None if all of them count."""
     if masked is not None:
         mask = settle(masked)
         if mask.shape != shape:
@@ -106,7 +107,8 @@ def _mismatch(ids: tuple[int, ...], losses: tuple[int, ...]) -> str:
 
 
 def _copy_later(tensor: Any) -> Captured:
-    # Widened on the device, because NumPy has no bfloat16. So it stays one asynchronous copy.
+    # Convert on the device, because NumPy has no bfloat16. The copy to the host is then a single asynchronous
+    # one.
     host = (tensor.float() if tensor.is_floating_point() else tensor).to("cpu", non_blocking=True)
     cuda = sys.modules["torch"].cuda
     copied = cuda.Event()

@@ -1,8 +1,8 @@
 """Maps sample ids to objects, or to parts of objects.
 
-It has columns, not Python objects: a million names are one blob and one array. So a worker inherits them by
-fork without a copy (no reference counts are touched) and by spawn with one memcpy. Immutable but for ``tag``,
-``guess`` and ``registered``.
+A manifest is columns, not Python objects: a million names are one blob and one array. A forked worker
+therefore inherits it without a copy, because no reference counts are touched, and a spawned worker gets it by
+one memcpy. Only ``tag``, ``guess``, ``registered`` and ``name`` ever change.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from shadeproxy_sdk.tag import JobTag
 
 
 class Entry(NamedTuple):
-    """One sample: a whole object, or ``length`` bytes of it from ``offset`` (bytes)."""
+    """One sample: a whole object, or ``length`` bytes of an object from byte ``offset`` on."""
 
     bucket: str
     key: str
@@ -35,8 +35,9 @@ class Entry(NamedTuple):
 class Manifest:
     """Sample ids ``0 .. len - 1`` of the dataset ``name``.
 
-    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: the lengths of
-    whole objects that readers have seen. ``registered``: the digest under which a proxy knows it as ``name``.
+    ``tag``: set by ``Client.job``; reads of this dataset then belong to that job. ``guess``: the common
+    length of the whole objects that were read. ``registered``: the digest under which a proxy has this
+    manifest as ``name``.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class Manifest:
         ends: NDArray[np.int64],
         parts: NDArray[np.int64] | None = None,
     ) -> None:
-        """Set the columns. ``names``: the "bucket/key" of each sample, joined; ``ends``: int64 (n,), the end
-        of each; ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all are whole
-        objects.
+        """Set the columns. ``names``: the "bucket/key" of all samples, joined. ``ends``: int64 (n,), the end
+        of each name. ``parts``: int64 (n, 2), offset and length (-1: whole object), or None when all
+        samples are whole objects.
         """
         self.name = name
         self.tag: JobTag | None = None
@@ -60,7 +61,9 @@ class Manifest:
 
     @classmethod
     def from_entries(cls, name: str, entries: Iterable[Entry]) -> "Manifest":
-        """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError when it is empty."""
+        """Make a manifest whose ids are the positions in ``entries``. Raises ConfigError if there are
+        none.
+        """
         names: list[bytes] = []
         parts: list[tuple[int, int]] = []
         for entry in entries:
@@ -75,8 +78,8 @@ class Manifest:
 
     @classmethod
     def from_jsonl(cls, name: str, lines: bytes, *, bucket: str = "") -> "Manifest":
-        """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order. ``bucket``: for lines
-        that name none.
+        """Parse JSON lines ``{"bucket", "key"[, "offset", "length"]}`` in id order. ``bucket``: the bucket
+        of lines that name none.
         """
         records = (json.loads(line) for line in lines.splitlines() if line.strip())
         entries = (
@@ -88,7 +91,7 @@ class Manifest:
         return cls.from_entries(name, entries)
 
     def to_jsonl(self) -> bytes:
-        """Return the manifest as JSON lines, without default values."""
+        """Return the manifest as JSON lines. Default values are left out."""
         return b"".join(_line(entry) for entry in self)
 
     @cached_property
@@ -137,7 +140,7 @@ class Manifest:
         starts = np.where(rows > 0, self._ends[rows - 1], 0).tolist()
         names = [self._names[start:stop].partition(b"/") for start, stop in zip(starts, stops, strict=True)]
         if self._plain:
-            # Takes half a microsecond a sample; json.dumps of a dict takes four.
+            # This takes half a microsecond a sample; json.dumps of a dict takes four.
             items = [b'{"bucket":"%b","key":"%b"' % (bucket, key) for bucket, _, key in names]
         else:
             items = [
@@ -153,7 +156,7 @@ class Manifest:
 
     @cached_property
     def _plain(self) -> bool:
-        """True if every name may stand unescaped in a JSON string (RFC 8259 section 7)."""
+        """True if no name needs escapes in a JSON string (RFC 8259 section 7)."""
         return re.search(rb'["\\\x00-\x1f]', self._names) is None
 
     def _check(self, ids: Sequence[int]) -> None:

@@ -1,7 +1,8 @@
 """An S3 endpoint (the proxy's S3 listener or the origin), and the signing of requests to it.
 
 Addresses are path style. Signing needs botocore (extra ``s3``), which is imported for the first signed
-request. If it is missing, the warning comes when the endpoint is named, before training depends on it.
+request. If botocore is missing, a warning is logged when the ``Origin`` is made, before training depends on
+it.
 """
 
 import logging
@@ -53,10 +54,10 @@ class Origin:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Origin | None":
-        """Return the origin of the AWS variables, or None if they name none.
+        """Return the origin that the AWS environment variables name, or None if they name none.
 
-        AWS_ENDPOINT_URL_S3 comes first, then AWS_ENDPOINT_URL, then Amazon's endpoint of AWS_REGION or
-        AWS_DEFAULT_REGION if AWS_ACCESS_KEY_ID is set too.
+        AWS_ENDPOINT_URL_S3 comes first, then AWS_ENDPOINT_URL. Without both, it is Amazon's endpoint of
+        AWS_REGION or AWS_DEFAULT_REGION, if AWS_ACCESS_KEY_ID is set.
         """
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
         access_key = environ.get("AWS_ACCESS_KEY_ID") or None
@@ -78,7 +79,9 @@ class Origin:
         return f"{self.endpoint_url}/{quote(bucket)}/{quote(key, safe='/-_.~')}"
 
     def sign(self, method: str, url: str) -> dict[str, str]:
-        """Return header fields that sign a request without body; none without keys. Raises ConfigError."""
+        """Return header fields that sign a request without a body; no fields if there are no keys. Raises
+        ConfigError.
+        """
         if self.access_key is None or self.secret_key is None:
             return {}
         try:
@@ -102,6 +105,8 @@ class Origin:
 
 
 def wire_url(url: str) -> str:
-    """Encode the key's "." and ".." segments, so that no client removes them (RFC 3986 section 5.2.4)."""
+    """Encode the "." and ".." segments of a key, because HTTP clients remove them (RFC 3986 section
+    5.2.4).
+    """
     dots = {".": "%2E", "..": "%2E%2E"}
     return "/".join(dots.get(part, part) for part in url.split("/"))

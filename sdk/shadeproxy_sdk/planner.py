@@ -1,9 +1,9 @@
-"""Plans one rank's order of one epoch, from a sampler's mode and the job's data.
+"""Plans the order of one epoch for one rank, from the sampler's mode and the job's data.
 
 Law: an epoch is planned once and never changes afterwards, so the announced, trained and resumed orders are
 the same. Every rank gets equally many samples, dealt as in torch's DistributedSampler. An order that depends
-on weights is drawn for all ranks together, from shared weights. An order that depends on the cache is made
-within the samples dealt to this rank (cached.py says why).
+on weights is drawn for all ranks together, from shared weights. An order that depends on the cache rearranges
+only the samples dealt to its rank (cached.py says why).
 """
 
 import math
@@ -25,17 +25,18 @@ STEPS = 4
 _LATEST = 3
 _MAX_REPEAT = 4
 _UNSEEN = 1.0
-"""The weight of a sample that was never drawn, as in SHADE's public code. Drawn samples weigh ln 10 = 2.3 or
-more.
+"""The weight of a sample that was never drawn, as in SHADE's public code. A drawn sample has at least ln 10
+= 2.3.
 """
 _SHARED_SMOOTHING = 0.01
-"""Smoothing if ranks cannot share one mean loss: SHADE's first value for a mean loss of one."""
+"""The smoothing if the ranks share no mean loss: SHADE's first value for a mean loss of one."""
 
 
 class EpochPlan(NamedTuple):
-    """One epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all ranks, which
-    contains it; None if each rank plans for itself. ``correction``: float32 (samples,), None when all are
-    one. ``distinct``: number of different samples that all ranks read ("shade", "substitute": this rank).
+    """The plan of one epoch. ``order``: ids of this rank, uint32 (num_samples,). ``whole``: the order of all
+    ranks, from which ``order`` is dealt; None if each rank plans for itself. ``correction``: float32
+    (samples,), None when all are one. ``distinct``: number of different samples that all ranks together
+    read; in modes "shade" and "substitute", that this rank reads.
     """
 
     order: NDArray[np.uint32]
@@ -46,7 +47,7 @@ class EpochPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Arguments of ``ShadeSampler``. Raises ConfigError."""
+    """The arguments of ``ShadeSampler``. Raises ConfigError for invalid ones."""
 
     mode: Mode
     seed: int
@@ -71,12 +72,13 @@ class Settings:
 
 
 class ImportanceControl:
-    """SHADE's switch between aggressive and relaxed draws: importance counts for less while validation does
-    not improve. Pure arithmetic.
+    """SHADE's switch between aggressive and relaxed draws: importance counts less while validation does not
+    improve. Pure arithmetic.
 
-    There are STEPS + 1 levels. Training starts at the most aggressive level. A validation result that is no
-    new best relaxes by one level, a new best tightens by one. At level 0 draws are uniform. ``level``: 0 ..
-    STEPS. ``best``: the best result so far, larger being better; None before the first.
+    There are STEPS + 1 levels, and training starts at the highest one, the most aggressive. A validation
+    result that is a new best raises the level by one; any other result lowers it by one. At level 0 draws are
+    uniform. ``level``: 0 .. STEPS. ``best``: the best result so far, larger being better; None before the
+    first.
     """
 
     def __init__(self) -> None:
@@ -89,8 +91,9 @@ class ImportanceControl:
         return self.level / STEPS
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
-        """Note one validation result, ``accuracy`` (larger is better) or ``loss`` (smaller is better). Return
-        the new aggressiveness. nan counts as not improved. Raises ConfigError unless exactly one is given.
+        """Note one validation result: ``accuracy`` (larger is better) or ``loss`` (smaller is better).
+        Return the new aggressiveness. nan is no improvement. Raises ConfigError unless exactly one is
+        given.
         """
         value = _larger_is_better(accuracy, loss)
         improved = math.isfinite(value) and (self.best is None or value > self.best)
@@ -109,8 +112,9 @@ class ImportanceControl:
 
 
 class PublishedControl:
-    """The switch of SHADE's public code: aggressive while the mean of the latest three changes of the
-    validation result is above 0. The first result counts as no change; before that, training is aggressive.
+    """The switch of SHADE's public code: draws are aggressive while the mean of the latest three changes of
+    the validation result is above 0. The first result counts as no change. Before it, draws are
+    aggressive.
     """
 
     def __init__(self) -> None:
@@ -119,7 +123,7 @@ class PublishedControl:
 
     @property
     def aggressiveness(self) -> float:
-        """1.0 or 0.0."""
+        """The share of importance in a draw: 1.0 or 0.0."""
         return float(not self._changes or sum(self._changes) > 0)
 
     def validated(self, *, accuracy: float | None, loss: float | None) -> float:
@@ -136,12 +140,14 @@ class PublishedControl:
         return {"latest": self._latest, "changes": list(self._changes)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``state``. A state of ``ImportanceControl`` counts as a beginning."""
+        """Restore the result of ``state``. With a state of ``ImportanceControl``, begin as if there were no
+        results.
+        """
         self._latest, self._changes = state.get("latest"), list(state.get("changes", []))
 
 
 class Planner:
-    """Plans epochs of ``job`` for its rank. Not thread-safe."""
+    """Plans the epochs of ``job`` for its rank. Not thread-safe."""
 
     def __init__(self, job: Job, settings: Settings) -> None:
         self.control = PublishedControl() if settings.mode == "shade" else ImportanceControl()
@@ -151,7 +157,7 @@ class Planner:
         per_rank = self._samples / job.world_size
         self.num_samples = math.floor(per_rank) if settings.drop_last else math.ceil(per_rank)
         self._total = self.num_samples * job.world_size
-        # A loader with drop_last leaves out a rank's last batch if that is incomplete.
+        # A loader with drop_last leaves out the last batch of a rank if that batch is incomplete.
         spare = self.num_samples % settings.batch_size if settings.drop_last else 0
         self._read = self.num_samples - spare
         self._smoothing: float | None = None
@@ -159,7 +165,9 @@ class Planner:
 
     @property
     def drawn_from_weights(self) -> bool:
-        """True if an epoch is known only when half of the previous epoch has been reported."""
+        """True if an epoch's order depends on losses, so that it is known only after half of the previous
+        epoch was reported.
+        """
         return self._settings.mode == "importance"
 
     def uniform(self, epoch: int) -> EpochPlan:
@@ -169,7 +177,7 @@ class Planner:
         )
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the plan of ``epoch``, from the scores and cached samples of this moment."""
+        """Return the plan of ``epoch``, from the present scores and cached samples."""
         mode = self._settings.mode
         if mode == "reorder":
             resident = self._job.residency()
@@ -185,7 +193,9 @@ class Planner:
         return self.uniform(epoch) if known is None else self._drawn(epoch, known)
 
     def plan_early(self, epoch: int) -> EpochPlan | None:
-        """Return the plan from the weights that all ranks share; None if these are not available."""
+        """Return the plan of ``epoch`` from the weights that all ranks share; None if these are not
+        available yet.
+        """
         known = self._job.known(epoch, snapshot=True, shared=True)
         return None if known is None else self._drawn(epoch, known)
 
@@ -204,7 +214,7 @@ class Planner:
         return self._share(whole, correction, self._distinct(whole))
 
     def _published(self, epoch: int, known: ScoreSnapshot | None) -> EpochPlan:
-        """Return the plan of mode "shade". Its first epoch draws with replacement too."""
+        """Return the plan of mode "shade". Draws are with replacement, even in its first epoch."""
         if known is None:
             known = ScoreSnapshot(np.full(self._samples, np.nan, dtype=np.float32), None)
         resident = self._job.residency()
@@ -226,7 +236,8 @@ class Planner:
         whole = self._permutation(epoch)
         order = self._deal(whole)
         if resident is not None:
-            # Two ranks read the padding; no third rank may.
+            # The samples that pad the epoch are already read by two ranks. Mark them as not cached, so that
+            # no third rank uses them as a substitute.
             resident[whole[self._samples :]] = False
             order = substitute(
                 order,
@@ -247,8 +258,8 @@ class Planner:
         return self._smoothing
 
     def _permutation(self, epoch: int) -> NDArray[np.uint32]:
-        """Return the permutation that torch's DistributedSampler makes before it deals: randperm by seed +
-        epoch, padded from its own start or cut.
+        """Return the permutation that torch's DistributedSampler deals: randperm by seed + epoch, then
+        padded with its own first ids, or cut.
         """
         generator = torch.Generator()
         generator.manual_seed(self._settings.seed + epoch)
@@ -261,14 +272,14 @@ class Planner:
         return EpochPlan(self._deal(whole), whole, correction, distinct)
 
     def _distinct(self, whole: NDArray[np.uint32]) -> int:
-        """Return the number of different samples in ``whole`` that all ranks together read."""
+        """Return the number of different samples of ``whole`` that all ranks together read."""
         return np.unique(whole[: self._read * self._job.world_size]).size
 
     def _deal(self, whole: NDArray[np.uint32]) -> NDArray[np.uint32]:
         return whole[self._job.rank :: self._job.world_size]
 
     def state(self) -> dict[str, Any]:
-        """Return numbers for a checkpoint."""
+        """Return the numbers for a checkpoint."""
         return {
             "smoothing": self._smoothing,
             "smoothed_loss": self._smoothed_loss,
@@ -292,7 +303,7 @@ class Planner:
         }
 
     def unpack(self, packed: dict[str, Any]) -> EpochPlan:
-        """Return the plan that ``pack`` made; a shared plan may come from another rank."""
+        """Return the plan that was given to ``pack``. A shared plan may have been packed by another rank."""
         ids = packed["ids"].numpy().astype(np.uint32)
         correction = None if packed["correction"] is None else packed["correction"].numpy()
         if packed["shared"]:

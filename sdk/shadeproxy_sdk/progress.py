@@ -1,7 +1,7 @@
 """This rank's position in its epoch, and its waiting time since the last report. No I/O.
 
-The position counts the samples that training *finished*, not those that the sampler yielded, because workers
-run ahead.
+The position counts the samples that training has *finished*, not those that the sampler has yielded, because
+DataLoader workers take samples ahead of training.
 """
 
 import threading
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """A change of position. ``position``: samples of ``epoch`` that this rank finished. ``stall_s``: seconds
-    it waited since the last Step.
+    """A change of position. ``position``: samples of ``epoch`` that this rank has finished. ``stall_s``:
+    seconds that it waited since the last Step.
     """
 
     epoch: int
@@ -20,10 +20,10 @@ class Step(NamedTuple):
 
 class Progress:
     """Thread-safe counters of one rank. Several ways of counting may be used at once; the furthest position
-    counts.
+    is used.
 
-    ``reported``: samples of this epoch whose loss was reported. The training loop alone adds to this plain
-    number, because a call would cost it 2.5 us a step.
+    ``reported``: samples of this epoch whose loss was reported. Only the training loop adds to this number,
+    without a call, because a call would cost it 2.5 us a step.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Progress:
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
-        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if it is resumed.
+        """Begin an epoch of ``length`` samples (0: unknown), at sample ``start`` if the epoch is resumed.
 
-        A resumed epoch reports its start at once, because the samples before it will not be read. Steps of
-        the last epoch that were not sent are still sent.
+        A resumed epoch reports its start at once, because the samples before it will not be read. Unsent
+        Steps of the previous epoch are still sent.
         """
         with self._lock:
             self._note()
@@ -52,8 +52,8 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """Samples finished in this epoch; None if no counter has moved since it began. A sample that is
-        reported twice is not finished twice.
+        """Number of samples finished in this epoch; None if no counter has moved since it began. The number
+        never exceeds the epoch's length, because a sample may be reported twice.
         """
         furthest = max(self.reported, self._timed, self._told) or self._given
         if not furthest:
@@ -62,20 +62,22 @@ class Progress:
         return min(position, self._length) if self._length else position
 
     def timed(self, samples: int, stall_s: float) -> None:
-        """Count ``samples`` more from a timed loader, which waited ``stall_s`` for them."""
+        """Count ``samples`` more samples from a timed loader. The loop waited ``stall_s`` seconds for
+        them.
+        """
         with self._lock:
             self._timed += samples
             self._stall_s += stall_s
 
     def estimated(self, stall_s: float) -> None:
-        """Add an estimate: training seems to have waited ``stall_s`` more, which nothing measured."""
+        """Add ``stall_s`` seconds by which training seems to have waited, although nothing measured them."""
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s
 
     def told(self, position: int, stall_s: float) -> None:
-        """Set the ``position`` that the user reports, with ``stall_s`` more of waiting, which replaces what
-        was estimated for this epoch.
+        """Set the ``position`` that the user reports, and add ``stall_s`` seconds of waiting. These measured
+        seconds replace seconds that were estimated in this epoch.
         """
         with self._lock:
             self._told = position - self._start
@@ -84,25 +86,27 @@ class Progress:
             self._stall_s += stall_s - known_s
 
     def gave(self, position: int) -> None:
-        """Set the sampler's position, which is used only if nothing else counts. It needs no lock, because
-        only one thread writes.
+        """Set the position by the sampler's count, which is used only if no other counter has moved. No lock
+        is needed, because only one thread sets it.
         """
         self._given = max(position - self._start, 0)
 
     def take(self) -> list[Step]:
-        """Return the changes since the last ``take``, at most one Step an epoch, in order."""
+        """Return the unsent changes, in order, at most one Step an epoch."""
         with self._lock:
             self._note()
             unsent, self._unsent = self._unsent, []
         return unsent
 
     def put_back(self, steps: list[Step]) -> None:
-        """Make ``steps`` that did not arrive due again."""
+        """Put back ``steps`` that did not arrive, so that the next ``take`` returns them."""
         with self._lock:
             self._unsent = steps + self._unsent
 
     def _note(self) -> None:
-        """Make a Step of this epoch's unsent changes; it replaces a due Step of the same epoch."""
+        """Make a Step of this epoch's changes since the last one. It replaces an unsent Step of the same
+        epoch.
+        """
         position = self._start if self.position is None else self.position
         if position == self._sent and not self._stall_s:
             return

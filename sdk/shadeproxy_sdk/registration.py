@@ -1,10 +1,9 @@
-"""A job's calls to the proxy: registers the job, registers it again when the proxy forgot it, and waits when
-needed.
+"""A job's calls to the proxy. The job is registered first, and again if the proxy has forgotten it.
 
-A proxy that is away, was restarted, or forgot an expired job is normal here. Only a refusal at the start is
-raised, because it is a mistake that the user can correct. A taken name is not a mistake: a killed run keeps
-its names until it expires, and the next run must not wait for that. A run that was silent for so long that
-another run got its name does not wait either.
+Training never ends because of the proxy: it may be away, may restart, or may forget an expired job. Only a
+refusal at the start is raised, because the user can correct that mistake. A taken name is not a mistake. A
+killed run keeps its names until it expires, and the next run uses another name instead of waiting for that. A
+run that was silent for so long that another run got its name also continues under another name.
 """
 
 import logging
@@ -33,8 +32,8 @@ _MARK_LENGTH = 8
 
 
 class Sent(Enum):
-    """The outcome of a delivery. ARRIVED: the proxy accepted it. REFUSED: it never will. LATER: no answer,
-    try again. UNKNOWN: this proxy has no such call.
+    """The outcome of a delivery. ARRIVED: the proxy accepted it. REFUSED: the proxy will never accept it.
+    LATER: there was no answer, so try again. UNKNOWN: this proxy has no such call.
     """
 
     ARRIVED = auto()
@@ -44,8 +43,8 @@ class Sent(Enum):
 
 
 class Registration:
-    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations;
-    when it rises, the proxy had forgotten the job, with its orders and scores.
+    """One job at one proxy. ``failures`` counts calls that did not arrive. ``entered`` counts registrations.
+    When it rises, the proxy had forgotten the job, with its orders and scores.
     """
 
     def __init__(
@@ -59,21 +58,21 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # All ranks find the same names, because the names are made from the manifest's digest.
+        # All ranks choose the same second name, because it is made from the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._session = session
         self._manifest = manifest
         self._body = body
-        # The first registration marks the start of a process, which does not draw from scores of earlier
-        # runs.
+        # The first registration says that a process of this rank begins. The proxy then starts a new run,
+        # which does not draw from scores of earlier runs unless ``resume_scores`` is set.
         self._begins = f"?begins={rank}" + "&resume_scores=true" * resume_scores
         self._registered = False
         self._complained = False
 
     @property
     def name(self) -> str:
-        """Name at the proxy; differs from the requested name if that was taken."""
+        """Name at the proxy. It differs from the requested name if another run uses that one."""
         return self.tag.job
 
     @property
@@ -81,8 +80,8 @@ class Registration:
         return f"/v1/jobs/{quote(self.name)}"
 
     def enter(self) -> None:
-        """Register, under another name if ``name`` is taken. If the proxy does not answer, only note that.
-        Raises ControlError when the proxy refuses.
+        """Register the job, under another name if ``name`` is taken. If the proxy does not answer, only log
+        a warning. Raises ControlError when the proxy refuses.
         """
         try:
             self._guard(lambda _: self._register())
@@ -95,7 +94,7 @@ class Registration:
         except ControlError as error:
             if error.status != _CONFLICT:
                 raise
-            # The proxy holds as many jobs as it may: continue as without a proxy, and ask again later.
+            # The proxy has as many jobs as it may hold: continue as without a proxy, and ask again later.
             self.failures += 1
             self._complain(error)
 
@@ -104,14 +103,14 @@ class Registration:
         return self._send("POST", path, body, content_type)
 
     def put(self, path: str, body: bytes, content_type: str) -> Sent:
-        """PUT to the job's ``path``; UNKNOWN from a proxy that has no such call. Never raises."""
+        """PUT to the job's ``path``. Return UNKNOWN if the proxy has no such call. Never raises."""
         return self._send("PUT", path, body, content_type, unknown=_NO_SUCH_CALL)
 
     def delete(self, path: str) -> bool:
-        """DELETE the job's ``path``. Return whether it no longer exists. Never raises.
+        """DELETE the job's ``path``. Return False if it must be tried again. Never raises.
 
-        It does not register the job: if the proxy has forgotten the job, or another run has its name, there
-        is nothing to delete.
+        The job is not registered for this: if the proxy has forgotten the job, or another run has its name,
+        there is nothing to delete.
         """
         url = self._path + path
         try:
@@ -149,7 +148,7 @@ class Registration:
         return Sent.ARRIVED
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:
-        """GET the job's ``path``, or POST ``body`` to it; None if there is no answer. Never raises."""
+        """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises."""
         try:
             return self._call("GET" if body is None else "POST", path, body)
         except Unreachable as error:
@@ -167,8 +166,8 @@ class Registration:
         body: bytes | dict[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> Answer:
-        """Make a call about the job. Register it first, and again if the proxy has forgotten it or knows
-        another run by its name.
+        """Make a call about the job. Register the job before its first call, and again if the proxy has
+        forgotten it or has another run under its name.
         """
 
         def call(timeout_s: float) -> Answer:
@@ -188,8 +187,8 @@ class Registration:
         return self._guard(call)
 
     def _is_gone(self, error: ControlError, name: str) -> bool:
-        """Return whether ``error`` came because the proxy has no run ``name``, or a run of that name on other
-        samples.
+        """Return whether ``error`` means that the job is gone: the proxy has no job ``name``, or it has a
+        job of that name on other samples.
         """
         if error.status != _CONFLICT:
             return error.status == _NOT_FOUND
@@ -200,8 +199,8 @@ class Registration:
         return not self._is_ours(answer)
 
     def _is_ours(self, answer: Answer) -> bool:
-        """Return whether the answer describes a job on this manifest. Raises ConfigError if it is not a
-        proxy's answer.
+        """Return whether the answer describes a job or dataset with this manifest. Raises ConfigError if it
+        is not a proxy's answer.
         """
         return bool(read_json(answer, repr(self._session)).get("digest") == self._manifest.digest)
 
@@ -213,8 +212,8 @@ class Registration:
         content_type: str = "application/json",
         timeout_s: float | None = None,
     ) -> Answer:
-        """Make a call about the registered job, with its manifest's digest, because another run may have
-        taken the name while this one was silent. Raises like ``ControlSession.call``.
+        """Make a call about the registered job. The call carries the manifest's digest, because another run
+        may have taken the name while this one was silent. Raises like ``ControlSession.call``.
         """
         extra = {"x-shade-manifest": self._manifest.digest}
         return self._session.call(
@@ -222,7 +221,9 @@ class Registration:
         )
 
     def _guard(self, action: Callable[[float], Result]) -> Result:
-        """Run ``action`` with its time limit, if the breaker allows it. A 5xx becomes Unreachable."""
+        """Run ``action`` with its timeout, if the circuit breaker allows it. An answer 5xx becomes
+        Unreachable.
+        """
         breaker = self._session.connections.control_breaker
         decision = breaker.ask()
         if decision is BreakerDecision.REFUSE:
@@ -241,9 +242,10 @@ class Registration:
         return result
 
     def _register(self) -> None:
-        """Register dataset and job, each under another name if its own is taken. Raises ControlError."""
+        """Register dataset and job, each under another name if its own name is taken. Raises ControlError."""
         self._registered = False
-        # Another thread, or another job on this dataset, may rename it meanwhile.
+        # Keep the name, because another thread, or another job on this dataset, may rename the manifest
+        # meanwhile.
         dataset = self._manifest.name
         try:
             self._register_dataset()
@@ -265,10 +267,9 @@ class Registration:
         self.entered += 1
 
     def _register_dataset(self) -> None:
-        """PUT the manifest, so that samples can be named by id, if the proxy lacks it or numbers it
-        differently.
+        """PUT the manifest, unless the proxy has it already, so that samples can be named by id.
 
-        This must come before the job, because a job in use keeps its dataset.
+        This comes before the job is registered, because a job in use keeps the manifest of its dataset.
         """
         try:
             answer = self._session.call("GET", f"/v1/datasets/{quote(self._manifest.name)}")

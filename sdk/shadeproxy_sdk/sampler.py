@@ -1,8 +1,8 @@
 """The samples that an epoch reads on this rank, and their order: a torch Sampler over a Job.
 
-Law: an epoch is planned once (planner.py), announced as soon as it is known, and read as announced. Coming
-epochs are planned on the job's own thread, under a lock that the training loop takes only when it needs the
-plan.
+Law: an epoch is planned once (planner.py), announced as soon as its order is known, and read as announced.
+Coming epochs are planned on the job's own thread, under a lock. The training loop takes this lock only when
+it needs a plan.
 """
 
 import math
@@ -25,18 +25,20 @@ _STATE_VERSION = 2
 class ShadeSampler(Sampler[int]):
     """Sample ids of ``job``'s dataset for its rank.
 
-    ``mode``: "uniform" is DistributedSampler(shuffle=True) index by index. "importance" draws by SHADE's
-    ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and ``weight_of``
-    corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: draws with replacement from
-    the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, no floor, no
-    correction. "reorder" is "uniform" with the rank's cached samples earlier, every second one. "substitute"
-    replaces at most 30 % of each batch, uncached samples of low weight by cached ones of high weight;
-    uncorrected, any two epochs in a row read every sample. "importance" and "substitute" are uniform until
-    losses were reported. ``batch_size``: the loader's. ``drop_last``: as in DistributedSampler.
+    ``mode``: "uniform" yields the indices of DistributedSampler(shuffle=True), in its order. "importance"
+    draws by SHADE's ranks with replacement; any ``coverage_epochs`` epochs in a row read every sample, and
+    ``weight_of`` corrects the bias. "shade" is the paper's cache-aware PADS, for comparison: it draws with
+    replacement from the first epoch on, cached draws occur ``repeat`` times (at most 4) and come first, and
+    there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples earlier:
+    every second one is cached. "substitute" replaces uncached samples of low weight by cached ones of high
+    weight, at most 30 % of each batch; there is no correction, and any two epochs in a row read every sample.
+    "importance" and "substitute" are uniform until losses were reported. ``batch_size``: that of the loader.
+    ``drop_last``: as in DistributedSampler.
 
-    The order is announced to the proxy: of this epoch when it begins; "uniform": of ``announce_epochs`` more;
-    "importance": the next, drawn when losses of half of this one were reported. ``epochs``: number of epochs
-    in all, so that no later one is announced. Raises ConfigError.
+    The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
+    ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of
+    half of the current one were reported. ``epochs``: number of epochs in all, beyond which none is
+    announced. Raises ConfigError.
     """
 
     def __init__(
@@ -81,9 +83,7 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ torch's side
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin ``epoch``, to which reads and reports belong from now on. A resumed epoch keeps
-        its position.
-        """
+        """Begin ``epoch``: later reads and reports belong to it. A resumed epoch keeps its position."""
         if epoch != self.epoch:
             with self._planning:
                 self.epoch, self._start, self._given = epoch, 0, 0
@@ -91,7 +91,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's ids of the epoch, from the position of ``load_state_dict`` on."""
+        """Yield this rank's ids of the epoch, from the position that ``load_state_dict`` set."""
         epoch, plan = self.epoch, self._planned(self.epoch)
         self._begin()
         self.job.announce(epoch, plan.order)
@@ -105,34 +105,36 @@ class ShadeSampler(Sampler[int]):
         self._distinct = plan.distinct
 
     def __len__(self) -> int:
-        """Return the number of samples of a whole epoch on this rank, also if it is resumed. Equal on all
-        ranks.
+        """Return the number of samples in a whole epoch of this rank, even if the epoch is resumed. It is
+        equal on all ranks.
         """
         return self.num_samples
 
     @property
     def batches(self) -> int:
-        """Batches of a whole epoch on this rank, for a DataLoader with the same ``drop_last``."""
+        """Number of batches in a whole epoch of this rank, for a DataLoader with the same ``drop_last``."""
         whole = self.num_samples / self.batch_size
         return math.floor(whole) if self.drop_last else math.ceil(whole)
 
     # ------------------------------------------------------------------ the draw
 
     def order(self, epoch: int) -> NDArray[np.uint32]:
-        """Return this rank's ids of ``epoch``, uint32 (num_samples,), in reading order. Do not change them.
+        """Return this rank's ids of ``epoch``, uint32 (num_samples,), in reading order. Do not change the
+        array.
 
-        A coming epoch is planned at the first call, and stays as it was planned. Raises ValueError for a past
+        The first call for a coming epoch plans it; the plan then stays as it is. Raises ValueError for a past
         epoch whose weights are gone (never in mode "uniform").
         """
         return self._planned(epoch).order
 
     def weight_of(self, ids: Any) -> torch.Tensor:
-        """Return the correction 1 / (N p) for samples drawn in this epoch: float32, shaped and placed like
-        ``ids``.
+        """Return the correction 1 / (N p) for samples drawn in this epoch: float32, with the shape and
+        device of ``ids``.
 
-        Multiply each sample's loss by it, and the mean over a batch is an unbiased estimate of the mean over
-        the data set. Its expectation over draws is one, so the learning rate stays as it is. All ones except
-        in mode "importance": uniform epochs need none, and "shade" and "substitute" are biased as published.
+        Multiply each sample's loss by it: the mean over a batch is then an unbiased estimate of the mean over
+        the data set. The correction's expectation over draws is one, so the learning rate stays as it is. In
+        all modes except "importance" it is one for every sample: uniform epochs need no correction, and
+        "shade" and "substitute" are biased as published.
         """
         chosen = torch.as_tensor(ids)
         correction = self._planned(self.epoch).correction
@@ -142,20 +144,22 @@ class ShadeSampler(Sampler[int]):
 
     @property
     def distinct_samples(self) -> int:
-        """Different samples that all ranks together ("shade", "substitute": this rank) read in the last epoch
-        iterated to its end, for a DataLoader with the same ``drop_last``; 0 before.
+        """Number of different samples read in the last epoch that was iterated to its end; 0 before. It
+        counts all ranks together, or this rank only in modes "shade" and "substitute", for a DataLoader
+        with the same ``drop_last``.
         """
         return self._distinct
 
     def validated(self, *, accuracy: float | None = None, loss: float | None = None) -> float:
-        """Pass in a validation result, the same on every rank. SHADE's switch: while it gets better, draws
-        follow importance as far as they may; each result that is no new best relaxes the next draws by a
-        quarter towards uniform, each new best tightens them by as much.
+        """Report a validation result, the same on every rank, and return the new aggressiveness a (1.0 to
+        0.0).
 
-        Returns the new aggressiveness a, 1.0 to 0.0: "importance" draws with chances a q + (1 - a) / N,
-        "substitute" replaces at most 30 % x a of a batch. "shade" has the published switch: a is 1 while the
-        mean of the latest three changes is above 0, else 0; while it is 1 each of several ranks reads what it
-        drew most often. Announced plans stay as they are. Raises ConfigError unless exactly one is given.
+        This is SHADE's switch. While results improve, draws follow importance as far as they may. Each result
+        that is no new best lowers a by a quarter, towards uniform draws; each new best raises a by a quarter.
+        "importance" draws with chances a q + (1 - a) / N; "substitute" replaces at most 30 % x a of a batch.
+        "shade" has the published switch: a is 1 while the mean of the latest three changes is above 0, else
+        0. While a is 1, each rank reads the samples that it drew most often. Announced plans stay as they
+        are. Raises ConfigError unless exactly one of ``accuracy`` and ``loss`` is given.
         """
         with self._planning:
             return self._planner.control.validated(accuracy=accuracy, loss=loss)
@@ -179,8 +183,8 @@ class ShadeSampler(Sampler[int]):
         self.job.begin(self.epoch, self._start, length=self.num_samples, ahead=self._plan_ahead, sampler=self)
 
     def _plan_ahead(self) -> None:
-        """Announce coming epochs that are now known. The job's thread calls this. It never waits for a caller
-        that may be waiting for that thread.
+        """Announce coming epochs whose order is known by now. The job's thread calls this. It does not wait
+        for the planning lock, because the lock's holder may be waiting for this thread.
         """
         if not self._planning.acquire(blocking=False):
             return
@@ -199,7 +203,7 @@ class ShadeSampler(Sampler[int]):
             self._planning.release()
 
     def _known_until(self) -> int:
-        """Return the first epoch that is not known yet, or that will not come."""
+        """Return the first coming epoch whose order is not known yet, or that is beyond the last one."""
         if self.mode == "uniform":
             ahead = self._announce_epochs
         else:
@@ -210,12 +214,14 @@ class ShadeSampler(Sampler[int]):
     # ------------------------------------------------------------------ checkpoints
 
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
-        """Return the state to continue at the same sample with the same draws; tensors and numbers only.
+        """Return the state from which to continue at the same sample with the same draws. It holds only
+        tensors and numbers.
 
-        ``position``: samples of this epoch that this rank's training finished. The default is the count of
-        ``job.report``, ``job.timed`` or ``job.progress``; without these, the ids that the sampler yielded,
-        which is right for ``num_workers=0`` only, because workers run ahead. Any rank may load it; in modes
-        "reorder" and "substitute", where ranks plan for themselves, only the rank that saved it.
+        ``position``: samples of this epoch that this rank's training has finished. The default is the count
+        of ``job.report``, ``job.timed`` or ``job.progress``. Without these it is the number of ids that the
+        sampler yielded, which is right for ``num_workers=0`` only, because workers take ids ahead of
+        training. Any rank may load the state; in modes "reorder" and "substitute", where ranks plan for
+        themselves, only the rank that saved it may.
         """
         if position is None:
             position = self.job.position
@@ -227,7 +233,8 @@ class ShadeSampler(Sampler[int]):
         with self._planning:
             self._planned(self.epoch)
             if self._planner.drawn_from_weights and self.job.half_reported(self.epoch):
-                # The data from which the next epoch is drawn are known now, and only a plan keeps them.
+                # The next epoch can be drawn by now. Plan it here, because only a plan keeps the data it is
+                # drawn from.
                 self._planned(self.epoch + 1)
             weights, losses = self.job.scores_state()
             state |= self._planner.state()
@@ -239,7 +246,7 @@ class ShadeSampler(Sampler[int]):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken. Raises ConfigError for the state of a different run."""
+        """Continue where ``state_dict`` was called. Raises ConfigError for the state of a different run."""
         for name, value in self._shape().items():
             if state.get(name) != value:
                 raise ConfigError(
@@ -257,7 +264,7 @@ class ShadeSampler(Sampler[int]):
         self._begin()
 
     def _shape(self) -> dict[str, Any]:
-        """Return the settings that a checkpoint must have in common with this sampler."""
+        """Return the settings that must be equal in a checkpoint and this sampler."""
         shape: dict[str, Any] = {
             "version": _STATE_VERSION,
             "mode": self.mode,

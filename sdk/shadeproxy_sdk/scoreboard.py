@@ -1,8 +1,8 @@
-"""This process's scores of its samples: numpy columns and pure arithmetic, no threads, no I/O.
+"""The scores of this process's samples: numpy columns and pure arithmetic, no threads, no I/O.
 
-SHADE (Khan et al., FAST'23, section 4.1): within a batch, sorted by loss, the sample of rank j (0 = smallest)
-weighs ln(j + 10). Only the order within a batch counts, so scores of different epochs and loss scales
-compare.
+SHADE (Khan et al., FAST'23, section 4.1): in a batch sorted by loss, the sample of rank j (0 = smallest)
+weighs ln(j + 10). Only the order within a batch counts, so scores can be compared across epochs and scales of
+loss.
 """
 
 import struct
@@ -28,8 +28,8 @@ class Scoreboard:
     def apply(self, epoch: int, ids: ArrayLike, losses: ArrayLike) -> int:
         """Rank one batch. Return how many of its samples were refused because their loss is not finite.
 
-        ``ids``: integers (b,); ``losses``: floats, one for each id. If a sample occurs twice, its later rank
-        counts. Raises ValueError for other shapes and unknown ids; then nothing is applied.
+        ``ids``: integers (b,). ``losses``: floats, one for each id. If a sample occurs twice, the larger of
+        its losses decides. Raises ValueError for other shapes and for unknown ids; then nothing is applied.
         """
         chosen, values = np.asarray(ids), np.asarray(losses, dtype=np.float64)
         if chosen.ndim != 1 or values.size != chosen.size:
@@ -55,8 +55,8 @@ class Scoreboard:
         return int(finite.size - finite.sum())
 
     def mean_loss(self) -> float | None:
-        """Return the mean loss over the samples of the latest reported epoch; None before the
-        first report.
+        """Return the mean loss over the samples of the latest reported epoch; None before the first
+        report.
         """
         if not self._losses:
             return None
@@ -65,26 +65,28 @@ class Scoreboard:
 
     @property
     def unsent(self) -> int:
-        """Number of samples whose latest score was not taken yet."""
+        """Number of samples whose latest score ``take`` has not returned yet."""
         return int(self._unsent.sum())
 
     def take(self, limit: int) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Return ids and values of up to ``limit`` new scores; they count as sent until ``put_back``."""
+        """Return ids and values of up to ``limit`` new scores. They count as sent, unless they are put
+        back.
+        """
         ids = np.flatnonzero(self._unsent)[:limit].astype(np.uint32)
         self._unsent[ids] = False
         return ids, self.weights[ids]
 
     def put_back(self, ids: NDArray[np.uint32]) -> None:
-        """Make scores that did not arrive unsent again."""
+        """Mark the scores of ``ids`` as unsent, because they did not arrive."""
         self._unsent[ids] = True
 
     def again(self) -> None:
-        """Make all known scores unsent, because the proxy has forgotten them."""
+        """Mark all known scores as unsent, because the proxy has forgotten them."""
         self._unsent |= np.isfinite(self.weights)
 
     def resume(self, column: bytes) -> bool:
-        """Use an earlier run's scores, f32 (samples,), for samples without a score. Return whether there were
-        any.
+        """Use an earlier run's scores, f32 (samples,), for samples that have no score. Return whether there
+        were any.
         """
         if len(column) != self.weights.nbytes:
             return False
@@ -94,7 +96,7 @@ class Scoreboard:
         return bool(new.any())
 
     def state(self) -> tuple[NDArray[np.float32], dict[int, tuple[float, int]]]:
-        """Return copies of the weights and of the loss sums (epoch: sum, count)."""
+        """Return copies of the weights and of the sums of losses by epoch (sum, count)."""
         return self.weights.copy(), dict(self._losses)
 
     def restore(self, weights: NDArray[np.float32], losses: dict[int, tuple[float, int]]) -> None:

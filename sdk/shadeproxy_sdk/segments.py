@@ -1,15 +1,16 @@
 """Segment files of the cache, opened by this process to read them without the proxy.
 
 Bodies are read with ``preadv`` and never through a mapping. Measured per 100 KB from tmpfs into a batch
-buffer (CPU, 2-core EPYC): preadv 14 us, a slice of a mapping whose pages this process has touched before 9,
-of one whose pages it has not touched 20; after an eviction they are new again. To save those 5 us, a mapping
-would cost three things: touching a hole of a tmpfs file allocates a page that the proxy does not count; a
-full tmpfs or a bad disk is SIGBUS, which kills the worker, where a system call is an error; and each worker
-would pay page tables for the whole cache. A check before the touch does not exclude the first two: a record
-may die in between. Copies that the kernel makes out of a mapping (process_vm_readv) cost the same as preadv:
-the kernel's copy is slow, not the way to the page.
+buffer (CPU, 2-core EPYC): preadv takes 14 us; a slice of a mapping takes 9 if this process has touched its
+pages before, and 20 if it has not. After an eviction the pages are untouched again. The 5 us that a mapping
+would save have three costs. Touching a hole of a tmpfs file allocates a page that the proxy does not count. A
+full tmpfs or a bad disk raises SIGBUS, which kills the worker, where a system call returns an error. Each
+worker pays for page tables of the whole cache. A check before the touch does not exclude the first two costs,
+because the record may be evicted in between. Copies that the kernel makes out of a mapping (process_vm_readv)
+cost the same as preadv: the kernel's copy is slow, not the way to the page.
 
-Law: a descriptor is only a guess of the file at the path; each reader proves it by the record's header.
+Law: the file at a path may change, so an open descriptor may be of an old file. Each reader checks the
+record's header after its copy.
 """
 
 import os
@@ -23,15 +24,15 @@ from typing import Self
 
 _MOST_FILES = 256
 _SWEEP_S = 1.0
-# O_NONBLOCK, and the check after opening: a path that names a pipe or a device must not block a worker.
+# O_NONBLOCK, and the check after opening, keep a path that names a pipe or a device from blocking a worker.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Segments:
-    """Open segment files by path, the most recently used ones. Thread-safe.
+    """The most recently used segment files, open, by path. Thread-safe.
 
-    Read inside ``with``: no file is closed while a reader is inside. So a descriptor's number cannot come to
-    mean another file during a read.
+    Read inside ``with``: no file is closed while a reader is inside. A descriptor's number therefore cannot
+    come to mean another file during a read.
     """
 
     def __init__(self, *, most_files: int = _MOST_FILES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +75,9 @@ class Segments:
             return descriptor
 
     def renewed(self, path: str, descriptor: int) -> int | None:
-        """Return another descriptor if ``path`` now names another file, for example after a restart."""
+        """Return another descriptor if ``path`` now names another file, for example after a restart of the
+        proxy; otherwise None.
+        """
         with self._lock:
             if self._files.get(path) == descriptor and not _is_same(path, descriptor):
                 self._closing.append(self._files.pop(path))
@@ -82,8 +85,8 @@ class Segments:
         return None if current == descriptor else current
 
     def close(self) -> None:
-        """Close everything. Call it when no thread reads. In a forked child no thread reads, although the
-        copied count may say so.
+        """Close everything. Call this when no thread reads. In a forked child no thread reads, even if the
+        count of readers, copied from the parent, is not zero.
         """
         files, self._files = self._files, OrderedDict()
         closing, self._closing = self._closing, []
@@ -91,7 +94,7 @@ class Segments:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Close deleted files, whose memory is not freed while they are open."""
+        """Close deleted files, because their memory is freed only when no process has them open."""
         self._swept_at = self._clock()
         for path, descriptor in list(self._files.items()):
             if not os.fstat(descriptor).st_nlink:

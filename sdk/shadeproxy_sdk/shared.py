@@ -1,7 +1,7 @@
 """State that the processes of one training run share: an integer, and which warnings were given.
 
-No locks, because a killed worker would keep one. So two processes may give the same warning at the same
-moment.
+There are no locks, because a killed worker would keep one locked. Two processes may therefore give the same
+warning at the same moment.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _LOG = logging.getLogger("shadeproxy_sdk")
 
 
 class SharedInteger:
-    """An int64 that parent and workers share, under fork and spawn; a plain pickle carries only its value."""
+    """An int64 that parent and workers share, under fork and spawn. A plain pickle carries only its value."""
 
     def __init__(self, value: int = 0) -> None:
         self._cell = RawValue(ctypes.c_int64, value)
@@ -38,9 +38,9 @@ class SharedInteger:
 
 
 class Once:
-    """A warning that a training run gives once, in the process that notices first.
+    """A warning that a training run gives once, in the process that notices its cause first.
 
-    ``covers``: a less informative warning, which counts as given once this one is given.
+    ``covers``: a less informative warning. When this one is given, that one counts as given too.
     """
 
     def __init__(self, *, covers: "Once | None" = None) -> None:
@@ -48,8 +48,8 @@ class Once:
         self._covers = covers
 
     def warn(self, text: str) -> None:
-        """Log ``text`` as a warning the first time, and at debug level afterwards. All DataLoader workers but
-        the first log at debug level from the start, because they notice the cause at the same moment.
+        """Log ``text`` as a warning the first time, and at debug level afterwards. Of the DataLoader's
+        workers only the first one warns, because all of them notice the cause at the same moment.
         """
         first = not self._said.value and not _is_later_worker()
         if first:
@@ -57,7 +57,7 @@ class Once:
         _LOG.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     def settle(self) -> None:
-        """Mark the warning as given: later calls log at debug level."""
+        """Mark the warning as given, so that later calls log at debug level."""
         self._said.value = 1
         if self._covers is not None:
             self._covers.settle()
@@ -65,7 +65,7 @@ class Once:
 
 def worker_info() -> Any:
     """Return torch's ``WorkerInfo`` in a DataLoader's worker; otherwise None."""
-    # Do not import torch here: a process that has not imported torch cannot be one of its workers.
+    # Do not import torch here: a process that has not imported torch is not a DataLoader worker.
     data = sys.modules.get("torch.utils.data")
     return None if data is None else data.get_worker_info()
 

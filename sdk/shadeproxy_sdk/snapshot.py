@@ -1,4 +1,5 @@
-"""A snapshot of the scores when half of an epoch has been reported: the next epoch is drawn from it.
+"""A snapshot of the scores at the moment when half of an epoch has been reported. The next epoch is drawn
+from it.
 
 Law: the moment is counted in reported samples, never in time, so the same reports give the same draw at any
 speed. Not thread-safe, no I/O.
@@ -14,8 +15,8 @@ from shadeproxy_sdk.scoreboard import Scoreboard
 
 
 class ScoreSnapshot(NamedTuple):
-    """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None if
-    the ranks share no such value.
+    """Scores of samples at one moment. ``weights``: f32 (samples,), nan where unknown. ``mean_loss``: None
+    if the ranks share no such value.
     """
 
     weights: NDArray[np.float32]
@@ -23,8 +24,8 @@ class ScoreSnapshot(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
-        """Parse the proxy's answer: the bytes of the column, and the header field, which may
-        not be a number.
+        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss, which
+        may not be a number.
         """
         try:
             value = float(mean_loss or "nan")
@@ -42,7 +43,7 @@ class EpochSnapshot:
         self._known: dict[int, ScoreSnapshot] = {}
 
     def begin(self, epoch: int, start: int, length: int) -> None:
-        """Begin ``epoch`` at sample ``start`` of ``length``. An earlier snapshot is kept."""
+        """Begin ``epoch`` at sample ``start`` of ``length``. The snapshot of the epoch before it is kept."""
         self._epoch, self._counted, self._half = epoch, start, (length + 1) // 2
         self._known = {known: value for known, value in self._known.items() if known >= epoch - 1}
 

@@ -8,7 +8,7 @@ Batch = TypeVar("Batch")
 
 
 class StallMeter:
-    """Adds up the time between asking an iterator for a batch and getting it, in seconds. One thread."""
+    """Adds up the seconds between asking an iterator for a batch and getting it. For one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class StallMeter:
         self.total_s = 0.0
 
     def watch(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches and time each wait, also the first, in which workers start."""
+        """Yield the same batches and time each wait, including the first one, in which workers start."""
         asked_at = self._clock()
         for batch in batches:
             self._add(self._clock() - asked_at)
@@ -25,7 +25,7 @@ class StallMeter:
         self._add(self._clock() - asked_at)
 
     def lap(self) -> float:
-        """Return the seconds since the last lap."""
+        """Return the seconds waited since the last call of ``lap``."""
         lap_s, self._lap_s = self._lap_s, 0.0
         return lap_s
 

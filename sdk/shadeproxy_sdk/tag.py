@@ -1,14 +1,14 @@
 """The job, epoch and rank that every process of a training run adds to its requests.
 
-The choice of the job's two names, and the epoch, are shared integers. So DataLoader workers that live longer
-than an epoch (``persistent_workers``) notice changes.
+The epoch, and the choice between the job's two names, are shared integers. DataLoader workers that live
+longer than an epoch (``persistent_workers``) therefore notice changes.
 """
 
 from shadeproxy_sdk.shared import SharedInteger
 
 
 class JobTag:
-    """The value of ``x-shade-job``. ``other``: the job's second name, for when ``asked`` is taken."""
+    """The value of ``x-shade-job``. ``other``: the job's second name, which is used if ``asked`` is taken."""
 
     def __init__(self, asked: str, other: str, rank: int) -> None:
         self._names = (asked, other)
@@ -23,7 +23,7 @@ class JobTag:
 
     @property
     def other(self) -> str | None:
-        """The second name, while the job does not use it; otherwise None."""
+        """The second name, as long as the job does not use it; otherwise None."""
         return None if self._renamed.value else self._names[1]
 
     def rename(self) -> None:

@@ -1,7 +1,7 @@
 """Reads from one S3 endpoint: GET of a sample, and ListObjectsV2 (S3 API reference, pages of these names).
 
-A sample comes complete or not at all. The client, not this module, chooses the endpoint, and handles the case
-that no endpoint answers.
+A sample is returned complete or not at all. The client, not this module, chooses the endpoint, and handles
+the case that no endpoint answers.
 """
 
 import random
@@ -38,14 +38,15 @@ class ListedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class S3Side:
-    """One endpoint, over this process's connections. ``timeout_s`` bounds each wait for bytes."""
+    """One S3 endpoint, over this process's connections. ``timeout_s`` bounds each wait for bytes."""
 
     connections: Connections
     origin: Origin
     timeout_s: float
 
     def read(self, entry: Entry, headers: Mapping[str, str]) -> bytes:
-        """Return the sample's bytes, exactly as many as announced. ``headers`` are sent but not signed.
+        """Return the sample's bytes, exactly as many as the manifest promises. ``headers`` are sent but not
+        signed.
 
         Raises Unreachable, Busy, ReadError.
         """
@@ -66,7 +67,7 @@ class S3Side:
         return data
 
     def listing(self, bucket: str, prefix: str) -> Iterator[ListedObject]:
-        """Yield every object under ``prefix`` in UTF-8 order, without empty objects named like "dir/".
+        """Yield every object under ``prefix`` in UTF-8 order, except empty objects named like "dir/".
 
         The proxy lists a dataset by the same rule, so both listings give the same ids. Raises like ``read``.
         """
@@ -115,7 +116,7 @@ def _pause(attempt: int) -> None:
 
 def _parse(body: bytes, bucket: str) -> ET.Element:
     try:
-        # Expat >= 2.4.1 bounds entity expansion, and the data of this store are trusted for training.
+        # Expat >= 2.4.1 bounds entity expansion. The store is trusted, because training uses its data.
         return ET.fromstring(body)  # noqa: S314 (see above)
     except ET.ParseError:
         raise ReadError(

@@ -1,9 +1,9 @@
 """An estimate of the time that an untimed loop waits for its DataLoader, by regular checks.
 
-During an epoch a thread checks LOOKS_PER_S times a second if the thread that began the epoch stands in
-``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a check takes 4 us, with
-waking up 80, so ten a second cost 0.08 % of a core (twenty 0.17); the loop itself does nothing more. Without
-an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
+During an epoch a thread checks LOOKS_PER_S times a second whether the training loop's thread, which began the
+epoch, is inside ``__next__`` of the loader over its sampler. Measured on a busy machine of 2 cores: a check
+takes 4 us, and 80 with waking up, so ten a second cost 0.08 % of a core (twenty 0.17). The loop itself does
+no extra work. Without an epoch the thread sleeps. Laws: torch is never imported here; nothing is raised.
 """
 
 import logging
@@ -19,11 +19,11 @@ from typing import Any
 _LOG = logging.getLogger("shadeproxy_sdk")
 LOOKS_PER_S = 10
 _PERIOD_S = 1 / LOOKS_PER_S
-# Most time that one check adds: a machine that slept did not wait for data.
+# Most seconds that one check adds. A machine that was suspended did not wait for data in that time.
 _LONGEST_S = 4 * _PERIOD_S
 _MOST_FRAMES = 60
 _MOST_WRAPPERS = 4
-_LINGER_S = 10.0  # Seconds for which checks go on after the sampler's end; longer while workers hold batches.
+_LINGER_S = 10.0  # Checks go on for this long after the sampler's end, longer while workers have batches.
 _LONGEST_LINGER_S = 600.0
 
 
@@ -42,10 +42,10 @@ class LoaderWatch:
         self._closed = False
 
     def begin(self, sampler: object) -> None:
-        """Begin an epoch of ``sampler``; the calling thread is the loop."""
+        """Begin an epoch of ``sampler``. The calling thread is the training loop."""
         if self._pid != os.getpid() and not self._closed:
             self._pid = os.getpid()
-            # After a fork, a lock of the parent may stay locked for ever.
+            # After a fork, a lock of the parent process may stay locked for ever.
             self._changed = threading.Condition()
             threading.Thread(target=self._run, name="shade-waiting", daemon=True).start()
         with self._changed:
@@ -54,13 +54,13 @@ class LoaderWatch:
             self._changed.notify_all()
 
     def exhausted(self) -> None:
-        """Note that the sampler has yielded everything, or that its iteration was given up."""
+        """Note that the sampler has yielded everything, or that the loop has left it early."""
         self._ended_at = time.monotonic()
         self._until = self._ended_at + _LINGER_S
 
     def timed(self, more: int) -> None:
-        """Stop the estimate while the loop measures its waits. ``more``: 1 at the beginning of a measurement,
-        -1 at its end.
+        """Stop the estimate while the loop measures its waits. ``more``: 1 when a measurement begins, -1
+        when it ends.
         """
         with self._changed:
             self._exact += more
@@ -81,7 +81,7 @@ class LoaderWatch:
         return now < self._until or (now < self._ended_at + _LONGEST_LINGER_S and self._has_more())
 
     def _has_more(self) -> bool:
-        """Return whether the workers of the observed loader have batches, or are making some."""
+        """Return whether the workers of the observed loader still have batches, or are making some."""
         iterator = None if self._iterator is None else self._iterator()
         return getattr(iterator, "_tasks_outstanding", 0) > 0
 
@@ -119,8 +119,8 @@ class LoaderWatch:
         return False
 
     def _is_over_ours(self, iterator: Any) -> bool:
-        """Return whether the loader reads from the epoch's sampler, perhaps through another sampler. A
-        validation loader does not.
+        """Return whether ``iterator``'s loader reads from the epoch's sampler, perhaps through other
+        samplers. A validation loader does not.
         """
         sampler = getattr(iterator, "_index_sampler", None)
         for _ in range(_MOST_WRAPPERS):

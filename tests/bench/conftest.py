@@ -1,4 +1,4 @@
-"""Small servers with known faults, each a process of its own, as the real ones are."""
+"""Small servers with known faults, each a process of its own like the real ones."""
 
 import sys
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ def stack():
 
 @pytest.fixture
 def make_origin(stack, tmp_path):
-    """The bench's own origin; another ``seed`` gives wrong bytes."""
+    """Return a function that runs the bench's own origin. Another ``seed`` gives wrong bytes."""
 
     def make(name="origin", **options):
         return stack.enter_context(origin(tmp_path, name=name, **options))
@@ -35,7 +35,7 @@ def make_origin(stack, tmp_path):
 
 @pytest.fixture
 def make_fake(stack, tmp_path):
-    """``fake_server.py`` with one fault."""
+    """Return a function that runs ``fake_server.py`` with one fault."""
 
     def make(fault):
         log = tmp_path / f"{fault}.log"
@@ -53,7 +53,7 @@ def pieces():
 
 @pytest.fixture
 def plan():
-    """A row that gives ``found``, or raises it."""
+    """Return a function that makes a row which gives ``found``, or raises it."""
 
     def make(found, name="a row", target=None, **more):
         def measure():
@@ -68,7 +68,7 @@ def plan():
 
 @pytest.fixture
 def three_rows(plan):
-    """One that is met, one that is not, one that failed."""
+    """Return a suite of three rows: one met, one not met, one failed."""
 
     def suite(_scale):
         yield plan(Measured(10.0, 20.0, (9.0, 11.0), (20.0, 20.0)), "fast")

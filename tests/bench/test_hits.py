@@ -1,4 +1,4 @@
-"""The comparison of CPU: honest about who is slower, and worth nothing when a byte is wrong."""
+"""The comparison of CPU: it shows which side is slower, and gives no figure when a byte is wrong."""
 
 import shutil
 from dataclasses import replace

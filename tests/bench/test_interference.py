@@ -1,4 +1,4 @@
-"""A stock client beside a job: what the job says, and what it reads."""
+"""A stock client beside a job: the job's hints, and its reads."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""The reads of the suite "ratios", when it tells what of them, and what it counts."""
+"""The reads of the suite "ratios", which hints it sends when, and which reads it counts."""
 
 import numpy as np
 import pytest

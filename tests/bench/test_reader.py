@@ -1,4 +1,4 @@
-"""The client that all checking rests on: it takes nothing but the right bytes."""
+"""The client on which all checks depend: it accepts only the right bytes."""
 
 import itertools
 

@@ -183,7 +183,7 @@ def test_the_machine_line_says_how_python_was_built(monkeypatch, optimised, said
 
 
 def test_the_cpu_of_descendants_counts():
-    # The parent sleeps; what is counted is its child's, which works until it is told to end.
+    # The parent sleeps. Its child, whose CPU is counted, works until it is ended.
     burn = "import time; end = time.time() + 30\nwhile time.time() < end: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], start_new_session=True) as process:

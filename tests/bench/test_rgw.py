@@ -1,4 +1,6 @@
-"""Ceph RGW as a reference: its absence is said, what was started goes, credentials reach the clients."""
+"""Ceph RGW as a reference: a missing RGW is reported, everything that was started ends, and clients get the
+credentials.
+"""
 
 import importlib.util
 import os
@@ -27,7 +29,7 @@ INFO = "main_access_key=M\nmain_secret_key=S\nalt_access_key=A\nalt_secret_key=T
 
 @pytest.fixture
 def script(monkeypatch, tmp_path):
-    """A start script that does ``start`` and notes how often it was called for what."""
+    """Return a function that writes a start script, which does ``start`` and records its calls."""
     monkeypatch.setattr(rgw, "PROGRAMS", ())
     monkeypatch.setattr(rgw, "SCRIPT", tmp_path / "start.sh")
     calls = tmp_path / "calls"
@@ -111,7 +113,7 @@ def test_a_refused_object_fails_the_cells(make_origin):
 
 @pytest.fixture
 def signed(make_origin, stack, tmp_path):
-    """A server that lets nobody but ``ACCOUNT`` in."""
+    """Run a server that accepts only ``ACCOUNT``."""
     keeper = proxy(
         tmp_path, make_origin(), ram_bytes=8 * 1024**2, signed=True, clients=[ACCOUNT], name="keeper"
     )
@@ -142,7 +144,7 @@ def test_clients_sign_with_the_credentials_of_the_job(signed, client):
 
 
 def test_both_sides_of_a_cell_get_the_account(signed, small, arena, monkeypatch):
-    """``signed`` in the place of the gateway: it knows no other account, and takes no object."""
+    """The server ``signed`` replaces the gateway. It knows only this account, and accepts no object."""
     monkeypatch.setattr(matrix, "rgw", lambda *_, **__: nullcontext(rgw.Gateway(signed, ACCOUNT, CLIENT)))
     put = []
     monkeypatch.setattr(matrix, "put_objects", lambda _gateway, pieces: put.extend(pieces))

@@ -1,4 +1,4 @@
-"""The model of a training loop, and the rows that are made of it. Counts are compared, never times."""
+"""The model of a training loop, and the rows made with it. Counts are compared, never times."""
 
 import asyncio
 
@@ -50,7 +50,9 @@ def test_without_prefetching_nothing_comes_ahead():
 
 
 def test_with_an_announced_order_samples_come_ahead():
-    """More than the workers read ahead of the consumer: so they do not read all of it at once."""
+    """There are more samples than the workers read ahead of the consumer, so workers alone do not explain
+    the prefetched pages.
+    """
     run = train(TINY._replace(samples=2048), ALL, epochs=2)
     assert run.prefetch["used"] > 0
 

@@ -1,4 +1,4 @@
-"""Memory is touched, given back, and never more than half of what there is."""
+"""Memory is touched and given back, and never more than half of the available memory."""
 
 import subprocess
 import sys
@@ -29,7 +29,9 @@ print(taken // 1024**2, most - before, within - before, after - before)
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A machine of so many MiB, where asked for with a control group of so many."""
+    """Return a function that simulates a machine of ``available`` MiB, and a control group of ``limit`` MiB
+    if given.
+    """
     monkeypatch.setattr(module, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(module, "_CGROUP_LIMIT", tmp_path / "memory.max")
     monkeypatch.setattr(module, "_PROCESSES_BYTES", 8 * MIB)

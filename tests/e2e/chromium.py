@@ -1,4 +1,4 @@
-"""A web page in a real Chromium. It is served under any name, and that name then leads to a proxy."""
+"""A web page in a real Chromium. It is served under any name; that name can then lead to a proxy."""
 
 import http.client
 import json
@@ -22,10 +22,10 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
 
 class Site(ThreadingHTTPServer):
-    """A web site on a loopback address. ``page``: the document at /page; its script reports once.
+    """A web site on a loopback address. ``page``: the document at /page, whose script reports once.
 
-    ``leads_to``: URL of a listener that gets all other requests unchanged, as if the site's name now led
-    there (DNS rebinding).
+    ``leads_to``: URL of a listener that gets all other requests unchanged, as if the site's name now led to
+    it (DNS rebinding).
     """
 
     daemon_threads = True
@@ -99,7 +99,7 @@ def _shown(url: str, directory: Path) -> Iterator[None]:
         [
             chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--disable-background-networking", "--disable-component-update", "--no-first-run",
-            # A browser with an older or looser concept of local networks would send these requests, too.
+            # A browser with an older or looser notion of local networks would send these requests, too.
             "--disable-features=LocalNetworkAccessChecks",
             f"--host-resolver-rules={_NAMES}",
             f"--user-data-dir={directory / 'profile'}", "--remote-debugging-port=0", url,

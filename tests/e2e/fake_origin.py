@@ -14,9 +14,9 @@ _ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to</Messa
 
 
 class FakeOrigin:
-    """``objects``: bodies by path. ``failing``: (status, code) of every answer, or None. ``denied``: access
-    keys that may not read. ``skew_s``: seconds that its clock is ahead. ``asked``: method, path and fields of
-    every request.
+    """The S3 server. ``objects``: bodies by path. ``failing``: (status, code) of every answer, or None.
+    ``denied``: access keys that may not read. ``skew_s``: seconds by which its clock is ahead. ``asked``:
+    method, path and fields of every request.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class FakeOrigin:
 
 
 def signer_of(fields: dict[str, str]) -> str:
-    """The access key that signed a request; "" for none."""
+    """Return the access key that signed a request; "" if none did."""
     return fields.get("authorization", "").partition("Credential=")[2].partition("/")[0]
 
 

@@ -12,7 +12,7 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
 
     def handle_error(self, *_: object) -> None:
-        """Ignore connections that break off: killed proxies and cut answers are normal here."""
+        """Ignore connections that break off, because killed proxies and cut answers are normal here."""
 
 
 @contextmanager

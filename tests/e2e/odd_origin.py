@@ -1,7 +1,7 @@
-"""An S3 server over raw sockets that answers each object in its own way: wrong, odd or merely rare.
+"""An S3 server over raw sockets that answers each object in its own way: wrongly, oddly or in a rare form.
 
-The key names the kind of answer, and ``KINDS`` has them all. Each lists the whole bodies that are right, so
-that any answer can be compared byte for byte.
+The key names the kind of answer, and ``KINDS`` has all kinds. Each kind lists the whole bodies that are
+right, so that any answer can be compared byte for byte.
 """
 
 import hashlib
@@ -24,18 +24,20 @@ LONG = 3 * PAGE + 1000
 SHORT = 1000
 RESET = b"<reset>"  # at the end of an answer: the connection is reset
 CLOSE = b"<close>"  # at the end of an answer: the connection is closed
-_LATER = b"<later>"  # the bytes after it come a little later, in a packet of their own
+_LATER = b"<later>"  # the bytes after this come a little later, in a packet of their own
 _RANGE = re.compile(rb"(?i)\r\nrange: bytes=(\d*)-(\d*)\r\n")
 _XML = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>told to</Message></Error>"
 
 
 def body_of(version: int, size: int = LONG) -> bytes:
-    """Return the bytes of a version: no two versions share a stretch at one place."""
+    """Return the bytes of a version. No two versions have the same bytes at the same place."""
     return random.Random(version * 1_000_003 + size).randbytes(size)
 
 
 class Asked(NamedTuple):
-    """One request. ``number``: earlier requests of that method for the object. ``bounds``: of its Range."""
+    """One request. ``number``: number of earlier requests by that method for the object. ``bounds``: bounds
+    of its Range.
+    """
 
     method: str
     bounds: tuple[int, int | None] | None
@@ -48,8 +50,9 @@ Answer = Callable[[Asked], bytes]
 
 @dataclass
 class Kind:
-    """``bodies``: the whole bodies that are right. ``outcome`` of a whole GET: "right", "error" (of S3),
-    "cut" (an aborted connection), or more than one of them. ``keeps``: True if it may be cached.
+    """A kind of answer. ``bodies``: the whole bodies that are right. ``outcome`` of a whole GET: "right",
+    "error" (of S3), "cut" (an aborted connection), or several of them. ``keeps``: True if the object may
+    be cached.
     """
 
     answer: Answer
@@ -71,7 +74,7 @@ def error(status: str, code: bytes) -> bytes:
 def well(
     asked: Asked, body: bytes, *fields: str, etag: str | None = '"v1"', status: str = "", ranges: bool = True
 ) -> bytes:
-    """Return the answer of a correct server that has ``body`` with these fields now."""
+    """Return the answer of a correct server whose object is ``body`` with these fields."""
     named = list(fields) + ([f"ETag: {etag}"] if etag is not None else [])
     if asked.bounds is None or not ranges:
         answer = head(status or "200 OK", *named, f"Content-Length: {len(body)}")
@@ -122,7 +125,9 @@ CHUNKED = "Transfer-Encoding: chunked"
 
 
 def _identity() -> None:
-    """Entity tags that name a version, and others that do not; "changing": each answer is another version."""
+    """Entity tags that identify a version, and others that do not. In "changing", each answer is another
+    version.
+    """
     tags = {
         "weak": 'W/"same"', "none": None, "empty": "", "quotes-only": '""', "unquoted": "abc",
         "half-quoted": '"abc', "blank-inside": '"a b"', "two-in-one": '"a", "b"', "star": "*",
@@ -269,7 +274,8 @@ def _framing() -> None:
         )
     for size, body in (("long", L0), ("short", S0), ("page", V[1][:PAGE])):
         for when, between in (("at-once", b""), ("later", _LATER)):
-            # A shorter body looks right until the surplus comes, and the proxy cannot wait for that.
+            # A body with a shorter length looks right until the surplus arrives, and the proxy cannot wait
+            # for that.
             simple(
                 f"surplus-{size}-{when}",
                 "cut|error|right",
@@ -290,7 +296,7 @@ def _framing() -> None:
 
 
 def _heads() -> None:
-    """Heads that are invalid, and others that are merely rare. The object of a rare one is right."""
+    """Heads that are invalid, and others that are only rare. The object of a rare one is right."""
     good = f"{TAG}\r\n{CL_SHORT}"
     odd = {
         "interim-100": ("right", f"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n{good}", True),
@@ -337,7 +343,8 @@ def _heads() -> None:
     simple("half-a-head", "error", lambda _: b"HTTP/1.1 200 O" + CLOSE)
     simple("nothing-then-right", "right", lambda a: CLOSE if a.number == 0 else well(a, S0), S0, keeps=True)
     simple("head-has-a-body", "right", lambda a: well(a._replace(method="GET"), S0), S0, keeps=True)
-    # A second answer after that to a HEAD, while the connection idles: it does not answer the next request.
+    # A second answer follows the answer to a HEAD, while the connection idles. It does not answer the next
+    # request.
     simple(
         "head-has-an-answer-behind",
         "right",
@@ -530,7 +537,7 @@ def odd_origin() -> Iterator[OddOrigin]:
                 self.request.sendall(rest)
             if reset:
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                self.request.close()  # otherwise the server would end the connection properly first
+                self.request.close()  # otherwise the server would first end the connection in good order
             return not (close or reset)
 
     with served(Handler) as origin.url:

@@ -1,4 +1,4 @@
-"""A job that lies about what it will read and what matters, beside an honest one, on the running proxy."""
+"""A job whose orders and scores are false, beside an honest one, on the running proxy."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ class Jobs:
         assert self.call("PUT", path, order.astype("<u4").tobytes(), IDS)[0] == 200
 
     def read(self, job: str, epoch: int, number: int) -> bool:
-        """Whether it was a hit."""
+        """Read a sample; return whether it was a hit."""
         answer = self.pool.request(
             "GET",
             f"{self.proxy.s3}/data/{number:05d}",
@@ -48,8 +48,8 @@ class Jobs:
         return answer.headers["x-shade-cache"] in {"ram", "disk"}
 
     def train(self, told=None) -> tuple[float, float]:
-        """Hit ratios of both from the second epoch on. ``told``: what the other one says before its reads of
-        a place; None: the truth, as the honest one does.
+        """Return the hit ratios of both jobs from the second epoch on. ``told``: sends the other job's hints
+        before its reads of a place; None: true hints, like those of the honest job.
         """
         orders = [[self.random.permutation(COUNT) for _ in range(EPOCHS)] for _ in range(2)]
         hits = np.zeros((2, EPOCHS, COUNT))
@@ -93,7 +93,9 @@ def scored(ids: np.ndarray, scores: np.ndarray) -> bytes:
 
 @pytest.mark.timeout(300)
 def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
-    """Beside a liar the honest job hits no less than beside one that tells the truth; the liar hits less."""
+    """Beside a job with false hints the honest job has no fewer hits than beside another honest job. The
+    false job has fewer.
+    """
     share, others_share = make_jobs().train()
     jobs = make_jobs()
     ids, random = np.arange(COUNT), np.random.default_rng(5)
@@ -106,11 +108,12 @@ def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
             for bad in (np.nan, np.inf, -np.inf, -1.0):
                 scores = np.where(ids == place, bad, 1.0)
                 refused.append(jobs.call("POST", "jobs/other/scores", scored(ids, scores), SCORES)[0])
-            # Huge, and the other way round each time.
+            # Post huge scores, reversed each time.
             huge = np.where((ids + place // 40) % 2, 3e38, 0.0)
             assert jobs.call("POST", "jobs/other/scores", scored(ids, huge), SCORES)[0] == 200
         if place == 0:
-            # Everything six times an epoch, so that every page seems to be due soon; nothing is read so.
+            # Announce everything six times an epoch, so that every page seems to be due soon. The reads do
+            # not follow this order.
             for coming in (epoch, epoch + 1):
                 jobs.announce("other", coming, np.concatenate([random.permutation(COUNT) for _ in range(6)]))
             beyond = np.array([COUNT, 1 << 31])
@@ -120,7 +123,7 @@ def test_lies_cost_their_own_job_and_nobody_else(make_jobs):
     honest, liar = jobs.train(lie)
     assert set(refused) == {400}
     assert all(believed["honest"])
-    # The first epoch tells; later a stretch of lies may come true by chance.
+    # The first epoch shows it. Later some false announcements may come true by chance.
     later = believed["other"][COUNT // 40 :]
     assert sum(later) <= 0.5 * len(later), "the stats say that it fell back"
     assert honest >= share - 0.02

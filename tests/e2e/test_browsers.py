@@ -1,4 +1,4 @@
-"""Web pages in a real Chromium against both listeners: they neither write nor read through them."""
+"""Web pages in a real Chromium against both listeners: they can neither write nor read through them."""
 
 import asyncio
 import urllib.error
@@ -49,7 +49,9 @@ return out;
 
 @pytest.fixture(params=["1", "2"], ids=["alone", "workers"])
 def served(request, serve, bucket_directory):
-    """A proxy with the default listeners, which ask for no name; "kept" is warm, for every lane."""
+    """Run a proxy with the default listeners, which accept anonymous requests. Object "kept" is warm in
+    every lane.
+    """
     chromium()
     (bucket_directory / "data" / "kept").write_bytes(SECRET)
     proxy = serve(origin__kind="file", origin__path=str(bucket_directory), s3__workers=request.param)

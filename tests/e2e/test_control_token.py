@@ -1,4 +1,4 @@
-"""A proxy that asks S3 clients for their names asks callers of the control side for a token."""
+"""A proxy that requires signatures of S3 clients requires a token of callers of the control listener."""
 
 import os
 import signal
@@ -99,7 +99,7 @@ def reload(served, event):
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_reload_closes_both_sides_or_neither(serve, config, bucket_directory, workers):
-    """SIGHUP may ask S3 clients for names only together with a token, or after it."""
+    """SIGHUP may require signatures only together with a token, or after it."""
     served = serve(
         config("[auth]\n" + CLIENT),
         origin__kind="file",

@@ -1,4 +1,4 @@
-"""A proxy that may open few descriptors, and more clients than that: it goes on, and comes back by itself."""
+"""A proxy that may open few descriptors, with more clients than that: it goes on, and recovers by itself."""
 
 import http.client
 import socket
@@ -16,7 +16,7 @@ LIMIT = 256
 
 @pytest.fixture
 def few_descriptors(monkeypatch):
-    """Processes started from here on may open ``LIMIT``, hard."""
+    """Limit the descriptors of processes started from now on to ``LIMIT``, as a hard limit."""
     real = subprocess.Popen
 
     def start(command, **options):
@@ -53,7 +53,7 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
     (found,) = [one for one in proxy.get("/v1/doctor")["findings"] if one["name"] == "connections refused"]
     assert f"of {LIMIT} descriptors" in found["cause"]
     assert "LimitNOFILE" in found["remedy"]
-    # The supervisor's probe, a look at the numbers, and whoever was in before: all as ever.
+    # The supervisor's probe, a call for statistics, and earlier clients all work as before.
     assert urllib.request.urlopen(f"{proxy.control}/healthz", timeout=10).status == 200
     first = crowd[0]
     for path in ("/data/0", "/data/1"):
@@ -73,7 +73,7 @@ def test_clients_never_take_the_last_descriptors(few_descriptors, serve, fake_or
 
 
 def test_with_none_left_it_refuses_and_comes_back(few_descriptors, serve, fake_origin, tmp_path):
-    """Connections of the control listener count nowhere: they can take every descriptor there is."""
+    """Connections of the control listener are not counted, so they can take all descriptors."""
     fake_origin.objects = {f"/data/{n}": bytes([n]) * 50_000 for n in range(4)}
     proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
     idle = descriptors(proxy)

@@ -14,7 +14,7 @@ from tests.support.served import names, readyz, wait_for
 
 
 def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
-    """Exit status and report. Without ``url`` the configuration says where to ask."""
+    """Return exit status and report. Without ``url`` the configuration says where to ask."""
     command = [sys.executable, "-m", "shadeproxy", "doctor", "--json", *served.arguments, *arguments]
     command += ["--url", url] if url else []
     done = subprocess.run(
@@ -79,7 +79,7 @@ def test_wrong_credentials_are_told_from_an_origin_that_is_down(proxy, fake_orig
 
 
 def test_throttling_that_was_waited_out_is_seen(proxy, fake_origin):
-    wait_for(lambda: fake_origin.asked)  # the proxy's own first look, which must not be the one that fails
+    wait_for(lambda: fake_origin.asked)  # the proxy's own first request, which must not be the one that fails
     fake_origin.fail_next = 1
     assert fetch(proxy, "/data/2") == 200
     assert proxy.stats()["origin"]["health"]["throttled"] == 1
@@ -108,7 +108,7 @@ def test_settings_that_wait_and_a_reload_that_failed_are_remembered(serve, bucke
 
 def test_without_a_proxy_it_says_so_and_checks_what_it_can(serve, bucket_directory):
     served = serve(origin__kind="file", origin__path=str(bucket_directory))
-    # The flags of the start let the system choose the port, so nothing answers where they say.
+    # By the flags of the start the system chooses the port, so nothing answers at the address that they name.
     status, report = doctor(served)
     assert (status, report["running"]) == (1, False)
     held = {f"{key}.path is held" for key in ("cache.ram", "state")}

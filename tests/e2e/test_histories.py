@@ -1,4 +1,4 @@
-"""What the proxy has learnt from reads is there after a restart, also after kill -9."""
+"""What the proxy has learnt from reads is kept over a restart, also after kill -9."""
 
 import signal
 
@@ -10,7 +10,8 @@ OBJECTS, LEARNING_ROUNDS = 130, 14
 
 @pytest.fixture
 def looped(serve, bucket_directory):
-    """Make a proxy with room for two thirds of the objects, which has read all of them in turn many times.
+    """Return a function that makes a proxy with room for two thirds of the objects, which has read all of
+    them in turn many times.
 
     LRU would hit none of these reads.
     """

@@ -1,6 +1,7 @@
 """kill -9 while clients read and write: every object is compared with the origin, and pages survive.
 
-A few rounds in `make test`; SHADEPROXY_KILL_ROUNDS sets how many. `make crash` kills at more kinds of points.
+`make test` runs a few rounds; SHADEPROXY_KILL_ROUNDS sets how many. `make crash` kills at more kinds of
+points.
 """
 
 import os
@@ -78,5 +79,6 @@ def test_kill_9_under_load(serve, bucket_directory, tmp_path):
             if answer.data != (bucket_directory / "data" / key).read_bytes():
                 wrong.append((turn, key, answer.headers["x-shade-cache"]))
         assert wrong == []
-    # How many there were depends on how far the clients got; `make crash` counts those that had to.
+    # How many pages there were depends on how far the clients got; `make crash` counts the pages that must
+    # survive.
     assert survived >= 5 * ROUNDS

@@ -1,4 +1,6 @@
-"""Media that are full, read-only or deleted: a start says what to change, a proxy serves on."""
+"""Media that are full, read-only or deleted: a start says what to change, and a running proxy continues to
+serve.
+"""
 
 import os
 import shutil
@@ -18,7 +20,7 @@ SIZE = 100_000
 
 @pytest.fixture
 def small_medium(tmp_path):
-    """``small_medium(name)``: a file system of its own, of 8 MiB."""
+    """Return ``mount``: ``mount(name)`` makes a file system of its own, of 8 MiB."""
     mounted = []
 
     def mount(name):
@@ -53,7 +55,7 @@ def filled(bucket_directory):
 
 
 def read_all(served, bucket_directory) -> set[str]:
-    """Every object, compared; where they came from."""
+    """Read and compare every object; return the sources of the answers."""
     sources = set()
     for path in sorted((bucket_directory / "data").glob("[0-9]*")):
         with urllib.request.urlopen(f"{served.s3}/data/{path.name}", timeout=30) as answer:
@@ -75,7 +77,7 @@ def register(served, name) -> None:
 
 
 def fill_up(path) -> None:
-    """A file that takes all the room there is."""
+    """Write a file that takes all the room of the file system."""
     with (path / "lost+found").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
         while True:
             file.write(bytes(4096))
@@ -98,7 +100,7 @@ def test_a_full_medium_does_not_keep_the_proxy_from_starting(
     served = serve(**filled, **{setting.replace(".", "__"): str(medium)})
     state = medium if name == "state" else medium.parent / "proxy0" / "state"
     register(served, "first")
-    # On disk, so that what comes later is what does not fit.
+    # Wait until it is on disk, so that only later changes lack room.
     wait_for(lambda: b"datasets/first" in (state / "cache.db-wal").read_bytes())
     fill_up(medium)
     register(served, "second")
@@ -140,7 +142,7 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     served = serve(**filled)
     read_all(served, bucket_directory)
     served.stop()
-    served.start()  # with catalogues, which are to be emptied before a segment is changed
+    served.start()  # with catalogues, which must be emptied before a segment is changed
     home = tmp_path / "proxy0"
     for name in ("ram", "disk", "state"):
         shutil.rmtree(home / name)
@@ -150,7 +152,7 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
     report = served.get("/v1/doctor")
     assert names(report) >= {"tier ram deleted", "tier disk deleted", "state deleted"}
     assert all("restart" in one["remedy"] for one in report["findings"] if one["name"].endswith("deleted"))
-    # The catalogues went too, and no segment waits for one.
+    # The catalogues were deleted too, and no segment waits for one.
     assert not any(tier["disabled_reason"] for tier in served.stats()["tiers"].values())
     told = str(readyz(served))
     assert "the directory of tier ram was deleted" in told
@@ -164,7 +166,7 @@ def test_directories_that_are_deleted_under_a_running_proxy(serve, filled, bucke
 
 @pytest.fixture
 def failing_medium(tmp_path):
-    """An ext4 file system of its own that turns read-only on order, and is repaired on order."""
+    """Return an ext4 file system of its own, which a test can make read-only and repair."""
     work = tmp_path / "loop"
     work.mkdir()
     try:
@@ -176,7 +178,7 @@ def failing_medium(tmp_path):
 
 
 def put_all(served, body) -> dict[int, list[str]]:
-    """The names that each status was answered for."""
+    """Write all objects; return their names by the status of the answer."""
     answers = {}
     for number in range(40):
         request = urllib.request.Request(f"{served.s3}/data/{number}", body, method="PUT")
@@ -213,7 +215,7 @@ def test_what_was_acknowledged_on_a_medium_that_failed_is_not_undone(
 def test_where_nothing_can_be_noted_a_write_is_refused_and_not_carried_out(
     failing_medium, serve, filled, bucket_directory, tmp_path
 ):
-    """No tmpfs, and state and disk tier on the device that fails."""
+    """There is no tmpfs, and state and disk tier are on the device that fails."""
     settings = {
         "cache__ram__path": str(tmp_path / "no-tmpfs"),
         "cache__disk__path": str(failing_medium.root / "disk"),

@@ -1,6 +1,6 @@
-"""Origins that answer wrongly, oddly or rarely, through a running proxy: for each kind of answer the client
-gets right bytes, an S3 error or an aborted connection; never wrong bytes, never a cached wrong answer, never
-a traceback, and it never waits for long.
+"""Origins that answer wrongly, oddly or in rare forms, through a running proxy. For each kind of answer the
+client gets right bytes, an S3 error or an aborted connection, without a long wait. It never gets wrong
+bytes or a cached wrong answer, and the proxy never logs a traceback.
 """
 
 import http.client
@@ -42,7 +42,7 @@ def proxy(request, origin, serve_for_module):
 
 
 class Got:
-    """What a client received. ``kind``: "right", "wrong", "error", "cut" or "late"."""
+    """An answer that a client received. ``kind``: "right", "wrong", "error", "cut" or "late"."""
 
     def __init__(self, proxy, method: str, key: str, **headers: str) -> None:
         self.status, self.fields, self.body, self.cut = 0, {}, b"", ""
@@ -98,7 +98,7 @@ def test_no_wrong_byte_reaches_a_client(proxy, origin, name):
 
 
 def read_range(proxy, name, unseen, span):
-    """Of an object that is known by now, and of one that was never asked for."""
+    """Read a range of an object that is known by now, and of one that was never requested."""
     kind = KINDS[name]
     for key in (name, unseen):
         for _ in range(2):
@@ -110,7 +110,7 @@ def read_range(proxy, name, unseen, span):
 
 
 def ask_heads(proxy, name):
-    """HEADs, each with a GET behind it on what may be the same connection to the origin."""
+    """Send HEADs, each followed by a GET that may use the same connection to the origin."""
     kind = KINDS[name]
     for _ in range(3):
         head = Got(proxy, "HEAD", name)
@@ -122,7 +122,7 @@ def ask_heads(proxy, name):
         if kind.outcome == {"error"}:
             assert head.status >= 300 or head.cut, head.status
         if "behind" in name:
-            time.sleep(0.1)  # the connection idles, and what is behind arrives
+            time.sleep(0.1)  # the connection idles, and the surplus answer arrives
         assert Got(proxy, "GET", name).judged(kind.bodies, _WHOLE) in kind.outcome
 
 
@@ -140,7 +140,7 @@ def test_there_are_as_many_kinds_as_were_tried():
 
 @pytest.fixture
 def passing(serve):
-    """A proxy, and an origin of its own, which counts."""
+    """Run a proxy, and an origin of its own that counts requests."""
     with odd_origin() as running:
         proxy = serve(
             origin__endpoint=running.url,
@@ -188,7 +188,9 @@ def test_what_cannot_be_cached_is_said_once(passing):
 
 
 def test_an_object_that_loses_its_identity_leaves_the_cache(passing):
-    """A gateway was put before the origin: what is cached is of a version that nobody can check any more."""
+    """A gateway was put in front of the origin, so the version of the cached object can no longer be
+    checked.
+    """
     proxy, _ = passing
     body = KINDS["head-utf8-in-value"].bodies[0]
     for _ in range(2):
@@ -221,7 +223,7 @@ def test_batches_stream_what_cannot_be_cached(passing, name, status):
     kind, names = KINDS[name], {}
     exec(block("read_batch").replace("127.0.0.1:9001", proxy.control.removeprefix("http://")), names)
     items = [{"bucket": "data", "key": name}, {"bucket": "data", "key": name, "offset": 10, "length": 100}]
-    for _ in range(2):  # the first finds out
+    for _ in range(2):  # the first read discovers it
         whole, part = names["read_batch"](proxy.control.removeprefix("http://"), {"items": items})
         assert whole[1] == status, whole
         if status == 200:

@@ -1,7 +1,7 @@
-"""The control listener against its own description: what schemathesis makes of /openapi.json is answered as
-described there, and never with a 5xx that is the proxy's own fault.
+"""The control listener against its own description. Requests that schemathesis makes from /openapi.json are
+answered as it says, and never with a 5xx that is the proxy's own fault.
 
-Derandomised and bounded in ``make test``; ``make fuzz-control EXAMPLES=2000`` goes on for longer.
+``make test`` runs it derandomised and bounded; ``make fuzz-control EXAMPLES=2000`` runs it for longer.
 """
 
 import importlib
@@ -17,7 +17,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="pip install --group t
 EXAMPLES = int(os.environ.get("SHADEPROXY_CONTROL_EXAMPLES", "6"))
 LONG = EXAMPLES > 6
 ORIGINS = {"origin_refused", "origin_failed", "origin_unavailable", "origin_throttled", "origin_slow"}
-"""Codes of a 5xx that is the origin's: calls that list or read it may say so."""
+"""Codes of 5xx answers that are the origin's fault. Only calls that list or read the origin may give them."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def proxy(serve_for_module, tmp_path_factory):
     for name in ("a", "b", "c"):
         (buckets / "data" / name).write_bytes(name.encode() * 1000)
     proxy = serve_for_module(origin__kind="file", origin__path=str(buckets))
-    # Something to find under the names that are made up: a dataset, a job, an object.
+    # Make a dataset, a job and an object whose names the generated requests may hit.
     put(proxy, "/v1/datasets/0", {"bucket": "data", "prefix": ""})
     put(proxy, "/v1/jobs/0", {"dataset": "0"})
     return proxy

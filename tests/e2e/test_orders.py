@@ -1,4 +1,4 @@
-"""Announced orders over HTTP, on the running proxy: what they are worth, and what is refused."""
+"""Announced orders over HTTP, on the running proxy: how many hits they bring, and which are refused."""
 
 import json
 import urllib.error
@@ -44,7 +44,7 @@ def put_order(proxy, epoch: int, ids: np.ndarray, query: str = "rank=0") -> byte
 
 @pytest.fixture
 def trained(serve, bucket_directory: Path):
-    """A proxy with room for a fifth of a registered dataset, and a job on it."""
+    """Run a proxy with room for a fifth of a registered dataset, and a job on the dataset."""
     for n in range(COUNT):
         (bucket_directory / "data" / f"{n:05d}").write_bytes(n.to_bytes(4, "little") * (SIZE // 4))
     proxy = serve(
@@ -59,7 +59,7 @@ def trained(serve, bucket_directory: Path):
 
 
 def hits_of(proxy, orders: list[np.ndarray], announce) -> float:
-    """Read epochs one after the other; the share of hits from the second one on."""
+    """Read epochs one after the other; return the share of hits from the second epoch on."""
     pool, hits, reads = urllib3.PoolManager(), 0, 0
     for epoch, order in enumerate(orders):
         for place, n in enumerate(order.tolist()):
@@ -81,7 +81,9 @@ def draws(epochs: int) -> list[np.ndarray]:
 
 
 def test_an_announced_order_doubles_the_hits_of_draws_and_the_next_epoch_adds_to_it(trained):
-    """With a fifth cached: nothing known 20 %, the rest of this epoch known 49 %, the next at half 54 %."""
+    """With a fifth cached, the hit ratio is 20 % if nothing is known, 49 % with this epoch announced, and 54
+    % with the next epoch announced at half.
+    """
     orders = draws(4)
 
     def this_epoch(epoch: int, place: int) -> None:

@@ -1,4 +1,6 @@
-"""Which origin a cache is of: another one never costs it, and the proxy itself is none."""
+"""A cache belongs to one origin. A start with another origin never destroys it, and the proxy itself is no
+origin.
+"""
 
 import socket
 import subprocess
@@ -24,7 +26,7 @@ def read(client, key: str) -> tuple[bytes, str]:
 
 @contextmanager
 def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
-    """A port whose connections lead to the URL that is named later."""
+    """Yield a port, and a function that sets the URL to which the port's connections lead."""
     targets: list[tuple[str, int]] = []
 
     def copy(source: socket.socket, sink: socket.socket) -> None:
@@ -59,7 +61,9 @@ def forwarding() -> Iterator[tuple[int, Callable[[str], None]]]:
 
 @pytest.fixture
 def other_origin(serve, bucket_directory, tmp_path):
-    """Settings of a second origin, over directories that hold an object of the first of the same name."""
+    """Return settings of a second origin, over directories with a cached object of the first origin under
+    the same name.
+    """
     (bucket_directory / "data" / "00000").write_bytes(OBJECT)
     other = tmp_path / "other"
     (other / "data").mkdir(parents=True)
@@ -67,7 +71,7 @@ def other_origin(serve, bucket_directory, tmp_path):
     directory = {"cache__ram__path": str(tmp_path / "kept"), "state__path": str(tmp_path / "state")}
     first = serve(origin__kind="file", origin__path=str(bucket_directory), **directory)
     assert read(first.client(), "00000")[1] == "origin"
-    # A page is kept a moment after its reader has it.
+    # A page is stored a moment after its reader has it.
     wait_for(lambda: read(first.client(), "00000")[1] == "ram")
     first.stop()
     return {"origin__kind": "file", "origin__path": str(other), **directory}
@@ -128,7 +132,7 @@ def test_a_check_beside_a_running_proxy_of_the_same_configuration_is_well(
 
 
 def test_a_proxy_whose_origin_is_itself_says_so(serve):
-    """By another name than its own, which the configuration cannot tell: through a forwarded port."""
+    """The endpoint has another name than the proxy, so the configuration cannot show it: a forwarded port."""
     with forwarding() as (port, lead_to):
         proxy = serve(origin__endpoint=f"http://127.0.0.1:{port}", origin__credentials="anonymous")
         lead_to(proxy.s3)
@@ -143,7 +147,7 @@ def test_a_proxy_whose_origin_is_itself_says_so(serve):
 
 @pytest.mark.parametrize("place", [["s3://data/"], ["--url", "http://127.0.0.1:9001"]])
 def test_purge_all_takes_no_place(tmp_path, place):
-    """It empties directories of this machine, whatever proxy or prefix somebody had in mind."""
+    """The command empties directories of this machine, so it accepts neither a proxy's URL nor a prefix."""
     settings = [f"cache.ram.path={tmp_path}/ram", "cache.disk.capacity=0"]
     arguments = [item for setting in settings for item in ("--set", setting)]
     command = [sys.executable, "-m", "shadeproxy", "purge", "--all", *place, *arguments]

@@ -1,4 +1,4 @@
-"""The document's row groups of Parquet files, through a real proxy."""
+"""The row groups of Parquet files, by the example of the document, through a real proxy."""
 
 import contextlib
 import json

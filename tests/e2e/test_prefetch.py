@@ -15,7 +15,7 @@ BURST = 8
 
 @pytest.fixture
 def files(tmp_path):
-    """A bucket of small objects and a big one."""
+    """Return a directory with a bucket of small objects and a big one."""
     bucket = tmp_path / "origin" / "train"
     bucket.mkdir(parents=True)
     for number in range(SAMPLES):
@@ -39,7 +39,7 @@ def get(served, key: str, **headers: str) -> tuple[bytes, str]:
 
 
 def settled(served, issued: int = 0) -> None:
-    """Wait until at least so many pages were asked for ahead, and nothing is on its way any more."""
+    """Wait until at least ``issued`` pages were prefetched, and nothing is on its way any more."""
     quiet, before = 0, -1
     deadline = time.monotonic() + 60
     while quiet < 5:
@@ -52,7 +52,7 @@ def settled(served, issued: int = 0) -> None:
 
 
 def test_an_announced_order_is_read_from_the_cache(serve, files):
-    """With room for a fifth of the data: what is read next is there, epoch after epoch."""
+    """With room for a fifth of the data, the next samples are always cached, epoch after epoch."""
     served = serve(
         origin__kind="file", origin__path=str(files), origin__delay="20 ms", cache__ram__capacity="192 KiB"
     )
@@ -74,7 +74,7 @@ def test_an_announced_order_is_read_from_the_cache(serve, files):
     assert hits >= 0.9 * 2 * SAMPLES
     stats = served.stats()
     assert stats["prefetch"]["used"] >= 0.6 * 2 * SAMPLES
-    # A fifth of the data is there from epoch to epoch, and nothing is fetched for nothing.
+    # A fifth of the data stays from epoch to epoch, and no page is fetched in vain.
     assert stats["origin"]["requests"] < 2 * SAMPLES
 
 

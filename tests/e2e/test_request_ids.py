@@ -74,7 +74,7 @@ def test_the_answer_to_a_failure_names_the_request_of_the_log(proxy, fake_origin
 
 
 def test_a_proxy_behind_a_proxy_remembers_the_requests_of_the_first(serve, fake_origin):
-    """The id changes with each request; the fast lane must know the rest of the head again."""
+    """The id changes with each request, so the fast lane must recognise the rest of the head."""
     fake_origin.objects = {"/data/a": b"a" * 1000}
     behind = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
     front = serve(origin__endpoint=behind.s3, origin__credentials="anonymous")
@@ -90,7 +90,7 @@ def test_a_proxy_behind_a_proxy_remembers_the_requests_of_the_first(serve, fake_
 
 
 def test_reads_of_a_batch_carry_the_id_of_their_call(proxy, fake_origin):
-    """What training reads through the SDK: one call, many objects."""
+    """The SDK reads like this: one call, many objects."""
     items = [{"bucket": "data", "key": key} for key in ("a", "b")]
     body = json.dumps({"items": items}).encode()
     request = urllib.request.Request(

@@ -1,4 +1,6 @@
-"""A GET changes nothing: every one that /openapi.json describes, with every query that any call ever took."""
+"""A GET changes nothing: every GET in /openapi.json is sent, with every query parameter that any call ever
+had.
+"""
 
 import json
 import time
@@ -14,7 +16,9 @@ from tests.support.served import wait_for
 
 COUNT = 12
 STILL_S = 3.0
-"""The state is written about once a second."""
+"""Seconds without a change after which the state counts as settled. The proxy writes it about once a
+second.
+"""
 EPOCH, OTHER = 3, 4
 NAMES = {"dataset": "d", "job": "j", "rank": "0", "epoch": str(EPOCH), "bucket": "data", "key": "k03"}
 VALUES = {
@@ -30,7 +34,7 @@ VALUES = {
     "method": ["DELETE"],
     "_method": ["POST"],
 }
-"""Parameters of calls of today and before; ``documented`` adds what the document names."""
+"""Parameters of present and earlier calls. ``documented`` adds those in the document."""
 BODIES = [
     {"uri": "s3://data/"},
     {"level": "debug"},
@@ -48,7 +52,7 @@ ASKING = {
 
 @pytest.fixture
 def trained(serve, bucket_directory):
-    """A proxy with something of everything that a call can change."""
+    """Run a proxy that has something of everything that a call can change."""
     for number in range(COUNT):
         (bucket_directory / "data" / f"k{number:02d}").write_bytes(bytes([number]) * 1000)
     served = serve(origin__kind="file", origin__path=str(bucket_directory))
@@ -67,7 +71,9 @@ def trained(serve, bucket_directory):
 
 
 def state_of(served) -> dict:
-    """All that can be seen from outside, without what only time changes, and the files of the state."""
+    """Return everything that can be seen from outside, except what only time changes, and the files of the
+    state.
+    """
     jobs = served.get("/v1/jobs")["jobs"]
     for job in jobs:
         del job["silent_s"], job["silent_reads"]
@@ -84,7 +90,7 @@ def state_of(served) -> dict:
         "cached": served.get("/v1/objects/data"),
         "operations": served.get("/v1/operations"),
         "level": served.get("/v1/log-level"),
-        # Not SQLite's table of who reads: it changes with every look.
+        # Leave out SQLite's table of readers, because it changes with every look.
         "files": {
             str(path): path.read_bytes()
             for path in sorted(directory.rglob("*"))
@@ -94,7 +100,7 @@ def state_of(served) -> dict:
 
 
 def settled(served) -> dict:
-    """The state, once what is written a moment later is written, and pages on their way are there."""
+    """Return the state when delayed writes are done and pages on their way have arrived."""
     seen, since_s = state_of(served), time.monotonic()
     end_s = since_s + 60
     while time.monotonic() - since_s < STILL_S:
@@ -121,7 +127,7 @@ def ask(served, path, *, method="GET", body=None):
 
 
 def targets(served):
-    """(path of the document, method, targets to ask) of every call that is to change nothing."""
+    """Return (path in the document, method, targets to request) of every call that must change nothing."""
     document = served.get("/openapi.json")
     names = NAMES | {"id": served.operation}
     documented = {
@@ -154,11 +160,12 @@ def test_no_get_changes_anything(trained):
     after = settled(trained)
     for name, value in before.items():
         assert after[name] == value, name
-    # Or else nothing was asked.
+    # Otherwise nothing was requested.
     assert all(200 in statuses for statuses in answered.values()), answered
     assert max(max(statuses) for statuses in answered.values()) < 500, answered
     assert len(answered) > 15
-    # What a GET once froze is seen by who freezes it now.
+    # A GET that froze the scores of an epoch would show here: this call would return the frozen score, not
+    # 50.
     trained.call("POST", "/v1/jobs/j/scores", {"ids": [0], "scores": [50.0]})
     for epoch in (EPOCH, OTHER):
         column = np.frombuffer(trained.call("POST", f"/v1/jobs/j/epochs/{epoch}/scores", {}), "<f4")

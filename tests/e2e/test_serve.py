@@ -194,7 +194,9 @@ def test_kill_9_during_writes_loses_no_byte_and_keeps_pages(serve, bucket_direct
 
 
 def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, bucket_directory, tmp_path):
-    """Under "immutable" nothing is asked again: a page that came back would be served for ever."""
+    """Under "immutable" the origin is never asked again, so a page that came back would be served for
+    ever.
+    """
     config = tmp_path / "immutable.toml"
     config.write_text('[[rules]]\nfreshness = "immutable"\n')
     keys = fill(bucket_directory, 10)
@@ -210,7 +212,7 @@ def test_kill_9_after_a_write_never_brings_back_what_was_overwritten(serve, buck
         for key in keys:
             read(client, key)
         on_disk: list[str] = []
-        while len(on_disk) < 5:  # a page is kept a moment after its reader has it
+        while len(on_disk) < 5:  # a page is stored a moment after its reader has it
             on_disk = [key for key in keys if read(client, key)[1] == "disk"]
         new = bytes([turn]) * 500
         client.put_object(Bucket="data", Key=on_disk[turn], Body=new)

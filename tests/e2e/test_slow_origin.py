@@ -1,4 +1,4 @@
-"""boto3 as it comes, but for shorter times: it sees SlowDown before it gives up."""
+"""An unmodified boto3, with shorter timeouts: it gets SlowDown before it gives up."""
 
 import boto3
 import pytest

@@ -1,4 +1,4 @@
-"""What a person reads when ``serve`` cannot start, or starts without its origin."""
+"""The messages that a user reads when ``serve`` cannot start, or starts without its origin."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""``[telemetry] trace``: what a proxy recorded tells, in ``shadeproxy simulate``, what that proxy did."""
+"""``[telemetry] trace``: in ``shadeproxy simulate``, a proxy's recording shows what that proxy did."""
 
 import json
 import os
@@ -17,7 +17,9 @@ RECORD_BYTES = 20_992  # about; ten of them fit
 
 
 def drifting(drawn) -> list[int]:
-    """Reads near each other are of few objects: LRU does well, and would not in another order."""
+    """Return reads of which neighbouring ones are of few objects. LRU does well, and would not in another
+    order.
+    """
     return [(at // 2 + int(step)) % COUNT for at, step in enumerate(drawn.integers(0, 12, 2 * COUNT))]
 
 
@@ -73,6 +75,7 @@ def test_a_recording_simulated_hits_as_the_proxy_did(serve, bucket_directory, tm
     from_ram = [SOURCES[number] == "ram" for number in trace.sources]
     assert np.sum(from_ram) == sum(epoch["hits_ram"] for epoch in served)
     later = sum(epoch["hits_ram"] for epoch in served[1:]) / sum(epoch["requests"] for epoch in served[1:])
-    # Not equal: hits are noted together, so that the proxy may take one for older than another by mistake.
+    # The ratios are not equal: hits are noted together, so the proxy may take one page for older than another
+    # by mistake.
     assert simulated(path, policy)["hit_ratio"] == pytest.approx(later, abs=0.04)
     assert later > (0.4 if policy == "lru" else 0.15)

@@ -1,4 +1,6 @@
-"""Two ranks train through one proxy (DistributedDataParallel, gloo); one of them is killed, both resume."""
+"""Two ranks train through one proxy (DistributedDataParallel, gloo). One of them is killed, and both
+resume.
+"""
 
 import json
 import os
@@ -16,7 +18,7 @@ TRAIN = Path(__file__).with_name("train_rank.py")
 
 
 def train(proxy, directory: Path, mode: str, turn: int, *, die: str = "") -> list[int]:
-    """Both ranks, from their checkpoints where there are any, to the end; their exit codes."""
+    """Run both ranks to the end, from their checkpoints if there are any; return their exit codes."""
     ranks = []
     for rank in range(2):
         command = [sys.executable, str(TRAIN), "--rank", str(rank), "--control", proxy.control]
@@ -71,12 +73,12 @@ def test_a_killed_rank_resumes_at_the_same_sample(serve, bucket_directory, tmp_p
         else:
             assert len(set(read)) < SAMPLES
     ends = [json.loads((tmp_path / f"rank{rank}" / "end.json").read_text()) for rank in range(2)]
-    assert ends[0] == ends[1]  # one model, and one draw: the same correction of every sample
+    assert ends[0] == ends[1]  # one model and one draw, so the correction of every sample is the same
     order = proxy.get("/v1/jobs/ddp")["order"]
     assert order["believed"]
-    # But for what the killed run had read beyond its checkpoint, every read was announced about there.
+    # Except for reads of the killed run beyond its checkpoint, every read was announced near the job's place.
     assert order["found"] > 2 * (order["surprises"] + order["missed"])
     with urllib.request.urlopen(f"{proxy.control}/v1/jobs/ddp/scores", timeout=10) as answer:
         scores = np.frombuffer(answer.read(), "<f4")
-    assert np.isfinite(scores).all()  # what either rank reported, on one scoreboard
+    assert np.isfinite(scores).all()  # every rank's reports are on one scoreboard
     assert len(scores) == SAMPLES

@@ -1,4 +1,6 @@
-"""A segment that somebody else truncates: the proxy says so, ends or goes on, and comes back clean."""
+"""Another program truncates a segment: the proxy says so, ends or goes on, and starts again without
+errors.
+"""
 
 import os
 import signal
@@ -11,7 +13,9 @@ SIZE = 8_000
 
 @pytest.fixture
 def filled(serve, bucket_directory):
-    """``filled(**settings)``: a proxy with 200 objects in its RAM tier, read once from there."""
+    """Return ``filled``: ``filled(**settings)`` runs a proxy with 200 objects in its RAM tier, each read
+    once from it.
+    """
     for number in range(200):
         (bucket_directory / "data" / str(number)).write_bytes(os.urandom(SIZE))
 
@@ -25,7 +29,7 @@ def filled(serve, bucket_directory):
 
 
 def read_all(served, bucket_directory) -> list[str]:
-    """Every object, compared; where they came from."""
+    """Read and compare every object; return the sources of the answers."""
     sources = []
     for path in sorted((bucket_directory / "data").iterdir()):
         with urllib.request.urlopen(f"{served.s3}/data/{path.name}", timeout=30) as answer:

@@ -1,4 +1,4 @@
-"""Several processes that serve: the same answers, and never a wrong byte, whoever dies."""
+"""Several processes that serve: the answers are the same, and never a wrong byte, whichever process dies."""
 
 import http.client
 import json
@@ -28,12 +28,14 @@ OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # of a process, or of a moment
 
 
 def body_of(key: str, version: int, size: int = SIZE) -> bytes:
-    """Every 32 bytes say which object and which version they are of."""
+    """Return a body in which every 32 bytes say of which object and version they are."""
     return f"{key}:{version:08d};".ljust(32, ".").encode() * (size // 32)
 
 
 def version_of(key: str, body: bytes) -> int:
-    """Raises AssertionError for a body that is not all of one version of that object."""
+    """Return the version of a body. Raises AssertionError unless all of it is of one version of that
+    object.
+    """
     version = int(body[len(key) + 1 : len(key) + 9])
     assert body == body_of(key, version, len(body))
     return version
@@ -82,7 +84,7 @@ def workers(serve, bucket_directory):
 
 @pytest.fixture
 def alone(workers):
-    """A proxy whose coordinator can be stopped, so that only its worker answers."""
+    """Run a proxy whose coordinator can be stopped, so that only its worker answers."""
     served = workers()
     for n in range(3):
         put(served, f"/data/{n}", body_of(str(n), 1))
@@ -104,7 +106,7 @@ ASKED = [
 
 def test_a_worker_answers_hits_as_the_coordinator_does(alone):
     expected = [plain(ask(alone, path, method, **fields)) for method, path, fields in ASKED]
-    # Two of each object by the fixture, three whole or in part here.
+    # The fixture reads each object twice, and three reads here are whole or partial.
     wait_for(lambda: alone.stats()["totals"]["requests"] == 9)
     before = alone.stats()["totals"]
     alone.process.send_signal(signal.SIGSTOP)
@@ -137,7 +139,7 @@ def test_what_is_no_hit_goes_through_the_coordinator_on_the_same_connection(alon
 
 
 class Load:
-    """Threads that read and threads that write, and check every byte that a complete answer brought."""
+    """Threads that read and threads that write. They check every byte of each complete answer."""
 
     def __init__(self, served, *, reading: int = 6, writing: int = 2) -> None:
         self.served, self.over = served, threading.Event()
@@ -155,7 +157,7 @@ class Load:
         rng = np.random.default_rng(number)
         while not self.over.is_set():
             try:
-                # Now and then anew: the kernel gives each connection to one of the processes.
+                # Reconnect now and then, because the kernel gives each connection to one of the processes.
                 with connect(self.served) as connection:
                     for _ in range(20):
                         if not self.over.is_set():
@@ -232,7 +234,7 @@ def test_a_killed_coordinator_takes_its_workers_along_and_a_new_one_starts_at_on
         wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in old))  # noqa: B023 - called here
         served.start()
         wait_for(lambda: len(worker_pids(served)) == 2)
-    # Threads go on with the new address by themselves: they connect anew.
+    # Threads continue with the new address by themselves: they connect again.
     time.sleep(2)
     load.end()
 

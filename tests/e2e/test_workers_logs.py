@@ -1,4 +1,4 @@
-"""What several processes log: each request once, as one process does."""
+"""The logs of several processes: each request is logged once, as by one process."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ BODY = b"body" * 1000
 
 
 def get(connection, path: str, method: str = "GET", body: bytes | None = None) -> str:
-    """The id of the answer."""
+    """Send a request, and return the request id in the answer."""
     connection.request(method, path, body)
     answer = connection.getresponse()
     answer.read()
@@ -25,7 +25,9 @@ def get(connection, path: str, method: str = "GET", body: bytes | None = None) -
 
 @pytest.fixture(params=["plain", "tls"])
 def start(serve, bucket_directory, tmp_path, request):
-    """``start(**settings)``: a proxy with two objects, and a function that connects to it."""
+    """Return ``begin``: ``begin(**settings)`` runs a proxy with two objects, and returns a function that
+    connects to it.
+    """
     secure = write_certificate(tmp_path) if request.param == "tls" else None
 
     def begin(count: int = 2, config=None, **settings: str):
@@ -72,7 +74,7 @@ def test_each_request_is_in_the_access_log_once_whoever_answers(start):
             answered += [
                 get(connection, path, method, b"x" if method == "PUT" else None) for path, method in ASKED
             ]
-    # A line comes after its answer.
+    # The log line of a request comes after its answer.
     wait_for(lambda: len(log_of(served, "request")) >= 4 + len(answered))
     served.process.send_signal(signal.SIGSTOP)
     by_worker = []
@@ -108,7 +110,7 @@ def test_lines_of_the_access_log_have_the_same_form_with_one_process_and_with_tw
             {key: type(value).__name__ if key in changing else value for key, value in line.items()}
             for line in log_of(served, "request")
         ]
-        # In what order the lines of two processes come is not said.
+        # Lines of two processes have no defined order.
         forms.append(sorted(map(json.dumps, lines)))
     assert forms[0] == forms[1]
 

@@ -1,4 +1,4 @@
-"""Several processes that serve over TLS: as one process does, and as over plain HTTP."""
+"""Several processes that serve over TLS: the answers are those of one process, and those over plain HTTP."""
 
 import asyncio
 import http.client
@@ -61,7 +61,7 @@ def certificate(tmp_path) -> Certificate:
 
 @pytest.fixture
 def start(serve, bucket_directory, certificate):
-    """A proxy of ``count`` processes, with three objects that are cached."""
+    """Return a function that runs a proxy of ``count`` processes, with three cached objects."""
 
     for n in range(3):
         (bucket_directory / "data" / str(n)).write_bytes(body_of(str(n)))
@@ -88,7 +88,7 @@ def start(serve, bucket_directory, certificate):
 
 @pytest.fixture
 def secure(start):
-    """A proxy whose coordinator can be stopped, so that only its worker answers."""
+    """Run a proxy whose coordinator can be stopped, so that only its worker answers."""
     served = start()
     yield served
     if served.process.poll() is None:
@@ -113,7 +113,7 @@ def test_answers_are_those_of_one_process_and_of_plain_http(start, certificate):
     def comparable(answer):
         status, headers, body = plain(answer)
         if status >= 400:
-            body = body.partition(b"<RequestId>")[0]  # and what follows is of the request
+            body = body.partition(b"<RequestId>")[0]  # what follows belongs to the request
         return status, headers, body
 
     answers = []
@@ -167,7 +167,7 @@ def test_a_form_sent_over_tls_is_answered_with_an_https_location(
     body = form(presigned(fields={"success_action_status": "201"}))
     served.process.send_signal(signal.SIGSTOP)
     with connect(served, certificate) as connection:
-        assert get(connection, "/data/0")[0] == 200  # so it is a worker's connection
+        assert get(connection, "/data/0")[0] == 200  # so this is a connection of a worker
         served.process.send_signal(signal.SIGCONT)
         answer = get(connection, "/b", "POST", body, **{"Content-Type": "multipart/form-data; boundary=X"})
     assert answer[0] == 201, answer
@@ -228,7 +228,7 @@ def der_of(certificate: Certificate) -> bytes:
 
 
 def shown(served) -> bytes:
-    """The certificate that a new connection is shown, DER."""
+    """Return the certificate that the proxy shows to a new connection, as DER."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, _, port = served.s3.partition("://")[2].rpartition(":")
@@ -245,7 +245,7 @@ def test_every_process_shows_a_new_certificate_once_it_is_logged(secure, certifi
     first = der_of(certificate)
     with connect(secure, certificate) as old:
         assert get(old, "/data/0")[0] == 200
-        time.sleep(0.02)  # the file system's clock
+        time.sleep(0.02)  # the resolution of the file system's clock
         renewed = write_certificate(tmp_path)
         assert der_of(renewed) != first
         wait_for(lambda: log_of(secure, "certificate changed"))
@@ -288,7 +288,7 @@ def test_a_worker_that_does_not_take_the_certificate_is_replaced(secure, tmp_pat
 
 
 def test_stopping_ends_idle_connections_soon(secure, certificate):
-    """Also those of clients that read nothing while they are idle, as pools of connections do."""
+    """This includes clients that read nothing while they are idle, like pools of connections."""
     with ExitStack() as idle:
         for n in range(10):
             connection = idle.enter_context(connect(secure, certificate))

@@ -1,4 +1,4 @@
-"""Clients with an upstream of their own, and others beside them, through every process."""
+"""Clients with an upstream of their own, and others beside them, at every process."""
 
 import http.client
 import signal
@@ -16,7 +16,9 @@ from .fake_origin import FakeOrigin, signer_of
 
 BODY = b"body " * 400
 SECRETS = {"shared": "shared-secret", "own": "own-secret"}
-"""One client that reads with the proxy's credentials, FIRST, and one that reads with its own, OWN."""
+"""A configuration with one client that reads with the proxy's credentials, FIRST, and one that reads with
+its own, OWN.
+"""
 
 
 class Client:
@@ -28,7 +30,9 @@ class Client:
         self.connection = http.client.HTTPConnection(self.host, timeout=20)
 
     def ask(self, key: str = "k", method: str = "GET", *, plain: bool = True) -> tuple[int, str]:
-        """Status and source of an answer. Not ``plain``: with a field that no process remembers."""
+        """Send a signed request; return status and source of the answer. If not ``plain``, the request has
+        an extra field, so that no process finds it in its request cache.
+        """
         path = f"/data/{key}"
         signed = sign_request(
             method=method, raw_path=path, raw_query="", headers=[("host", self.host)],
@@ -44,13 +48,13 @@ class Client:
 
 
 class Scene:
-    """A proxy of two processes; ``by_worker``: clients on connections that its worker has."""
+    """A proxy of two processes. ``by_worker``: clients whose connections belong to the worker."""
 
     def __init__(self, served, origin: FakeOrigin, by_worker: dict[str, Client]) -> None:
         self.served, self.origin, self.by_worker = served, origin, by_worker
 
     def everywhere(self, who: str, key: str = "k") -> set[tuple[int, str]]:
-        """Answers to the same request on connections of every process, asked in all ways."""
+        """Return the answers of all processes to the same read, sent with and without the extra field."""
         found = {self.by_worker[who].ask(key), self.by_worker[who].ask(key, plain=False)}
         for _ in range(10):
             with closing((client := Client(self.served, who)).connection):
@@ -58,7 +62,9 @@ class Scene:
         return found
 
     def alone(self, who: str, key: str = "k") -> tuple[int, str] | None:
-        """The answer of the worker itself; None: it asks the coordinator."""
+        """Return the worker's answer while the coordinator is stopped; None if the answer needs the
+        coordinator.
+        """
         self.served.process.send_signal(signal.SIGSTOP)
         client = self.by_worker[who]
         assert client.connection.sock is not None
@@ -74,7 +80,9 @@ class Scene:
 
 
 def reached(served, who: str) -> Client:
-    """A client whose connection the worker has: made while the coordinator takes none."""
+    """Return a client whose connection belongs to the worker: it is made while the coordinator accepts
+    none.
+    """
     served.process.send_signal(signal.SIGSTOP)
     client = Client(served, who)
     client.connection.connect()
@@ -213,6 +221,6 @@ def test_a_write_to_the_buckets_policy_forgets_verdicts_in_every_process(scene):
             writing.request("PUT", path + "?policy", headers=dict(signed) | {"Content-Length": "0"})
             assert writing.getresponse().status == 200
         there.origin.denied = {"FIRST"}
-        # The other client's check makes the page fresh again, for itself alone.
+        # The other client's check makes the page fresh again, but only for that client.
         assert {status for status, _ in there.everywhere("own")} == {200}
         assert {status for status, _ in there.everywhere("shared")} == {403}

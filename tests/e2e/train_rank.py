@@ -1,7 +1,7 @@
-"""One rank of a DistributedDataParallel training through the proxy; test_training.py starts two.
+"""One rank of a DistributedDataParallel training through the proxy. test_training.py starts two.
 
-It writes the data for the test into its own directory: a line of ids for each step, a checkpoint every few
-steps, and its final state at the end. It dies by SIGKILL after the step in ``--die``.
+It writes data for the test into its own directory: a line of ids for each step, a checkpoint every few steps,
+and its final state at the end. After the step in ``--die`` it kills itself by SIGKILL.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Form uploads with odd policies: the proxy answers with the status that the gateway has for them."""
+"""Form uploads with odd policies: the proxy answers with the same status as the gateway."""
 
 import base64
 import hashlib

@@ -24,7 +24,7 @@ namespace = "shared"
 
 @pytest.fixture
 def direct(rgw):
-    """A client that goes straight to the gateway."""
+    """Return a client that connects to the gateway directly."""
     return boto3.client(
         "s3",
         endpoint_url=rgw.endpoint,
@@ -104,7 +104,7 @@ def test_a_hit_is_authorised_by_the_origin_with_the_clients_own_rights(proxy, di
     assert read(guest, "public") == (b"ours", "ram")
     with pytest.raises(ClientError, match="AccessDenied"):
         read(guest, "private")
-    # Taking the right away through the proxy counts at once, whatever verdict was remembered.
+    # A right that is withdrawn through the proxy is lost at once, whatever verdict was remembered.
     client.put_object_acl(Bucket="life", Key="public", ACL="private")
     with pytest.raises(ClientError, match="AccessDenied"):
         read(guest, "public")

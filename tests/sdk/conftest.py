@@ -1,4 +1,4 @@
-"""A proxy and an origin in threads of the test process, with failures that a test scripts."""
+"""A fake proxy and a fake origin in threads of the test process. Tests script their failures."""
 
 import gzip
 import hashlib
@@ -71,7 +71,7 @@ class Server(ThreadingHTTPServer):
 
 
 class FakeStore:
-    """An S3 endpoint over ``objects``; ``faults`` are used up by object reads, one each."""
+    """An S3 endpoint over ``objects``. Each of ``faults`` is used once, by one object read."""
 
     def __init__(self):
         self.objects = {}
@@ -89,7 +89,7 @@ class FakeStore:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     def die(self):
-        """As kill -9: no more answers, open connections reset."""
+        """End as after kill -9: give no more answers, and reset open connections."""
         self.server.shutdown()
         self.server.server_close()
         for connection in list(self.server.open):
@@ -161,7 +161,7 @@ class FakeStore:
 
 
 class FakeProxy(FakeStore):
-    """The contract's control side, and an S3 side, on one port."""
+    """The control listener as docs/protocol.md describes it, and an S3 listener, on one port."""
 
     def __init__(self):
         self.datasets = {}
@@ -184,7 +184,7 @@ class FakeProxy(FakeStore):
         super().__init__()
 
     def forget(self):
-        """As a proxy restarted without its state."""
+        """Lose all state, as a proxy restarted without it."""
         self.datasets, self.jobs, self.scores, self.orders = {}, {}, {}, {}
 
     def answer(self, handler, body):
@@ -356,7 +356,9 @@ def origin():
 
 @pytest.fixture
 def make_client(monkeypatch):
-    """Clients that are closed after the test; impatient, and blind to the environment's AWS variables."""
+    """Return a function that makes clients. They have short timeouts, ignore the AWS environment variables,
+    and are closed after the test.
+    """
     for name in (
         "AWS_ENDPOINT_URL_S3",
         "AWS_ENDPOINT_URL",
@@ -390,7 +392,7 @@ def manifest(client):
 
 @pytest.fixture
 def make_job(client, manifest):
-    """Jobs that send only when told, and are closed after the test."""
+    """Return a function that makes jobs. They send only on request, and are closed after the test."""
     jobs = []
 
     def make(name="run", **options):

@@ -1,4 +1,6 @@
-"""``shade.announce``: the loop gets what the bare sampler gives, the proxy hears it, nothing raises."""
+"""``shade.announce``: the loop gets what the bare sampler yields, the proxy gets the order, and nothing is
+raised.
+"""
 
 import logging
 import random
@@ -22,7 +24,7 @@ import shadeproxy_sdk as shade
 
 
 class Numbers(Dataset):
-    """What a loop has that reads by itself."""
+    """The Dataset of a loop that reads by itself."""
 
     def __len__(self):
         return 40
@@ -63,7 +65,7 @@ def set_epoch(sampler, epoch):
 
 
 def epochs(sampler, count=4):
-    """What ``count`` epochs yield, and the state of the global generators after each."""
+    """Return the items of ``count`` epochs, and the state of the global generators after each epoch."""
     torch.manual_seed(1)
     np.random.seed(1)  # noqa: NPY002 (the global state that others use)
     random.seed(1)
@@ -111,7 +113,7 @@ def test_coming_epochs_are_foretold_where_they_can_be_known(make_job, proxy, kin
         wrapped.set_epoch(1)
         next(iter(wrapped))
         assert job.flush()
-        assert len(proxy.pieces) == sent + 1  # epoch 3; what came true is not sent again
+        assert len(proxy.pieces) == sent + 1  # epoch 3; an early order that was right is not sent again
 
 
 def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(make_job, proxy):
@@ -119,7 +121,7 @@ def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(
     wrapped = shade.announce(RandomSampler(Numbers(), generator=generator), job)
     list(wrapped)
     assert job.flush()
-    torch.rand(3, generator=generator)  # somebody else draws from it
+    torch.rand(3, generator=generator)  # other code draws from the same generator
     read = list(wrapped)
     assert job.flush()
     assert proxy.orders["run", 1, 0] == read
@@ -127,7 +129,7 @@ def test_a_foretold_order_that_proves_wrong_is_replaced_and_no_more_is_foretold(
 
 
 def loaded(wrap, *, workers, batched):
-    """Two epochs of a loader in batches of 4, and what it did to the global generator."""
+    """Return two epochs of a loader in batches of 4, and the state of the global generator afterwards."""
     torch.manual_seed(7)
     sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0)
     options = (

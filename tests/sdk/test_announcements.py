@@ -1,4 +1,4 @@
-"""What reaches the proxy of the orders that a job announces, and that nothing of it reaches the loop."""
+"""Which parts of a job's announced orders reach the proxy. The training loop sees none of this."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The thread that delivers: one a process, also after a fork."""
+"""The thread that delivers: one for each process, also after a fork."""
 
 import os
 import threading

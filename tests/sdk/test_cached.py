@@ -7,7 +7,9 @@ from shadeproxy_sdk.cached import MOST_SUBSTITUTED, reorder, substitute
 
 @st.composite
 def epochs(draw):
-    """A rank's part of a data set in random order, perhaps padded from its start, and what is cached."""
+    """Draw which samples are cached, and one rank's order of an epoch: random, and perhaps padded with its
+    own first ids.
+    """
     samples = draw(st.integers(1, 200))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     dealt = rng.permutation(samples)[: draw(st.integers(1, samples))]
@@ -23,12 +25,13 @@ def test_reorder_reads_the_same_samples_cached_ones_first(epoch):
     mixed = reorder(order, resident)
     assert sorted(mixed) == sorted(order)
     cached = resident[mixed]
-    # No prefix holds fewer cached samples than an even spread would, or than every second place.
+    # No prefix has fewer cached samples than an even spread gives, or than one in every second place.
     hits, places = np.cumsum(cached), np.arange(1, order.size + 1)
     even = np.floor(places * cached.mean() + 1e-9)
     assert (hits >= np.minimum(even, hits[-1])).all()
     assert (hits >= np.minimum((places + 1) // 2, hits[-1])).all()
-    # And the line to the origin is never idle for longer than it must: while both are left, they alternate.
+    # While both kinds are left, they alternate, so that the line to the origin is never idle for longer than
+    # necessary.
     if cached.mean() <= 0.5:
         assert not (cached[1:] & cached[:-1]).any()
     assert mixed[cached].tolist() == order[resident[order]].tolist()
@@ -78,7 +81,7 @@ def test_what_matters_least_gives_way_to_what_matters_most():
     order = np.random.default_rng(1).permutation(1000).astype(np.uint32)
     read = substituted((order, resident, weights), batch_size=100, share=0.1)
     gone, came = order[read != order], read[read != order]
-    assert 80 <= gone.size <= 100  # a hundred, but for those whose partner stood in the same batch
+    assert 80 <= gone.size <= 100  # a hundred, except those whose partner was in the same batch
     assert weights[came].min() >= 800
     assert weights[gone].mean() < 300
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import shadeproxy_sdk as shade
 
-# With workers the bytes must be checked by something that a spawned process can import: not by this file.
+# A function that a spawned process can import must check the bytes in workers; this file's functions cannot.
 FIRST_BYTE = functools.partial(np.frombuffer, dtype=np.uint8, count=1)
 
 
@@ -82,11 +82,11 @@ def test_parts_of_objects(client, proxy):
 
 
 def epoch_of(fake):
-    """Reads as (key, job, epoch, rank)."""
+    """Return the reads as (key, value of x-shade-job)."""
     return {(key, headers.get("x-shade-job")) for _, key, headers in fake.reads}
 
 
-# The fake proxy's threads are in this process; from 3.12 on Python warns of any fork beside threads.
+# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_whole_batches_under_the_jobs_epoch(client, proxy, method):
@@ -166,7 +166,7 @@ def test_whoever_finds_out_says_it_once_for_all_workers(client_of, proxy, capfd,
     data = shade.S3Dataset(client, bucket="train", decode=FIRST_BYTE)
     if not absent:
         proxy.die()
-    # Processes that fork inherit this one; those that spawn write there by themselves.
+    # Forked processes inherit this handler. Spawned processes write to stderr by themselves.
     handler = logging.FileHandler("/dev/stderr")
     logging.getLogger("shadeproxy_sdk").addHandler(handler)
     if absent:
@@ -181,7 +181,7 @@ def test_whoever_finds_out_says_it_once_for_all_workers(client_of, proxy, capfd,
     finally:
         logging.getLogger("shadeproxy_sdk").removeHandler(handler)
         handler.close()
-    # The listing said it before anybody wrote there.
+    # If the proxy is absent, the listing has warned before the handler was added.
     assert capfd.readouterr().err.count("does not answer") == (0 if absent else 1)
 
 

@@ -50,7 +50,7 @@ def test_later_change_of_a_reported_tensor_does_not_matter(make_job):
 
 def test_latest_score_of_an_id_wins_and_goes_out_once(make_job, proxy):
     job = make_job()
-    proxy.released.clear()  # the thread that sends is held in its first call, while more is reported
+    proxy.released.clear()  # the sending thread is held in its first call, while more is reported
     job.report([1, 2, 3], [1.0, 2.0, 3.0])
     done = threading.Thread(target=job.flush)
     done.start()
@@ -206,7 +206,7 @@ def test_where_an_epoch_is_resumed_is_told_before_anything_is_read(make_job, pro
     assert proxy.progress == [{"epoch": 3, "rank": 0, "position": 16, "stall_s": 0.0}]
     assert job.position is None
     told = [path.rpartition("/")[2] for method, path, _ in proxy.calls if method in {"PUT", "POST"}]
-    assert told[-2:] == ["order", "progress"]  # a position is one in an order
+    assert told[-2:] == ["order", "progress"]  # a position refers to an order, so the order is sent first
 
 
 def test_wrong_progress_never_raises(make_job):

@@ -9,7 +9,7 @@ LOSSES = torch.tensor([[1.0, 5.0, 9.0], [2.0, 2.0, 2.0], [0.0, 9.0, 9.0]])
 
 
 def order_of(job):
-    """Ids by the weight that they got, lightest first."""
+    """Return the ids by weight, lightest first."""
     weights = job.weights(0)
     return np.argsort(weights)[: int(np.isfinite(weights).sum())].tolist()
 
@@ -40,7 +40,7 @@ def test_only_tokens_that_count_are_in_the_mean(make_job, which):
 def test_a_language_models_losses_as_its_loop_has_them(make_job):
     job = make_job()
     logits, labels = torch.zeros(3, 6, 11), torch.randint(11, (3, 6))
-    logits[0, :, 5], labels[0, :] = 50.0, 5  # known by heart
+    logits[0, :, 5], labels[0, :] = 50.0, 5  # the model is sure of this answer
     labels[1, 2:] = -100
     losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none", ignore_index=-100)
     job.report([7, 8, 9], losses, mask=labels != -100)

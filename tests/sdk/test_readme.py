@@ -9,7 +9,7 @@ README = Path(shade.__file__).parents[1] / "README.md"
 
 
 def example(number, proxy):
-    """A Python block of the README, for ``proxy``."""
+    """Return Python block ``number`` of the README, with the URL of ``proxy``."""
     text = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]][number]
     assert "http://127.0.0.1:9001" in text
     return text.replace("http://127.0.0.1:9001", proxy.url).replace("http://127.0.0.1:9000", proxy.url)
@@ -20,7 +20,7 @@ def decode(data, key):
 
 
 class Kept(dict):
-    """Orders, also those that are withdrawn."""
+    """A dict of orders that also keeps withdrawn ones."""
 
     def __init__(self):
         self.kept = {}

@@ -1,4 +1,4 @@
-"""A run that was silent while another one took its name: it goes on by a name of its own."""
+"""A run that was silent while another run took its name continues under another name."""
 
 import logging
 import multiprocessing
@@ -14,7 +14,7 @@ ORDER = np.arange(40, dtype=np.uint32)
 
 @pytest.fixture
 def take(proxy):
-    """Another run registers itself as ``name``, on other samples."""
+    """Return a function by which another run registers itself as ``name``, on other samples."""
 
     def take(name="run"):
         proxy.datasets["theirs"] = [("train", "0/000", 0, None)]
@@ -29,12 +29,12 @@ def take(proxy):
 
 @pytest.fixture
 def warnings(caplog):
-    """What was said so far."""
+    """Return a function that gives the warnings logged so far."""
     return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def other(job):
-    """The name that a job "run" goes on by."""
+    """Return the name under which a job "run" continues."""
     return f"run.{job.manifest.digest[7:15]}"
 
 

@@ -9,7 +9,7 @@ import shadeproxy_sdk as shade
 
 
 def report_everything(job, seed=0):
-    """A loss for each of the 40 samples, in batches of 8, as training would."""
+    """Report a loss for each of the 40 samples, in batches of 8, as training would."""
     losses = np.random.default_rng(seed).exponential(size=40)
     for start in range(0, 40, 8):
         job.report(np.arange(start, start + 8), losses[start : start + 8])
@@ -274,7 +274,7 @@ def test_wrong_options_say_what_to_choose(make_job, options):
 
 
 def begun(proxy):
-    """What the registrations of jobs said beside their bodies."""
+    """Return the query strings of the registrations of jobs."""
     return [told for method, path, told in proxy.queries if method == "PUT" and path.startswith("jobs/")
             and path.count("/") == 1]  # fmt: skip
 

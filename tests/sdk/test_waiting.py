@@ -1,4 +1,6 @@
-"""The wait is counted in looks, one at a time by a clock that tests move: no machine is too slow for it."""
+"""The estimate of the wait. Tests move the clock one check at a time, so that no machine is too slow for
+them.
+"""
 
 import multiprocessing
 import threading
@@ -20,7 +22,9 @@ BATCHES = 10
 
 
 class Looks:
-    """In place of the time module of the watching thread: it looks when the loop lets it, a period later."""
+    """Replaces the time module of the watching thread. The thread checks when the loop allows it, one period
+    later.
+    """
 
     def __init__(self):
         self.now_s = 1000.0
@@ -36,7 +40,7 @@ class Looks:
         self.now_s += seconds
 
     def look(self, count=1):
-        """Let the thread look ``count`` times, while the caller stands where it is."""
+        """Let the thread check ``count`` times, while the caller stays where it is."""
         for _ in range(count):
             assert self._asleep.acquire(timeout=30), "nobody looks"
             self._go.release()
@@ -57,7 +61,7 @@ def looks(monkeypatch):
 
 
 class Slow(Dataset):
-    """Each batch takes ``looks`` of the watching thread."""
+    """A data set each of whose batches takes ``looks`` checks of the watching thread."""
 
     def __init__(self, looks=None, count=2):
         self.looks, self.count = looks, count
@@ -99,7 +103,7 @@ def test_a_loop_as_it_is_reports_what_it_waits(make_job, proxy, looks, kind):
 
 
 def test_a_loop_that_computes_waits_for_little(make_job, proxy, looks):
-    """Time in which the loop is elsewhere is not waited for, also beside a batch that is."""
+    """Time in which the loop does other work is no wait, even if a batch is waited for before it."""
     job = make_job()
     loader = DataLoader(Slow(looks, 1), 4, sampler=shade.ShadeSampler(job, batch_size=4))
     run(job, loader, step=lambda: looks.look(3))
@@ -133,7 +137,7 @@ def test_what_is_timed_is_not_estimated_too(make_job, proxy, monkeypatch):
 
 
 class Held(Slow):
-    """The first batch and the last come when they were seen to be waited for."""
+    """A data set whose first and last batch arrive when the loop was seen waiting for them."""
 
     def __init__(self):
         super().__init__()
@@ -158,7 +162,7 @@ def test_batches_that_workers_hold_after_the_samplers_end_are_waited_for(make_jo
     def waited(_seconds):
         if ended:
             ended.append("waited")
-        # One look may have been under way at the end.
+        # One check may have been under way at the end.
         (data.last if len(ended) > 2 else data.first).set()
 
     monkeypatch.setattr(waiting, "_LINGER_S", 0.0)

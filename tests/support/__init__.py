@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-# So that a failed assertion in here tells its values, as one in a test does.
+# Rewrite assertions in this package, so that a failed one shows its values, like those of tests.
 pytest.register_assert_rewrite(
     *(f"{__name__}.{path.stem}" for path in Path(__file__).parent.iterdir() if path.stem[0] != "_")
 )

@@ -1,4 +1,4 @@
-"""Jobs that announce and read, for tests of what the book makes of it."""
+"""Jobs that announce and read, for tests of the order tracker."""
 
 import numpy as np
 
@@ -33,12 +33,12 @@ def announce(hints, ids, *, epoch=0, rank=0, offset=0, job="one", now_s=NOW_S):
 
 
 def tick_of(hints):
-    """The latest tick that the hints heard of."""
+    """Return the latest tick that the hints know."""
     return hints.expectations._tick
 
 
 def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES, gap=1):
-    """One by one, as misses are noted; ``gap`` ticks from one to the next. Return which are explained."""
+    """Note reads one by one, as misses are, ``gap`` ticks apart. Return which of them are explained."""
     context = JobContext(job, epoch) if job else None
     return [
         hints.expectations.note_read(int(hashes[number]), 0, context, now_s, tick_of(hints) + gap)
@@ -47,7 +47,7 @@ def read(hints, ids, now_s=NOW_S, job="one", *, epoch=None, hashes=HASHES, gap=1
 
 
 def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES, gap=1):
-    """As hits are noted."""
+    """Note reads together, as hits are. Return which of them are explained."""
     ids = np.asarray(list(ids), dtype=np.int64)
     jobs = [JobContext(job) if job else None] * len(ids)
     places, tick = np.zeros(len(ids), dtype=np.int64), tick_of(hints) + gap * len(ids)
@@ -78,13 +78,13 @@ class Long:
         return read_together(self.hints, ids, now_s, job, hashes=self.hashes, **kwargs)
 
     def steadily(self, ids, per_s, start_s=NOW_S, job="one"):
-        """Read at a rate; when it ends."""
+        """Read at a constant rate; return the time of the end."""
         for position in range(0, len(ids), 10):
             self.read(ids[position : position + 10], start_s + position / per_s, job)
         return start_s + len(ids) / per_s
 
     def expect(self, ids, tick=None):
-        """Ticks to the announced read, and reads per tick by draws."""
+        """Return the ticks to the announced read, and the reads per tick by draws."""
         ids, at = np.asarray(ids, dtype=np.intp), tick_of(self.hints) if tick is None else tick
         return self.hints.expectations.expect(self.hashes[ids], np.zeros(len(ids), dtype=np.uint32), at)
 

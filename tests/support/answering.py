@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple[str, bytes]]]]:
-    """(URL, heads and bodies asked): a server that takes each request whole and gives it the next of
-    ``answers``; None: it closes when it has the head.
+    """Yield the URL of a server, and a list of the heads and bodies that it received. The server reads each
+    request whole and sends the next of ``answers``. None: it closes the connection after the head.
     """
     asked, left = list[tuple[str, bytes]](), list(answers)
 
@@ -36,6 +36,6 @@ async def answering(*answers: str | None) -> AsyncIterator[tuple[str, list[tuple
 
 
 def error(status, code="", extra=""):
-    """An answer of S3 with an error document, if it has a code."""
+    """Return an answer of S3, with an error document if there is a code."""
     body = f"<Error><Code>{code}</Code><Message>text</Message></Error>" if code else ""
     return f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(body)}\r\n\r\n{body}"

@@ -11,7 +11,7 @@ _STEP = re.compile(r"\d+\. `(?P<file>[\w/.]+)` (?P<functions>`[\w.]+`(?:, `[\w.]
 
 
 class Step(NamedTuple):
-    """One line of a flow."""
+    """One step of a flow."""
 
     file: str
     functions: tuple[str, ...]
@@ -22,7 +22,7 @@ class Step(NamedTuple):
 
 
 def flow(title: str) -> list[list[Step]]:
-    """The numbered lists of steps under a heading."""
+    """Return the numbered lists of steps under a heading."""
     section = PAGE.read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
     lists: list[list[Step]] = []
     for line in section.splitlines():
@@ -36,13 +36,13 @@ def flow(title: str) -> list[list[Step]]:
 
 
 def flows() -> list[Step]:
-    """Every step of the page."""
+    """Return every step of the page."""
     titles = re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
     return [step for title in titles for steps in flow(title) for step in steps]
 
 
 def drawn() -> tuple[list[set[str]], list[set[str]]]:
-    """The layers of the drawing from above, and the rooms in the engine."""
+    """Return the layers of the drawing from top to bottom, and the rooms in the engine."""
     drawing = PAGE.read_text().split("```text\n", 1)[1].split("```", 1)[0]
     layers: list[set[str]] = []
     rooms: list[set[str]] = []
@@ -55,7 +55,7 @@ def drawn() -> tuple[list[set[str]], list[set[str]]]:
 
 
 def functions_of(file: str) -> set[str]:
-    """The functions of a module and the methods of its classes, as ``Class.method``."""
+    """Return the functions of a module and the methods of its classes, as ``Class.method``."""
     found: set[str] = set()
     for node in ast.parse((ROOT / file).read_text()).body:
         if isinstance(node, ast.ClassDef):

@@ -1,6 +1,6 @@
-"""A certificate for 127.0.0.1, good for a day, and the authority that signed it.
+"""A certificate for 127.0.0.1, valid for a day, and the authority that signed it.
 
-Clients differ in what they accept: some refuse an authority's own certificate at a server, so these are two.
+Some clients refuse an authority's own certificate as a server's, so these are two certificates.
 """
 
 import datetime as dt
@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 @dataclass(frozen=True)
 class Certificate:
-    """PEM files, and a client's context that trusts exactly this certificate."""
+    """The PEM files, and a client's context that trusts exactly this certificate."""
 
     cert: Path
     key: Path
@@ -29,8 +29,8 @@ class Certificate:
 
 
 def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequence[str] = ()) -> Certificate:
-    """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``, over those that are
-    there. ``hosts``: names beside the address, such as ``*.example.org``.
+    """Write ``name``.crt, ``name``.key and ``name``.authority.crt into ``directory``, and overwrite existing
+    ones. ``hosts``: names besides the address, such as ``*.example.org``.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = (

@@ -1,4 +1,4 @@
-"""An origin for commands: it answers what a test puts there."""
+"""An origin for commands. It gives the answers that a test sets."""
 
 from shadeproxy.core.types import ListPage
 

@@ -1,4 +1,4 @@
-"""An engine over an in-memory origin and real segment stores, and all that a test wants to look at."""
+"""An engine over an in-memory origin and real segment stores, with everything that tests inspect."""
 
 import asyncio
 import gc
@@ -38,15 +38,15 @@ PAGE = 4096
 
 
 async def slowly(work: Callable[[], None]) -> None:
-    """I/O on a pool thread, as the loop sees it: something else may run before and after."""
+    """Run I/O as if on a pool thread: other tasks of the loop may run before and after it."""
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
 
 
 class Weights:
-    """Importance by object hash, or by hash and page number, set by tests. As ``NextUses``: pages are drawn
-    by it.
+    """Importance by object hash, or by hash and page number, which tests set. As ``NextUses``, it is the
+    rate at which pages are drawn.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Weights:
 
 @dataclass
 class Bench:
-    """One engine with everything that a test wants to look at."""
+    """One engine with everything that a test inspects."""
 
     engine: Engine
     cache: PageCache
@@ -83,14 +83,14 @@ class Bench:
     rules: Rules
 
     def counted_stats(self) -> Stats:
-        """The statistics with all reads so far counted."""
+        """The statistics, with all reads so far counted."""
         self.engine.access_log.flush()
         return self.stats
 
     async def get(
         self, key: str, *, bucket: str = "b", namespace: str = "", **kwargs: Any
     ) -> tuple[bytes, Source]:
-        """The body of a whole or ranged GET, and where it came from."""
+        """Return the body of a whole or ranged GET, and its source."""
         request = ReadRequest(ObjectRef(bucket, key, namespace), **kwargs)
         async with self.engine.open(request) as reading:
             spec = request.range or RangeSpec(0, None)
@@ -99,7 +99,7 @@ class Bench:
             return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
 
     async def pin(self, prefix: str, bucket: str = "b") -> None:
-        """As a call does."""
+        """Pin a prefix as a control call does."""
         self.cache.pins.add(PinnedPrefix(bucket, prefix, 0.0))
         await self.cache.renew_pins()
 
@@ -108,12 +108,12 @@ class Bench:
         await self.cache.renew_pins()
 
     def cached(self, keys: Iterable[str]) -> int:
-        """How many of these objects of bucket b are resident."""
+        """Return how many of these objects of bucket b are resident."""
         refs = {ObjectRef("b", key) for key in keys}
         return sum(self.cache.residents.first_page(object_hash(ref)) is not None for ref in refs)
 
     async def settle(self) -> None:
-        """Wait until everything that was read is stored or passed by."""
+        """Wait until every page that was read is stored or left out."""
         await self.engine._filling.flights.drain()
         await self.cache.drain()
 
@@ -123,7 +123,9 @@ MakeBench = Callable[..., Awaitable[Bench]]
 
 @asynccontextmanager
 async def benches(folder: Path) -> AsyncIterator[MakeBench]:
-    """Make benches with tiers under ``folder``; close them at the end. A task that failed fails the test."""
+    """Make benches with tiers under ``folder``, and close them at the end. A task that failed fails the
+    test.
+    """
     made: list[Bench] = []
     failures: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context))
@@ -205,5 +207,5 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
     for bench in made:
         await bench.engine.aclose()
         await asyncio.to_thread(bench.cache.close)
-    gc.collect()  # a task whose exception nobody saw reports it when it is collected
+    gc.collect()  # a task whose exception was not retrieved reports it when it is collected
     assert not failures, failures

@@ -46,7 +46,8 @@ ROUNDS = 3
 _PRODUCT = f"{Path(shadeproxy.__file__).parent}/"
 _NOW_S = 1_800_000_000.0
 _NEVER_S = 1e6
-# Turns of the loop after the last answer, for work that ends later. Twice as many change no count.
+# Turns of the loop after the last answer, for work that ends later. Twice as many turns do not change a
+# count.
 _TURNS = 100
 _SCORES = "application/vnd.shadeproxy.scores"
 _IDS = "application/vnd.shadeproxy.ids"
@@ -61,7 +62,7 @@ class Count:
 
     @property
     def frames(self) -> float:
-        """Frames of one request."""
+        """Number of frames of one request."""
         return len(self.calls) / self.requests
 
     @property
@@ -105,13 +106,13 @@ class StillClock:
 
 
 class Inline(ThreadPoolExecutor):
-    """Runs work at once: what a start leaves to threads is then over after some turns of the loop."""
+    """Runs work at once. Work that a start gives to threads is then done after some turns of the loop."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, as by a thread
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, as from a thread
             future.set_exception(error)
         return future
 
@@ -247,14 +248,14 @@ async def _count(sent: dict[Connection, bytes], source: str = "") -> Count:
 
 
 class _Flows:
-    """Counts each flow against one proxy: rounds that warm up, then ``ROUNDS`` that are kept."""
+    """Counts each flow against one proxy: first rounds that warm up, then ``ROUNDS`` that are counted."""
 
     def __init__(self, s3: list[Connection], control: Connection) -> None:
         self._s3 = s3
         self._control = control
 
     async def all(self) -> dict[str, list[Count]]:
-        # Hits need the objects that the misses brought.
+        # Hits need the objects that the misses have fetched.
         misses = await self._rounds(1, self._misses)
         first = await self._rounds(2, self._first_hit)
         hits = await self._rounds(2, self._hit)
@@ -264,7 +265,7 @@ class _Flows:
             "first hit": first,
             "miss": misses,
             "POST of scores": await self._rounds(2, self._scores),
-            # The first one fetches the objects, the second one makes their page handles.
+            # The first round fetches the objects, the second one makes their page handles.
             "batch of 256": await self._rounds(3, self._batch),
         }
 
@@ -309,7 +310,7 @@ class _Flows:
 
 
 def _missed(number: int) -> str:
-    # By the hashes of these names, no table of the page index (engine/index.py) doubles in a counted round.
+    # With the hashes of these names, no table of the page index (engine/index.py) doubles in a counted round.
     return f"missed/{number:04}"
 
 
@@ -355,7 +356,9 @@ async def _counts(directory: Path) -> dict[str, list[Count]]:
 
 
 def count_flows(directory: Path) -> dict[str, list[Count]]:
-    """Count every flow ``ROUNDS`` times on a whole proxy before an S3 server, the lane interpreted."""
+    """Count every flow ``ROUNDS`` times on a whole proxy in front of an S3 server, with the interpreted
+    lane.
+    """
     with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=StillLoop) as runner:
         patch.setattr(compiled, "COMPILED", False)
         patch.setenv("ORIGIN_KEY", "key")

@@ -21,7 +21,7 @@ class Frame(NamedTuple):
 
 
 def parse_frames(data: bytes) -> tuple[list[Frame], bool]:
-    """The frames of a body, and whether it came to its end."""
+    """Return the frames of a body, and whether the body is complete."""
     frames, at = [], 0
     while at < len(data):
         index, status, source, zero, length = struct.unpack_from("<IHBBQ", data, at)

@@ -35,7 +35,9 @@ async def make_engine(
     page_size: int,
     upstreams: Upstreams,
 ) -> tuple[Engine, PageCache]:
-    """Build an engine and its recovered cache. With other ``upstreams`` the origin decides who may read."""
+    """Build an engine and its recovered cache. With other ``upstreams`` the origin decides which clients may
+    read.
+    """
     cache = PageCache(
         [medium],
         policy=get_policy("default"),

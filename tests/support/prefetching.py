@@ -26,7 +26,7 @@ class Order:
 
 @dataclass
 class FakeOrders:
-    """Implements ``Upcoming`` and ``NextUses``; ``read`` moves a job on."""
+    """Implements ``Upcoming`` and ``NextUses``. ``read`` advances a job."""
 
     orders: dict[str, Order] = field(default_factory=dict)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,12 +77,12 @@ class FakeOrders:
 
 
 def whole(count: int) -> list[Sample]:
-    """Samples k0, k1, ... each an object of bucket b."""
+    """Return samples k0, k1, ..., each an object of bucket b."""
     return [Sample(ObjectRef("b", f"k{number}"), 0, None) for number in range(count)]
 
 
 async def until(condition: Callable[[], bool], *, steps: int = 20_000) -> None:
-    """Let everything run until ``condition`` holds."""
+    """Let all tasks run until ``condition`` holds."""
     for _ in range(steps):
         if condition():
             return
@@ -99,14 +99,14 @@ class Fetching:
     prefetcher: Prefetcher
 
     async def idle(self) -> None:
-        """Until nothing is on its way, and stays so."""
+        """Wait until nothing is on its way, and stays so."""
         for _ in range(20):
             await until(lambda: not self.prefetcher.flying)
             for _ in range(5):
                 await asyncio.sleep(0)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Pages issued, used, wasted, failed."""
+        """Return the pages issued, used, wasted and failed."""
         self.bench.engine.access_log.flush()
         one = self.bench.stats.prefetch
         return one.issued, one.used, one.wasted, one.failed

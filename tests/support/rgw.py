@@ -15,7 +15,9 @@ secret_key_env = "ORIGIN_SECRET"
 [auth]
 anonymous = false
 """
-"""The head of a configuration: the gateway's main account, and clients that sign."""
+"""The beginning of a configuration: the gateway's main account as the origin's, and clients that must
+sign.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Rgw:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The environment that SIGNED_ONLY names."""
+        """The environment variables that SIGNED_ONLY names."""
         return {"ORIGIN_KEY": self.main[0], "ORIGIN_SECRET": self.main[1]}
 
     def add_tenant(self, name: str) -> tuple[str, str]:
-        """Keys of a user of a tenant of its own, whose names of buckets are its own."""
+        """Return the keys of a new user, in a tenant whose bucket names are its own."""
         access_key, secret_key = f"KEY{name.upper()}", f"secret-of-{name}"
         command = ["radosgw-admin", "-c", str(self.config), "-n", "client.rgw", "user", "create"]
         command += ["--tenant", name, "--uid", name, "--display-name", name]
@@ -44,9 +46,10 @@ class Rgw:
 
 
 def run_rgw(folder: Path, *, store_gib: int = 2, settings: str = "") -> Iterator[Rgw]:
-    """``settings``: lines for the gateway's section of ceph.conf."""
+    """Run Ceph RGW. ``settings``: lines for the gateway's section of ceph.conf."""
     running = ceph.rgw(folder, store_gib=store_gib, settings=settings)
-    # In a thread: a test of asyncio may be the first that asks, and nothing of shadeproxy may hold its loop.
+    # Start it in a thread: the first user may be a test of asyncio, whose loop no code of shadeproxy may
+    # block.
     with ThreadPoolExecutor(1) as thread:
         gateway = thread.submit(running.__enter__).result()
         try:

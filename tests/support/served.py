@@ -30,7 +30,7 @@ class Served:
     control: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     token: str = ""
-    """The control listener's token; "" where it needs none."""
+    """The control listener's token; "" if it needs none."""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
@@ -50,7 +50,7 @@ class Served:
         raise AssertionError(f"serve did not become ready:\n{self.log.read_text()}")
 
     def start_whole(self) -> None:
-        """Start, and wait for the pages that come in behind a start (ADR 0006): until then they may miss."""
+        """Start, and wait until all pages are recovered (ADR 0006). Before that, reads of them may miss."""
         self.start()
         deadline = time.monotonic() + 60
         while self.stats()["gauges"]["recovering_segments"]:
@@ -64,7 +64,7 @@ class Served:
         return self.process.wait(30)
 
     def client(self, **kwargs: Any) -> Any:
-        """A boto3 client; unsigned unless keys are given."""
+        """Return a boto3 client, which signs only if keys are given."""
         config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
         return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
 
@@ -72,7 +72,7 @@ class Served:
         return json.loads(self.call("GET", path))
 
     def call(self, method: str, path: str, body: Any = None, *, timeout_s: float = 30) -> bytes:
-        """The answer to a control call, with the token and ``body`` as JSON."""
+        """Return the answer to a control call, sent with the token and ``body`` as JSON."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.control + path, data=data, method=method)
         request.add_header("Content-Type", "application/json")
@@ -106,7 +106,7 @@ def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
 
 
 def log_of(served: Any, event: str = "") -> list[dict[str, Any]]:
-    """Return the lines of a proxy's log, in the form "json"; of one event, or all."""
+    """Return the lines of a proxy's JSON log: those of one event, or all."""
     lines = []
     for line in served.log.read_bytes().splitlines():
         with suppress(ValueError):

@@ -13,7 +13,7 @@ PAGE = 1 << 20
 
 
 def shards(samples=64, shard_count=16, jobs=("one",)):
-    """Each shard holds 64 samples of a quarter of a page: 16 pages of 4."""
+    """Return hints with shards of ``samples`` samples, each a quarter of a page: by default 16 pages of 4."""
     builder = ManifestBuilder("train", page_size=PAGE)
     for shard in range(shard_count):
         for number in range(samples):

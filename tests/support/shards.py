@@ -9,7 +9,7 @@ import numpy as np
 
 
 def tar_of(files, *, format=tarfile.PAX_FORMAT):  # noqa: A002 (tarfile's own name for it)
-    """A tar of (name, body) pairs; a body of None is a directory."""
+    """Return a tar of (name, body) pairs. A body of None makes a directory."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=format) as tar:
         for name, body in files:
@@ -23,7 +23,9 @@ def tar_of(files, *, format=tarfile.PAX_FORMAT):  # noqa: A002 (tarfile's own na
 
 
 def mds_of(shards, **changes):
-    """index.json and shards by name, each sample bytes, as MDSWriter lays them out (format version 2)."""
+    """Return index.json and shards by name. Samples are bytes, laid out as by MDSWriter (format version
+    2).
+    """
     objects, listed = {}, []
     for number, samples in enumerate(shards):
         settings = b'{"format": "mds", "version": 2}'

@@ -1,4 +1,4 @@
-"""Helpers to observe the worker processes of a proxy."""
+"""Helpers to observe the workers of a proxy."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,17 +7,17 @@ from tests.support.served import wait_for
 
 
 def worker_pids(served) -> list[int]:
-    """Process ids of what the proxy started."""
+    """Return the process ids of the processes that the proxy started."""
     pid = served.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children]
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a worker waits for connections."""
+    """Return whether a worker waits for connections."""
     process, inodes = Path(f"/proc/{pid}"), listening(port)
     with suppress(OSError):
-        # Until it runs a program of its own it has the descriptors of its coordinator, which listens too.
+        # Until the worker runs its own program it has the descriptors of its coordinator, which listens too.
         if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
             return False
         targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
@@ -28,7 +28,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def listening(port: int) -> set[str]:
-    """What a descriptor of a socket that listens at ``port`` links to."""
+    """Return the link targets of descriptors of sockets that listen at ``port``."""
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     found = (line for line in sockets if line[1].endswith(f":{port:04X}") and line[3] == "0A")
     return {f"socket:[{line[9]}]" for line in found}

@@ -1,1 +1,3 @@
-"""Long runs that try to break the proxy: load, faults, kills, overload and floods, every answer checked."""
+"""Long runs that try to break the proxy by load, faults, kills, overload and damaged requests. Every answer
+is checked.
+"""

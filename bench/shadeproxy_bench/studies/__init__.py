@@ -1,1 +1,3 @@
-"""Studies: the worth of the product's ideas; each is one command, with its results in docs/studies/."""
+"""Studies measure how much each idea of the product is worth. Each is one command, with its results in
+docs/studies/.
+"""

@@ -1,4 +1,4 @@
-"""A person's text under a study's tables: it stays when they are made again."""
+"""The text that a person wrote below a study's tables. It is kept when the tables are made again."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ _READ_BY_HAND = "## What it shows, and what it does not"
 
 
 def kept(earlier: Path) -> str:
-    """Return ``kept_of`` the existing page, if there is one."""
+    """Return ``kept_of`` the page at ``earlier``, if there is one."""
     return kept_of(earlier.read_text() if earlier.exists() else "")
 
 
 def kept_of(text: str) -> str:
-    """Return the last section of an earlier page, or its title alone."""
+    """Return the last section of an earlier page; only its title if the page has no such section."""
     _, found, words = text.partition(_READ_BY_HAND)
     return f"{_READ_BY_HAND}{words.rstrip()}" if found else _READ_BY_HAND

@@ -1,4 +1,4 @@
-"""The cost of deciding on a miss: which page of a full tier leaves for it, if any."""
+"""The cost of the decision on a miss: which page of a full tier is evicted for the new page, if any."""
 
 import time
 from pathlib import Path
@@ -29,17 +29,19 @@ _FIELDS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "byte
 
 
 class _Unwritten(SegmentStore):
-    """A tier that places records and erases them, but writes none."""
+    """A tier that reserves and erases records, but does not write them."""
 
     def write(self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview) -> None:
         pass
 
 
 def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measured:
-    """Return microseconds to note a miss and to decide on its page, ``together`` of them in one turn.
+    """Return microseconds to note a miss and to decide on its page, ``together`` of them in one turn of the
+    loop.
 
-    Objects are read at random, so a part of the pages was read before. Tables of learnt rates are made beside
-    the loop in the proxy, and are not counted. ``mixed``: lognormal sizes, otherwise all of one size.
+    Objects are read at random, so some of the pages have been read before. The proxy makes tables of learnt
+    rates off the event loop, so their time is not counted. ``mixed``: lognormal sizes, otherwise all of one
+    size.
     """
     random, beside_s = np.random.default_rng(0), [0.0]
 

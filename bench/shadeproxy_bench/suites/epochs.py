@@ -1,7 +1,7 @@
 """Wall time of shuffled epochs through the proxy with room for a fifth of the data, against the origin.
 
-Every round begins with an empty proxy, so there is one first epoch a round; a direct epoch is read before
-each epoch through the proxy, in the same order.
+Every round begins with an empty proxy, so each round has one first epoch. Before each epoch through the
+proxy, the same order is read directly from the origin.
 """
 
 import random
@@ -25,7 +25,7 @@ _EPOCHS = 3
 _ROUNDS = 3
 
 Rounds = list[list[tuple[float, float, float]]]
-"""Seconds through ours, seconds direct and share of hits, by round and epoch."""
+"""Seconds through ours, seconds direct, and share of hits, by round and epoch."""
 
 
 def shuffled_epochs(
@@ -45,7 +45,7 @@ def shuffled_epochs(
 
 
 def rounds_of_epochs(*, objects: int, rounds: int, sigma: float = 0.0) -> Rounds:
-    """Run ``shuffled_epochs`` with real servers, an empty proxy for each round."""
+    """Run ``shuffled_epochs`` with real servers, and with an empty proxy for each round."""
     found = []
     ram_bytes = int(_CACHED * objects * _OBJECT_BYTES)
     with (
@@ -64,7 +64,9 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """Return the epoch after the first whose median is worst against its direct neighbours."""
+    """Return the worst epoch after the first: that with the worst median against the direct epoch before
+    it.
+    """
     later = [
         (
             measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
@@ -83,8 +85,8 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 
 def epochs(scale: Scale) -> Iterator[Planned]:
-    """Yield both rows with a constant and with a varying latency of the origin: under a constant one, readers
-    that once wait for the same moment come back together for ever.
+    """Yield both rows, with a constant and with a varying latency of the origin. Under a constant latency,
+    readers that wait for the same moment once will always do so again.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -1,8 +1,8 @@
 """Server CPU of a hit over HTTP, against the best that nginx does with the same objects.
 
-Thousands of distinct objects (ranges), so that a memory of the last few requests gains nothing; the same
-requests, connections and load on both sides; after each round a sample is compared byte for byte and must
-have come from the tier under test.
+Thousands of distinct objects or ranges are read, so that remembering the last few requests gains nothing.
+Requests, connections and load are the same on both sides. After each round a sample of answers is compared
+byte for byte, and must have come from the tier under test.
 """
 
 import random
@@ -40,7 +40,7 @@ def middle_objects(scale: Scale) -> list[Piece]:
 
 
 def shard_ranges(scale: Scale) -> list[Piece]:
-    """Return ranges of 1 MB anywhere in bigger objects, as readers of shards ask for them."""
+    """Return ranges of 1 MB anywhere in bigger objects, like those that readers of shards ask for."""
     drawn = random.Random(0)
     shards = scale.pick(16, 4)
     return [
@@ -50,7 +50,7 @@ def shard_ranges(scale: Scale) -> list[Piece]:
 
 
 def cpu_us(server: Served, load: Load, requests: Requests, *, seconds: float) -> float:
-    """Return microseconds of the server's CPU for each request."""
+    """Return microseconds of the server's CPU per request."""
     before = cpu_s(server.pid)
     count = load.run(server.address, requests, connections=CONNECTIONS, seconds=seconds)
     return (cpu_s(server.pid) - before) / count * 1e6
@@ -69,11 +69,11 @@ def compare(
     signed: bool = False,
     distinct: int = DISTINCT_SIGNED,
 ) -> Measured:
-    """Measure CPU per request of ours and of the cheapest reference, both warm, in turn.
+    """Measure CPU per request of ours and of the cheapest reference, in turn. Both are warm.
 
     ``pilot``: load and seconds for finding the cheapest reference. ``signed``: ours gets ``distinct`` signed
-    requests, new ones in each round. Raises BenchError for a wrong byte on either side, and when ours answers
-    from elsewhere than ``sources`` (values of x-shade-cache).
+    requests, new ones in each round. Raises BenchError for a wrong byte on either side, and if ours answers
+    from other ``sources`` (values of x-shade-cache) than these.
     """
     for reference in references:
         _check(reference, _plain(pieces, reference))
@@ -104,7 +104,9 @@ def compare(
 
 
 def warm_hit(pieces: Sequence[Piece], scale: Scale, *, tier: str = "ram", signed: bool = False) -> Measured:
-    """Run ``compare`` with real servers; ``tier``: "ram", or "disk" with a RAM tier that holds no object."""
+    """Run ``compare`` with real servers. ``tier``: "ram", or "disk" with a RAM tier too small for an
+    object.
+    """
     total = sum(size for size, _ in {(piece.size_bytes, piece.number) for piece in pieces})
     room = total + total // 2 + 64 * 1024**2
     tiny = 64 * 1024  # less than one object
@@ -173,7 +175,9 @@ def _sample(requests: Requests) -> Requests:
 
 
 def _warm(server: Served, pieces: Sequence[Piece], sources: Collection[str], *, signed: bool) -> None:
-    """Read until all comes from ``sources``; pages that are still being written are not there at once."""
+    """Read until all answers come from ``sources``. Several passes may be needed, because pages are written
+    after they are read.
+    """
     whole = [Piece(size, number) for size, number in sorted({piece[:2] for piece in pieces})]
     for turn in range(_MOST_PASSES):
         requests = _requests(whole, server, signed=signed, distinct=len(whole))
@@ -193,7 +197,9 @@ def _check(
     *,
     connections: int = CONNECTIONS,
 ) -> set[str]:
-    """Compare all bodies; return their sources. Raises BenchError, also for others than ``sources``."""
+    """Compare all bodies, and return their sources. Raises BenchError for a wrong body, or a source not in
+    ``sources``.
+    """
     exchanges = ((request, piece.body()) for piece, request in requests)
     reading = read(server.address, exchanges, connections=connections)
     if sources is not None and not set(reading.sources) <= set(sources):

@@ -1,6 +1,6 @@
-"""Decisions on the event loop: applying scores, taking orders, and choosing a victim among very many pages.
+"""Decisions on the event loop: applying scores, using orders, and choosing a victim among very many pages.
 
-Each figure is the CPU time for which one plain call holds the loop while nothing else runs there; the spread
+Each figure is the CPU time for which one call holds the loop while nothing else runs on it. The spread
 contains the worst call.
 """
 
@@ -39,7 +39,9 @@ def _ref(number: int) -> ObjectRef:
 
 
 def scored_job(samples: int) -> HintRegistry:
-    """Return a job on a data set of so many whole objects, all scored; later samples matter more."""
+    """Return a job on a data set of ``samples`` whole objects, all scored. Later samples have higher
+    scores.
+    """
     builder = ManifestBuilder("bench")
     for number in range(samples):
         builder.add(_ref(number), None, None)
@@ -53,7 +55,7 @@ def scored_job(samples: int) -> HintRegistry:
 
 
 def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
-    """Return milliseconds to check and apply ``scores`` scores of a job on ``samples`` samples."""
+    """Return milliseconds to check and apply ``scores`` scores, of a job on ``samples`` samples."""
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent = []
     for _ in range(rounds):
@@ -66,8 +68,8 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Return milliseconds from the ids of an epoch to an order in use, and in the note how long of it the
-    loop is held: all but the check and the build, which the proxy leaves to its pool.
+    """Return milliseconds from the ids of an epoch to an order in use. The note gives the part that holds
+    the event loop: all but the check and the build, which the proxy runs in its pool of threads.
     """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []
@@ -96,7 +98,7 @@ def _apply(hints: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float
 
 
 class _Books:
-    """The tier that placement sees: full until a victim is named; holds no bytes."""
+    """A tier as placement sees it: full until a victim is named, and without bytes."""
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes
@@ -109,7 +111,9 @@ class _Books:
 
 
 def choose_victim(*, residents: int, choices: int) -> Measured:
-    """Return microseconds to find a new page's victim, all pages scored: sample, weights, ranks."""
+    """Return microseconds to find a victim for a new page when all pages are scored: sample, weights,
+    ranks.
+    """
     hints = scored_job(residents + 1)
     table = Residents(1)
     for number in range(residents + 1):
@@ -132,7 +136,7 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     def evict(_slot: int, _reason: str) -> None:
         tier.full = False
 
-    # A job counts once it reads.
+    # The hints of a job count only once it reads.
     for tick in range(1, _READS + 1):
         hashed = object_hash(_ref(tick))
         hints.expectations.note_read(hashed, 0, JobContext(_JOB), _NOW_S, residents + float(tick))

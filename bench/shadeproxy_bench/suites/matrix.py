@@ -1,8 +1,9 @@
 """Stock clients through the warm proxy and on the origin: every size with every number of connections.
 
-The promise is that the proxy makes no client slower. Three origins: one that takes 5 ms to answer, as a near
-object store does, and costs nothing else; nginx with the files on tmpfs, which no object store matches; and a
-real object store, Ceph RGW, on this machine, with a warm proxy of its own in front of it.
+The promise is that the proxy makes no client slower. There are three origins. One takes 5 ms to answer, as a
+near object store does, and costs nothing else. One is nginx with the files on tmpfs, which is faster than any
+object store. One is a real object store on this machine, Ceph RGW, with a warm proxy of its own in front of
+it.
 """
 
 import importlib.util
@@ -40,7 +41,8 @@ _ROUNDS = 5
 _COMMAND = (sys.executable, "-m", "shadeproxy_bench.clients")
 _MB = 1e6
 _RGW_THREADS = 512
-# Time for which RGW goes on reading for 256 abandoned connections, which would count against ours.
+# Seconds for which RGW continues to read for 256 abandoned connections, which would slow down our next
+# window.
 _RGW_REST_S = 0.8
 
 Behind = Literal["5 ms origin", "nginx, 0 ms", "Ceph RGW, 0 ms"]
@@ -55,7 +57,7 @@ class Sides(NamedTuple):
 
 
 class Arena:
-    """Servers that the cells share, each started when the first cell needs it; ``close`` ends all of them."""
+    """Servers that the cells share. Each starts when the first cell needs it; ``close`` ends all of them."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -95,7 +97,9 @@ class Arena:
 
     @cached_property
     def _on_rgw(self) -> Sides | ShadeProxyError:
-        """Tried once: a server that does not start would take minutes in each of its cells."""
+        """The sides on Ceph RGW, or the error of its start. It is tried only once, because a failing start
+        would take minutes in each of its cells.
+        """
         try:
             gateway = self._stack.enter_context(
                 rgw(self._stack.enter_context(workplace(on_disk=True)), threads=_RGW_THREADS)
@@ -107,7 +111,9 @@ class Arena:
         return Sides(ours, gateway.served, gateway.main)
 
     def _warm(self, behind: Served, *, account: Credentials | None = None, name: str = "proxy") -> Served:
-        """Run a proxy that has all in RAM. ``account``: the reader, at the proxy and beyond."""
+        """Run a proxy that has everything in RAM. ``account``: the reader's credentials, at the proxy and at
+        the origin.
+        """
         total = sum(piece.size_bytes for piece in self._pieces())
         ours = self._stack.enter_context(
             proxy(
@@ -136,7 +142,7 @@ class Arena:
         credentials: Credentials = CLIENT,
         compare: bool = False,
     ) -> float:
-        """Return the megabytes a second of a stock client. Raises BenchError, ReferenceMissing."""
+        """Return the megabytes a second that a stock client receives. Raises BenchError, ReferenceMissing."""
         size_bytes, objects = _SIZES[size]
         job = Job(client, server.url, size_bytes, objects, connections, seconds, compare, credentials)
         done = self._run(job)
@@ -169,8 +175,8 @@ class Arena:
 def cell(
     arena: Arena, client: ClientName, size: str, connections: int, *, behind: Behind, seconds: float
 ) -> Measured:
-    """Measure rates through the proxy and at the origin in turn, after one uncounted window of each whose
-    bodies are compared.
+    """Measure rates through the proxy and at the origin in turn. Before that, one window of each is not
+    counted but its bodies are compared.
     """
     ours, reference, credentials = arena.sides(behind)
     rate = partial(arena.rate, client, credentials=credentials, size=size, connections=connections)
@@ -230,9 +236,10 @@ def matrix(scale: Scale) -> Iterator[Planned]:
 
 
 def _seconds(size: str, behind: Behind, *, quick: bool) -> float:
-    """Return the window's length: more for big objects, less on RGW, where 256 bodies of 64 MB begin late.
+    """Return the length of a window: longer for big objects, shorter on RGW, where 256 bodies of 64 MB begin
+    late.
 
-    With these lengths all cells together take about 20 minutes, those on RGW 6 of them.
+    With these lengths all cells together take about 20 minutes, of which those on RGW take 6.
     """
     full = 1.1 if size == "64 MB" else 0.8
     if behind == "Ceph RGW, 0 ms":

@@ -1,4 +1,4 @@
-"""The cost of a miss: throughput of a client through the proxy and direct; CPU of the proxy."""
+"""The cost of a miss: throughput of a client through the proxy and direct, and CPU of the proxy."""
 
 from collections.abc import Iterator
 from functools import cache, partial
@@ -18,11 +18,11 @@ _OBJECT_BYTES = 100_000
 _CONNECTIONS = 32
 _LATENCY_S = 0.02
 SIGMA = 0.5
-"""Sigma of a lognormal latency. The 99th percentile of object stores is three to five medians."""
+"""Sigma of a lognormal latency. The 99th percentile of object stores is three to five times the median."""
 
 
 def read_pieces(server: Served, pieces: list[Piece], *, connections: int) -> Reading:
-    """Read all pieces once, comparing every byte."""
+    """Read all pieces once, and compare every byte."""
     requests = plain_requests(pieces, server.authority)
     bodies = [piece.body() for piece in pieces]
     return read(server.address, zip(requests, bodies, strict=True), connections=connections)
@@ -31,9 +31,10 @@ def read_pieces(server: Served, pieces: list[Piece], *, connections: int) -> Rea
 def cold_reads(
     ours: Served, source: Served, *, objects: int, rounds: int, connections: int = _CONNECTIONS
 ) -> tuple[Measured, Measured]:
-    """Return (objects/s through ours and direct, us of our CPU per object); every object is read only once.
+    """Return (objects/s through ours and direct, microseconds of our CPU per object). Every object is read
+    only once.
 
-    The first round warms connections and is not counted. Raises BenchError when a read was no miss.
+    The first round warms connections and is not counted. Raises BenchError if a read was not a miss.
     """
     through: list[float] = []
     direct: list[float] = []
@@ -54,7 +55,7 @@ def cold_reads(
 
 
 def cold(scale: Scale, *, sigma: float = 0.0) -> tuple[Measured, Measured]:
-    """Run ``cold_reads`` with the real servers, and a RAM tier with room for everything."""
+    """Run ``cold_reads`` with real servers, and a RAM tier that has room for everything."""
     objects = scale.pick(2000, 500)
     stored_bytes = (scale.rounds + 1) * objects * _OBJECT_BYTES
     with (

@@ -1,9 +1,9 @@
 """Hit ratios on the running proxy: the value of each kind of hint, beside LRU on the same reads.
 
 The traces are those of simulate/workloads.py, so that proxy, simulator and exact MIN see the same reads.
-Every read is a whole object over HTTP with the job's header, one after another; orders are announced when the
-row says, and scores are posted as each epoch begins, as a sampler does. Prefetching is off: with it nearly
-every read is a hit, and the value of eviction alone does not show.
+Every read is a whole object over HTTP with the job's header, one after another. Orders are announced when the
+row says so, and scores are posted as each epoch begins, as a sampler does. Prefetching is off: with it nearly
+every read would be a hit, and the value of eviction alone would not show.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _FEWEST_AHEAD = 8
 
 
 class Read(NamedTuple):
-    """One read of a trace. ``place``: number of earlier reads of the job in this epoch."""
+    """One read of a trace. ``place``: number of the job's earlier reads in this epoch."""
 
     job: int
     epoch: int
@@ -43,14 +43,16 @@ class Read(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Hints sent just before a read: the epochs whose orders go out, and if this epoch's weights do."""
+    """Hints to send just before a read: the epochs whose orders are announced, and whether this epoch's
+    weights are posted.
+    """
 
     orders: list[int]
     weights: bool
 
 
 class Reads:
-    """A trace job by job: each job's reads, and the hints known at each."""
+    """A trace, job by job: each job's reads, and the hints that are known at each read."""
 
     def __init__(self, trace: Trace, announce: Announce) -> None:
         self.trace = trace
@@ -82,14 +84,16 @@ class Reads:
             told[job], newest = max(told[job], known), max(newest, epoch)
 
     def _known(self, epoch: int, place: int, length: int) -> int:
-        """Return the first epoch of which nothing is known, as in simulate/announced.py."""
+        """Return the first epoch whose order is not known yet, as in simulate/announced.py."""
         if self._announce.epochs <= 0:
             return len(self.orders[0]) if self._announce.epochs else 0
         return epoch + self._announce.epochs + (self._announce.half and place >= length // 2)
 
 
 def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
-    """Yield the reads as requests; hints due before a read are sent when the read before it was answered."""
+    """Yield the reads as requests. Hints that are due before a read are sent after the answer to the read
+    before it.
+    """
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(reads.trace.objects)]
     register(ours, pieces, (f"job{job}" for job in range(reads.jobs)))
     requests = [
@@ -108,7 +112,7 @@ def played(ours: Served, reads: Reads) -> Iterator[Exchange]:
 
 def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
     """Return the per cent of counted reads (from each job's second epoch on) that a proxy answers from its
-    cache, which is empty at first and has room for ``cached`` of the data.
+    cache. The cache is empty at first and has room for ``cached`` of the data.
     """
     settings: dict[str, dict[str, Any]] = {"policy": {"name": policy}, "prefetch": {"enabled": False}}
     sources: list[str] = []
@@ -121,7 +125,7 @@ def hit_ratio(reads: Reads, *, cached: float, policy: str) -> float:
 
 
 def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
-    """Measure ours and LRU on the same reads; the note has the figures of the simulator and of exact MIN."""
+    """Measure ours and LRU on the same reads. The note has the figures of the simulator and of exact MIN."""
     ours = hit_ratio(Reads(trace, announce), cached=cached, policy="default")
     lru = hit_ratio(Reads(trace, Announce(0)), cached=cached, policy="lru")
     places, counted = int(cached * trace.objects), trace.counted()
@@ -135,7 +139,7 @@ def beside_lru(trace: Trace, announce: Announce, *, cached: float) -> Measured:
 
 
 def ratios(scale: Scale) -> Iterator[Planned]:
-    """Yield rows of hit ratios in per cent; the reference is LRU on the same reads."""
+    """Yield rows of hit ratios in per cent. The reference is LRU on the same reads."""
     objects = scale.pick(5000, 1000)
     of_jobs = objects // 2
     draws = importance(objects, _EPOCHS)

@@ -1,8 +1,9 @@
-"""The cost of ``job.report`` to a training loop: microseconds a call, and the share of a small training step.
+"""The cost of ``job.report`` to a training loop: microseconds a call, and the share of a small training
+step.
 
-A step with and a step without the report alternate, so that both meet the same machine. Two cases: no proxy
-answers, which is the expensive one for a caller that waits for it; and a live proxy, where the sending thread
-competes for the interpreter.
+Steps with and without the report alternate, so that both meet the same machine. There are two cases. In one
+no proxy answers, which would be expensive for a caller that waits for it. In the other a proxy answers, and
+the sending thread competes with the loop for the interpreter.
 """
 
 import importlib
@@ -37,9 +38,10 @@ def _nothing(_losses: Any) -> None:
 
 
 def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
-    """Return a step of a small CNN on 32 x 32 images, which returns seconds of the whole and of its report.
+    """Return a function that runs a step of a small CNN on 32 x 32 images, and returns the seconds of the
+    whole step and of its report.
 
-    It does little work, so the share of the report is an upper bound.
+    The step does little work, so the report's share of it is an upper bound.
     """
     torch = _import("torch", "torch")
     model = torch.nn.Sequential(
@@ -67,7 +69,7 @@ def make_step(batch: int) -> Callable[[Report], tuple[float, float]]:
 
 
 def report_cost(url: str, *, batch: int, steps: int) -> tuple[Measured, Measured]:
-    """Return (microseconds of the call, its share of a step without it)."""
+    """Return (microseconds of the call, its share of a step without a report)."""
     step = make_step(batch)
     shade, torch = _import("shadeproxy_sdk", "shadeproxy-sdk"), _import("torch", "torch")
     entries = (shade.Entry("bench", f"{sample}") for sample in range(_SAMPLES))
@@ -90,7 +92,7 @@ def report_cost(url: str, *, batch: int, steps: int) -> tuple[Measured, Measured
 def _without_proxy(scale: Scale) -> tuple[Measured, Measured]:
     logger = logging.getLogger("shadeproxy_sdk")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # unanswered reports are the point
+    logger.setLevel(logging.ERROR)  # unanswered reports are expected here
     try:
         return report_cost(_NOBODY, batch=256, steps=scale.pick(200, 50))
     finally:

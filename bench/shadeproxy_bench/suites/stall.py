@@ -1,7 +1,8 @@
 """The time that a training loop waits for its data, with an order announced and the data prefetched.
 
-Objects are small where the rate matters, so that two cores carry loader, proxy and origin. The first epoch,
-in which the cache fills, is not counted. Ours runs in rounds; rows shown only beside it run once.
+Objects are small where the rate matters, so that two cores suffice for loader, proxy and origin. The first
+epoch, in which the cache fills, is not counted. Our figure is from several rounds; figures shown only for
+comparison are from one.
 """
 
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def origin_bytes(load: Load, ours: Run, alone: Run) -> Measured:
 
 
 def link_bound(load: Load, runs: list[Run]) -> Measured:
-    """Compare wall time with the time needed to compute, or to carry the missed bytes over the link."""
+    """Compare the wall time with the time needed to compute, or to carry the missed bytes over the link."""
     carried_s = [run.origin_bytes / load.link_bytes_per_s for run in runs]
     needed_s = [max(run.compute_s, carried) for run, carried in zip(runs, carried_s, strict=True)]
     found = measured([run.wall_s for run in runs], needed_s)

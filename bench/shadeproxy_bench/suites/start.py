@@ -1,7 +1,7 @@
 """The start with very many pages on disk, and the memory of a resident: ``bench/start.py``.
 
-Its ``measure(pages, directory)`` gives, by "clean" and "killed", a pair: times seen from outside
-(``accept_s``, ``first_hit_s``) and the memory of a page cache (``memory_bytes`` per resident).
+Its ``measure(pages, directory)`` returns a pair for "clean" and one for "killed". A pair is the times seen
+from outside (``accept_s``, ``first_hit_s``), and the memory of a page cache (``memory_bytes`` per resident).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """CPU per write of a 100 KB page: SegmentStore (reserve, write, release) against ``diskcache.set``.
 
-Both work at steady state: full, so that every write displaces an older page; on the same disk.
+Both are full and on the same disk, so every write displaces an older page.
 """
 
 import random
@@ -51,7 +51,7 @@ class SegmentWriter:
 
 
 class DiskcacheWriter:
-    """diskcache with usual settings: files for big values, LRU culling at the same capacity."""
+    """diskcache with its usual settings: files for big values, LRU culling at the same capacity."""
 
     def __init__(self, path: Path, capacity_bytes: int) -> None:
         import diskcache  # noqa: PLC0415  only this comparison uses it as a cache of bodies
@@ -66,7 +66,7 @@ class DiskcacheWriter:
 
 
 class _Turn:
-    """CPU per write of the next ``count`` writes of one writer."""
+    """The CPU per write of the next ``count`` writes of one writer."""
 
     def __init__(self, writer: Writer, bodies: list[bytes], count: int) -> None:
         self._writer, self._bodies, self._count = writer, bodies, count
@@ -81,7 +81,7 @@ class _Turn:
 
 
 def write_cost(*, writes: int, rounds: int, capacity_bytes: int = _CAPACITY_BYTES) -> Measured:
-    """Measure microseconds of CPU per write of both, in turn, after twice the capacity was written."""
+    """Measure microseconds of CPU per write of both, in turn, after twice the capacity has been written."""
     bodies = [random.Random(seed).randbytes(_BODY_BYTES) for seed in range(16)]
     with workplace(on_disk=True) as work:
         segments = SegmentWriter(work / "segments", capacity_bytes)

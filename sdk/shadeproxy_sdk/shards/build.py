@@ -23,10 +23,10 @@ Places = NDArray[np.int64]
 def choose_shards(
     client: "Client", bucket: str, prefix: str, keys: Sequence[str] | None, suffix: str
 ) -> "list[ListedObject]":
-    """Return the objects ``keys``, in that order. Without ``keys``: the objects under ``prefix`` that end in
-    ``suffix``.
+    """Return the objects ``keys``, in that order. Without ``keys``, return the objects under ``prefix`` that
+    end in ``suffix``.
 
-    Raises ConfigError when there are none, or a key is missing.
+    Raises ConfigError when there are none, or when a key is missing.
     """
     if keys is None:
         chosen = [found for found in client.listing(bucket, prefix) if found.key.endswith(suffix)]
@@ -54,7 +54,9 @@ def scan_all(
 
 
 def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | None, kind: str) -> str:
-    """Return ``name`` if it is valid, otherwise a name made from bucket, prefix and kind of the shards."""
+    """Return ``name`` if it is valid. If it is None, return a name made from bucket, prefix or keys, and the
+    kind of shards.
+    """
     if name is not None:
         return check_name(name, "dataset")
     where = prefix if keys is None else "\0".join(keys)
@@ -62,7 +64,9 @@ def name_of(name: str | None, bucket: str, prefix: str, keys: Sequence[str] | No
 
 
 def join(name: str, bucket: str, keys: Sequence[str], places: Sequence[Places]) -> Manifest:
-    """Join the samples of all shards, ids in the order of ``keys``. Raises ConfigError if there are none."""
+    """Join the samples of all shards, with ids in the order of ``keys``. Raises ConfigError if there are no
+    samples.
+    """
     names = [f"{bucket}/{key}".encode() for key in keys]
     counts = [len(own) for own in places]
     if not sum(counts):

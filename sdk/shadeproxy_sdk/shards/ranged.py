@@ -1,6 +1,6 @@
 """An object as a read-only file: the bytes that a parser reads are fetched by ranges.
 
-Headers that lie close together come in one request, headers far apart in one small request each.
+Headers that lie close together are fetched in one request, headers far apart in one small request each.
 """
 
 import io

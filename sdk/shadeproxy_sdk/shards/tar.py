@@ -1,7 +1,7 @@
-"""Tar shards in WebDataset's layout: consecutive files with the same base name are a sample.
+"""Tar shards in WebDataset's layout: consecutive files with the same base name are one sample.
 
-A sample is the bytes from its first file's header to the end of its last file: a tar of its own, which
-``tar_members`` opens. The standard library's tarfile parses the names (GNU and PAX long names too).
+A sample is the bytes from its first file's header to the end of its last file. These bytes are a tar that
+``tar_members`` opens. The standard library's tarfile parses the names, including long names of GNU and PAX.
 """
 
 import io
@@ -33,9 +33,9 @@ def tar_manifest(
 ) -> Manifest:
     """Return the samples of uncompressed tar shards: those under ``prefix`` that end in .tar, or ``keys``.
 
-    ``tar_members`` decodes a sample; with ``extension`` ("jpg", "seg.png") it is only the bytes of its file
-    with that extension. Only headers are read. Raises ConfigError for tars that are compressed, damaged or
-    sparse, for a sample that lacks ``extension`` or has a file twice, and ReadError.
+    ``tar_members`` decodes a sample. With ``extension`` ("jpg", "seg.png"), a sample is only the bytes of its
+    file with that extension. Only headers are read. Raises ReadError, and ConfigError for tars that are
+    compressed, damaged or sparse, and for a sample that lacks ``extension`` or has a file twice.
     """
     shards = choose_shards(client, bucket, prefix, keys, ".tar")
     chosen = name_of(name, bucket, prefix, keys, "tar" if extension is None else f"tar.{extension}")
@@ -46,7 +46,7 @@ def tar_manifest(
 def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
     """Return the files of one sample by extension, as bytes, and its base name as "__key__".
 
-    For ``S3Dataset(decode=tar_members)``. Raises tarfile.TarError when ``data`` are not such a sample.
+    For ``S3Dataset(decode=tar_members)``. Raises tarfile.TarError if ``data`` are not such a sample.
     """
     sample: dict[str, Any] = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
@@ -58,8 +58,8 @@ def tar_members(data: "bytes | memoryview") -> dict[str, Any]:
 
 
 def _split(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Return base name and extension, which begins at the first dot of the file's name. Return None for a
-    member that does not belong to a sample.
+    """Return base name and extension of a file; the extension begins at the first dot of its name. Return
+    None for a member that does not belong to a sample.
     """
     folder, slash, file = member.name.rpartition("/")
     base, dot, extension = file.partition(".")

@@ -29,10 +29,11 @@ def tfrecord_manifest(
     suffix: str = "",
     name: str | None = None,
 ) -> Manifest:
-    """Return the records of uncompressed TFRecord files: those under ``prefix`` with ``suffix``, or ``keys``.
+    """Return the records of uncompressed TFRecord files: those under ``prefix`` that end in ``suffix``, or
+    ``keys``.
 
-    A sample is the record without its frame: mostly a serialised tf.train.Example. Only frames are read; CRCs
-    are not checked. Raises ConfigError for files that are compressed or cut short, and ReadError.
+    A sample is the record without its frame, usually a serialised tf.train.Example. Only the frames are read,
+    and CRCs are not checked. Raises ReadError, and ConfigError for files that are compressed or cut short.
     """
     shards = choose_shards(client, bucket, prefix, keys, suffix)
     chosen = name_of(name, bucket, prefix, keys, f"tfrecord{suffix}")

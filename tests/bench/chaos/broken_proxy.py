@@ -1,5 +1,5 @@
-"""The proxy of a chaos run with three faults of its own: whole objects of 4 KB end a byte early and say so,
-one bit of larger ones is flipped, and writes are never answered.
+"""The proxy of a chaos run with three faults of its own. Whole objects of 4 KB end a byte early, with a head
+that agrees. One bit of larger objects is flipped. Writes are never answered.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which failures a client of a chaos run lives with, and which count."""
+"""Which failures a client of a chaos run tolerates, and which count as faults."""
 
 import random
 import socket
@@ -32,7 +32,7 @@ def error(code):
 
 @pytest.fixture
 def outcome(tmp_path):
-    """The outcome of one GET that is answered by ``raw``; None: never."""
+    """Return a function that gives the outcome of one GET which is answered by ``raw``; None: no answer."""
 
     def ask(raw, asked_status=200):
         versions, tally = Versions.create(tmp_path / "versions", len(DATA)), Tally()
@@ -79,7 +79,7 @@ TAG = f"ETag: {DATA.tag(NUMBER, 0)}"
         (None, "hang"),
         (answer(503, error("SlowDown"), "Retry-After: 1"), "503 SlowDown"),
         (answer(500, error("InternalError")), "500 InternalError"),
-        (answer(503, error("SlowDown")), "error"),  # without saying when to come again
+        (answer(503, error("SlowDown")), "error"),  # without Retry-After
         (answer(500, b"Traceback"), "error"),
         (answer(502, error("BadGateway")), "error"),
         (answer(404, error("NoSuchKey")), "wrong"),

@@ -1,4 +1,4 @@
-"""Short rounds with media that fail for good: the product passes, and without its marks it does not."""
+"""Short rounds with media that stay failed: the product passes, and without its tombstones it fails."""
 
 import pytest
 
@@ -19,7 +19,9 @@ def test_a_sound_proxy_answers_nothing_old():
 
 @pytest.mark.harness
 def test_a_proxy_without_marks_is_noticed():
-    """Chance decides whether a round ends in a way that shows it: a few more then."""
+    """Chance decides whether a round ends in a way that shows the defect, so play more rounds if
+    necessary.
+    """
     for seed in range(2, 6):
         run = play(6, seed, quiet, arguments=("--planted",))
         if not run.passed:

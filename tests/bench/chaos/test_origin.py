@@ -1,4 +1,4 @@
-"""The faulty origin does on the wire what its script says, and holds what it was given when it is killed."""
+"""The faulty origin does on the wire what its script says, and keeps what was written when it is killed."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ class Origin:
         self.phoenix.start().process.stdout.readline()
 
     def ask(self, method, number, query="", body=None, timeout=30, **fields):
-        """Status, fields and body of an answer; raises as http.client does."""
+        """Return status, fields and body of an answer. Raises like http.client."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             named = {name.replace("_", "-"): value for name, value in fields.items()}
@@ -48,7 +48,9 @@ class Origin:
 
 @pytest.fixture
 def origin(tmp_path):
-    """``origin("CUT", "FLIP")``: a process with that script; started again it takes the next of ``then``."""
+    """Return ``start``: ``start("CUT", "FLIP")`` runs a process with that script. A later start uses the
+    next script of ``then``.
+    """
     opened = []
     Versions.create(tmp_path / "versions", len(DATA))
 

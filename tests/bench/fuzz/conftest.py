@@ -1,4 +1,4 @@
-"""The loop that the product runs on: resetting a connection differs between loops."""
+"""Uses the event loop of the product, because loops differ in how they reset a connection."""
 
 import asyncio
 from collections.abc import Callable

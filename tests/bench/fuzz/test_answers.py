@@ -1,4 +1,4 @@
-"""The judge of answers: what it lets through, and what it must not."""
+"""The judge of answers: which answers it accepts, and which it refuses."""
 
 import hashlib
 

@@ -1,4 +1,6 @@
-"""What reads a client's bytes, called directly with what hypothesis finds: a value, or an error of ours."""
+"""The functions that parse a client's bytes, called directly with the bytes that hypothesis finds. Each
+gives a value, or an error of ours.
+"""
 
 import asyncio
 from types import MappingProxyType

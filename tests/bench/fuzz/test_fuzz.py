@@ -1,4 +1,4 @@
-"""A short run of the fuzz passes, always makes the same requests, and sees what it is there to see."""
+"""A short run of the fuzz passes, always makes the same requests, and notices planted faults."""
 
 from random import Random
 
@@ -21,9 +21,9 @@ async def test_a_short_run_finds_nothing(tmp_path):
     found = await fuzz(3000, 7, tmp_path)
     assert [str(failure) for failure in found.failures] == []
     assert found.requests >= 3000
-    # Or else nothing of what the fast lane remembers was looked at.
+    # Otherwise nothing of the request cache was tested.
     assert found.known > 50
-    # Or else everything was refused before it was looked at.
+    # Otherwise everything was refused before it was parsed.
     assert {"200", "204", "206", "304", "400", "403", "404", "412", "416", "501"} <= set(found.answers)
     asked = {"GetObject", "PutObject", "PostObject", "DeleteObjects", "CopyObject", "UploadPart", "Invalid"}
     assert asked <= set(found.operations)
@@ -50,7 +50,7 @@ async def test_an_exception_that_nobody_foresaw_is_found(tmp_path, monkeypatch):
 
 
 async def test_a_date_that_no_calendar_has_is_found_where_it_is_not_caught(tmp_path, monkeypatch):
-    # As the code was: a GET with such a date was answered 500.
+    # The code before the correction: it answered a GET with such a date by 500.
     def parse(field):
         return dates.parsedate_to_datetime(field) if field else None
 
@@ -77,6 +77,6 @@ def test_what_a_connection_brought_is_judged(sent, received, text):
         return
     with pytest.raises(Unreadable, match=text):
         _judge(case, received, was_reset=False)
-    # Who resets a connection does not claim that all is there.
+    # A client that resets a connection does not expect all answers.
     if not received.startswith(ANSWER) and received != b"nonsense":
         assert sum(_judge(case, received, was_reset=True).values()) == 1

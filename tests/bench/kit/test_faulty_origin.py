@@ -1,4 +1,4 @@
-"""FaultyOrigin does what the script says, and the same again for the same seed."""
+"""FaultyOrigin does what its script says, and the same again for the same seed."""
 
 import asyncio
 

@@ -12,7 +12,7 @@ BODY, TAG = b"0123456789", '"tag"'
 
 
 def asked(**fields):
-    """Status, fields and body of the answer to a GET; None: there is no body."""
+    """Return status, fields and body of the answer to a GET. Body None: there is no body."""
     method = fields.pop("method", "GET")
     head, *body = object_of(
         method, fields.pop("body", BODY), TAG, {n.replace("_", "-"): v for n, v in fields.items()}

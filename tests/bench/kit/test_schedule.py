@@ -1,4 +1,4 @@
-"""The schedule of faults: who suffers what, in which order, and when it is over."""
+"""The schedule of faults: which call gets which fault, in which order, and when the faults end."""
 
 from shadeproxy_bench.reliability.kit.schedule import Schedule
 

@@ -1,4 +1,4 @@
-"""``shadeproxy``, but a bit of every upload flips on its way to the origin."""
+"""``shadeproxy``, except that a bit of every upload flips on its way to the origin."""
 
 from shadeproxy.cli.main import run
 from shadeproxy.origin.s3transport import _Sending

@@ -1,4 +1,4 @@
-"""A short memory run: it passes as the product is, and fails for uploads or downloads that pile up."""
+"""A short memory run: the product passes, and proxies whose uploads or downloads pile up fail."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What fails an overload run, on samples and answers made by hand."""
+"""The verdict on an overload run, for samples and answers made by hand."""
 
 import msgspec
 import pytest
@@ -48,7 +48,9 @@ READS = {f"{STAMPEDE_BYTES}/00000001.bin {at}": 1 for at in (0, 1, 2)}
 
 
 def run(change=None, **fields):
-    """All went well but what ``change`` (phase, client, side) says, or ``fields`` of the stampede."""
+    """Return a run in which all went well, except for ``change`` (phase, client, side) or ``fields`` of the
+    stampede.
+    """
     played = []
     for name in PHASES:
         sides = dict(SIDES[name])

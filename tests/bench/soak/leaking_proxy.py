@@ -1,4 +1,4 @@
-"""``shadeproxy``, but for a descriptor that stays open with every tenth connection."""
+"""``shadeproxy``, except that with every tenth connection a descriptor stays open."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The checker: which answers it takes, and which it does not."""
+"""The checker of answers: which answers it accepts, and which it refuses."""
 
 import random
 import socket
@@ -18,7 +18,9 @@ _NUMBER = _DATA.ranges[4096][0]
 
 @pytest.fixture
 def ask(tmp_path):
-    """Ask for an object of 4 KB where the server sends ``answer``; what was counted."""
+    """Return a function that asks for an object of 4 KB, to which the server sends ``answer``, and returns
+    the counts.
+    """
 
     def exchange(answer, *, acknowledged=0, started=0, starts_meanwhile=False):
         versions = Versions.create(tmp_path / "versions", len(_DATA))

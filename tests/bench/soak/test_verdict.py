@@ -1,4 +1,4 @@
-"""What fails a soak, on samples made by hand."""
+"""The verdict on a soak, for samples made by hand."""
 
 from itertools import cycle
 
@@ -25,7 +25,9 @@ def sample(at_s=0.0, **fields):
 
 
 def hour(bytes_per_hour=0, under_way=(0,)):
-    """Samples every 5 s; ``under_way``: what answers hold at each, over and over."""
+    """Return samples every 5 s for an hour. ``under_way``: the memory that answers hold at each sample, in
+    rotation.
+    """
     return [
         sample(float(at_s), rss_anon_bytes=200 * MB + int(bytes_per_hour * at_s / 3600) + held)
         for at_s, held in zip(range(0, 3601, 5), cycle(under_way), strict=False)

@@ -1,4 +1,6 @@
-"""The comparison row by row: what is reached and missed, what is kept, and what can be asked for."""
+"""The comparison row by row: which bounds are met and missed, which results are stored, and which rows can
+be chosen.
+"""
 
 import math
 

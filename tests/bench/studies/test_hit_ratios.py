@@ -1,4 +1,4 @@
-"""Study (a): every workload runs, its tables say what was found, and what was promised is held against it."""
+"""Study (a): every workload runs, its tables show the results, and results are compared with the promises."""
 
 import msgspec
 import pytest

@@ -1,4 +1,6 @@
-"""Study (d): what its points say, that its page keeps what a person wrote, and that the ways are run."""
+"""Study (d): what its points say, that its page keeps the text that a person wrote, and that all ways are
+run.
+"""
 
 import msgspec
 import pytest
@@ -75,6 +77,6 @@ def test_a_way_is_measured_on_running_servers(way, tmp_path):
         assert first.operations == second.operations == SCALE.pieces
         assert second.bytes == SCALE.data_bytes
     else:
-        # By pages of two reads each, and half of the data stays.
+        # Pages of two reads each are fetched, and half of the data stays cached.
         assert first.operations < SCALE.pieces
         assert second.bytes < first.bytes

@@ -1,4 +1,4 @@
-"""Study (c): what its points say, and that its page keeps what a person wrote."""
+"""Study (c): what its points say, and that its page keeps the text that a person wrote."""
 
 import pytest
 

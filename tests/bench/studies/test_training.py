@@ -1,4 +1,4 @@
-"""Study (b): its data sets are what their names say, its tables say what the epochs were."""
+"""Study (b): its data sets are what their names say, and its tables show the epochs."""
 
 import msgspec
 import numpy as np
@@ -89,6 +89,6 @@ def test_every_mode_trains_through_a_proxy_and_is_a_line_of_the_table(sets, tmp_
         assert 0 < one.distinct <= 40
         assert one.reads >= one.distinct
     first = [one for one in found if one.epoch == 0 and one.mode in {"lru", "uniform"}]
-    # An empty cache, every sample once: all of it comes from the origin.
+    # The cache is empty and every sample is read once, so all bytes come from the origin.
     assert {one.origin_bytes for one in first} == {data.bytes}
     assert all(mode.words in modes_table(found, "photos") for mode in MODES)

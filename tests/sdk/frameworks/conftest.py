@@ -8,7 +8,7 @@ from tests.support.labelled import COUNT, pack
 
 @pytest.fixture
 def samples(client, proxy):
-    """The manifest of COUNT samples in one object."""
+    """Return the manifest of COUNT samples, which all lie in one object."""
     proxy.put("shards", all=b"".join(map(pack, range(COUNT))))
     entries = [shade.Entry("shards", "all", 20 * number, 20) for number in range(COUNT)]
     return shade.Manifest.from_entries("train", entries)

@@ -15,12 +15,12 @@ transformers = pytest.importorskip(
 
 from shadeproxy_sdk import huggingface  # noqa: E402 (needs transformers)
 
-# What transformers and torch think of each other changes with every version.
+# transformers and torch warn about each other, differently with every version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Model(torch.nn.Module):
-    """As models of transformers: features in, loss and logits out; no argument for ids."""
+    """A model like those of transformers: it gets features and returns loss and logits. It accepts no ids."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Model(torch.nn.Module):
 
 
 class Trainer(huggingface.ShadeTrainerMixin, transformers.Trainer):
-    """Notes the ids of each batch that is trained on."""
+    """A Trainer that records the ids of each batch that it trains on."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -103,7 +103,7 @@ def test_what_is_reported_are_the_losses_of_the_samples(make_trainer, make_sampl
 
 
 def test_the_loss_that_is_trained_on_is_corrected(make_trainer, make_sampler, monkeypatch):
-    """Also over accumulated steps: twice the weight is twice the step."""
+    """The loss is corrected also over accumulated steps: twice the weight is twice the step."""
     sampler, layers = make_sampler("importance"), []
     for weight in (0.0, 1.0, 2.0):
         monkeypatch.setattr(sampler, "weight_of", lambda ids, weight=weight: torch.full(ids.shape, weight))
@@ -164,7 +164,9 @@ def test_the_callback_alone_begins_epochs(make_trainer, make_sampler):
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 8])
 def test_a_resumed_run_reads_what_the_first_one_did(make_trainer, make_sampler, tmp_path, mode, step):
-    """From the checkpoint at the end of an epoch of 6 steps, and from one within the next."""
+    """It resumes from the checkpoint at the end of an epoch of 6 steps, and from one within the next
+    epoch.
+    """
     settings = {"save_strategy": "steps", "save_steps": step}
     first = make_trainer(make_sampler(mode), **settings)
     first.train()
@@ -191,7 +193,7 @@ def test_training_goes_on_whatever_fails(make_trainer, make_sampler, monkeypatch
     said = [record.message for record in caplog.records if record.name == "shadeproxy_sdk"]
     assert (
         said == ["The callback of job run: RuntimeError: broken (said once)"] * 2
-    )  # the mixin's and the callback's
+    )  # one from the mixin, one from the callback
 
 
 def test_losses_of_next_tokens_leave_out_what_is_ignored():

@@ -11,7 +11,7 @@ lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pi
 
 from shadeproxy_sdk.lightning import ShadeCallback  # noqa: E402 (needs lightning)
 
-# What Lightning and torch think of each other, and advice on small loaders, changes with every version.
+# Lightning and torch warn about each other, and about small loaders, differently with every version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -38,7 +38,7 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.01)
 
     def epochs(self):
-        """Epoch -> the ids that it read, in order."""
+        """Return, for each epoch, the ids that it read, in order."""
         found = {}
         for epoch, ids in self.read:
             found.setdefault(epoch, []).extend(ids)
@@ -146,7 +146,7 @@ def test_a_sampler_that_does_not_deal_to_all_processes_is_told(make_sampler, cap
 @pytest.mark.parametrize("mode", ["uniform", "importance"])
 @pytest.mark.parametrize("step", [6, 8])
 def test_a_resumed_run_reads_what_the_first_one_did(fit, make_sampler, tmp_path, mode, step):
-    """From the checkpoint at the end of an epoch of 6 steps, and from one within the next."""
+    """The run resumes from a checkpoint: at the end of an epoch of 6 steps, or within the next epoch."""
     sampler = make_sampler(mode)
     keep = lightning.callbacks.ModelCheckpoint(tmp_path, every_n_train_steps=step, save_top_k=-1)
     first, _ = fit(sampler, ShadeCallback(sampler), 2, callbacks=[keep], enable_checkpointing=True)

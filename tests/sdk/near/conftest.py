@@ -1,4 +1,6 @@
-"""A proxy that answers batch and locate exactly as docs/protocol.md says, and breaks when a test says so."""
+"""A fake proxy that answers batch and locate exactly as docs/protocol.md says, except for the faults that a
+test sets.
+"""
 
 import itertools
 import json
@@ -19,11 +21,11 @@ RECORD = struct.Struct("<IHHQQQQB7x64s")
 END = 0xFFFFFFFF
 IDS = "application/vnd.shadeproxy.ids"
 PIECE = 4
-"""Bytes a page: most samples have several."""
+"""Bytes of a page. Most samples have several pages."""
 
 
 class Segment:
-    """A segment file: records of a 64-byte header, unlike any other, and a body."""
+    """A segment file. A record has a header of 64 bytes, which no other record has, and a body."""
 
     serial = itertools.count(1)
 
@@ -40,14 +42,14 @@ class Segment:
         return start, header, len(body)
 
     def erase(self, start, length):
-        """As the tier does: header zeroed first, then the bytes are others'."""
+        """Erase a record as the tier does: zero the header first, then overwrite the bytes."""
         with self.path.open("r+b") as file:
             file.seek(start)
             file.write(bytes(64) + b"\xee" * length)
 
 
 class Near:
-    """The batch and locate calls of ``proxy``, whose cache holds what was ``keep``-ed, in real files."""
+    """The batch and locate calls of ``proxy``. Its cache has the objects given to ``keep``, in real files."""
 
     def __init__(self, proxy, directory):
         self.proxy = proxy
@@ -74,7 +76,7 @@ class Near:
         return [self.proxy.objects["train", key] for key in self.proxy.keys("train", "")]
 
     def restart(self):
-        """An empty cache in new files of the old names."""
+        """Begin with an empty cache, in new files with the old names."""
         self.kept = {}
         self.segments = [Segment(self.directory / f"{number}.seg") for number in range(2)]
 
@@ -93,7 +95,7 @@ class Near:
             self.segments[number].erase(start, length)
 
     def listen(self, path):
-        """Serve the same on a Unix socket."""
+        """Serve the same calls on a Unix socket."""
         near = self
 
         class Handler(self.proxy.server.RequestHandlerClass):
@@ -120,7 +122,7 @@ class Near:
     # ------------------------------------------------------------------ calls
 
     def ask(self, handler, body, kind):
-        """The items, or None after a refusal."""
+        """Return the requested items; None after a refusal."""
         request = json.loads(body) if handler.headers["Content-Type"] != IDS else self.named(handler, body)
         (self.batches if kind == "batch" else self.locates).append(request)
         self.headers.append(dict(handler.headers.items()))
@@ -144,7 +146,7 @@ class Near:
         ]
 
     def named(self, handler, body):
-        """A call by ids as one by items, which keeps what it says of the dataset."""
+        """Turn a call by ids into one by items. Keep its fields about the dataset."""
         query = dict(parse_qsl(urlsplit(handler.path).query))
         entries = self.proxy.datasets.get(query["dataset"])
         if entries is None:
@@ -229,7 +231,7 @@ def near(proxy, tmp_path):
 
 @pytest.fixture
 def parts(proxy):
-    """Ten samples of ten bytes in one object."""
+    """Return a manifest of ten samples of ten bytes, in one object."""
     proxy.put("train", shard=bytes(range(100)))
     return shade.Manifest.from_entries(
         "parts", [shade.Entry("train", "shard", 10 * i, 10) for i in range(10)]
@@ -238,7 +240,7 @@ def parts(proxy):
 
 @pytest.fixture
 def even(proxy):
-    """A manifest of sixteen whole objects of one length, and what they hold."""
+    """Return a manifest of sixteen whole objects of one length, and their bodies."""
     rng = np.random.default_rng(0)
     objects = {f"even/{i:02d}": rng.bytes(50) for i in range(16)}
     proxy.put("train", **objects)
@@ -248,7 +250,7 @@ def even(proxy):
 
 @pytest.fixture
 def open_files():
-    """How many descriptors of segment files this process has, deleted files included."""
+    """Return a function that counts this process's descriptors of segment files, including deleted files."""
 
     def count():
         links = [number for number in Path("/proc/self/fd").iterdir() if number.is_symlink()]
@@ -259,7 +261,7 @@ def open_files():
 
 @pytest.fixture
 def silent_server():
-    """Takes connections and never answers; its port."""
+    """Yield the port of a server that accepts connections and never answers."""
     server = socket.create_server(("127.0.0.1", 0))
     yield server.getsockname()[1]
     server.close()

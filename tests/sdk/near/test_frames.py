@@ -1,4 +1,4 @@
-"""Answers that come in any pieces, break off anywhere, or are wrong: bytes are whole or not there."""
+"""Answers that arrive in any pieces, break off anywhere, or are wrong. A sample is whole or missing."""
 
 import struct
 
@@ -54,7 +54,9 @@ def test_big_samples_one_behind_the_other(data, near, chunk):
 
 @pytest.fixture
 def alike(client, near, proxy):
-    """Samples of one length, which is known, and what counts the frames whose headers came one by one."""
+    """Return samples of one length, which is known, and count the frames whose headers were received one by
+    one.
+    """
     near.proxy.offers["locate"] = False
     near.in_order = True
     proxy.put("train", **{f"alike/{i:02}": bytes([i]) * 30_000 for i in range(12)})
@@ -68,7 +70,7 @@ def alike(client, near, proxy):
 
 @pytest.fixture
 def headers(monkeypatch):
-    """The headers of frames that were waited for by themselves."""
+    """Record the headers of frames that were received by themselves."""
     read_into, waited = Channel.read_into, []
 
     def noted(channel, view, follow_bytes=0):
@@ -127,7 +129,7 @@ def test_one_refusal_does_not_separate_all_that_follow(client, near, proxy, head
 
 
 def test_what_is_whole_when_the_connection_ends_is_kept(client, near, proxy):
-    """Even where it came with a header, ahead of being asked for."""
+    """Samples are kept even if they arrived together with a header, before they were asked for."""
     near.proxy.offers["locate"] = False
     near.in_order, near.chunk = True, 1 << 20
     proxy.put("train", **{f"few/{i:02}": bytes([i]) * 1000 for i in range(12)})
@@ -233,7 +235,7 @@ def test_parts_of_another_length_than_promised_are_not_believed(client, near, pa
 
 
 def located(**fields):
-    """What rewrites the first record of a locate answer."""
+    """Return a function that rewrites the first record of a locate answer."""
     record = struct.Struct("<IHHQQQQB7x64s")
     names = ("index", "status", "file", "header_offset", "offset", "length", "position", "source", "header")
 

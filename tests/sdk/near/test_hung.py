@@ -1,4 +1,6 @@
-"""A proxy that takes connections and never answers, as a stopped process does: one wait, not two."""
+"""A proxy that accepts connections and never answers, like a stopped process. A read waits once for it, not
+twice.
+"""
 
 import socket
 import threading
@@ -12,7 +14,7 @@ IDS = list(range(40))
 
 
 class Stopped:
-    """Takes connections, reads and notes requests, answers none."""
+    """A server that accepts connections, records requests, and answers none."""
 
     def __init__(self):
         self.asked = []
@@ -55,7 +57,9 @@ def stopped():
 
 @pytest.fixture
 def clients_of(make_client, origin):
-    """A client of a server for both sides, that knows the origin."""
+    """Return a function that makes a client whose control and S3 listener are ``server``, and which knows
+    the origin.
+    """
 
     def make(server):
         fallback = shade.Origin(origin.url)
@@ -67,7 +71,7 @@ def clients_of(make_client, origin):
 @pytest.mark.parametrize("asks", ["info", "locate", "batch"])
 def test_a_stopped_proxy_costs_a_batch_one_wait_and_one_look(manifest, near, clients_of, asks, stopped):
     client = clients_of(stopped)
-    if asks != "info":  # it answered before it was stopped
+    if asks != "info":  # the proxy answered it before it was stopped
         client.connections.transport.offers = Offers(batch=True, locate=asks == "locate", socket=None)
     assert client.read_many(manifest, IDS) == near.bodies
     told = [line.split()[1].partition("?")[0] for line in stopped.asked]

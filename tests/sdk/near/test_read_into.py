@@ -1,4 +1,4 @@
-"""Many samples without torch: into rows of an array, in few files, from several threads, after a fork."""
+"""Many samples without torch: into rows of an array, from few files, by several threads, after a fork."""
 
 import os
 import struct
@@ -36,7 +36,7 @@ def test_rows_of_more_samples_than_one_call_takes(client, near, even, monkeypatc
 
 
 def test_an_answer_of_another_length_than_was_asked_for_is_no_sample(client, near, proxy):
-    """However well it fits into its row."""
+    """It is refused even if it fits into its row."""
     near.proxy.offers["locate"] = False
     near.in_order, near.chunk = True, 1 << 20
     proxy.put("train", **{f"a/{i}": bytes([i + 1]) * 30_000 for i in range(4)})
@@ -116,7 +116,7 @@ def test_files_are_let_go_when_they_are_deleted_and_at_the_end(
     assert open_files() == before
 
 
-# The fake proxy's threads are in this process; from 3.12 on Python warns of any fork beside threads.
+# The fake proxy's threads are in this process. From Python 3.12 on, any fork beside threads gives a warning.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_lets_go_of_its_parents_files(client, near, manifest, open_files):
     before = open_files()

@@ -1,4 +1,4 @@
-"""Locating step by step: the proxy looks for the next samples while those before are copied."""
+"""Locating in steps: the proxy locates the next samples while the previous ones are copied."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ IDS = range(16)
 
 @pytest.fixture
 def warm(client, near, even, monkeypatch):
-    """The even manifest and its bodies, all in files, their length known."""
+    """Return the even manifest and its bodies. All samples are in files, and their length is known."""
     monkeypatch.setattr(bulk, "STEP", STEP)
     manifest, bodies = even
     near.keep_all()
@@ -75,7 +75,7 @@ def test_a_call_that_nobody_waits_for_any_more_ends_its_connection(client, near,
     near.mangle_locate = lambda body: body[:-1]
     assert client.read_many(manifest, IDS) == bodies
     near.mangle_locate = lambda body: body
-    # Its answer must not be taken for another's.
+    # The answer to that call must not be taken for the answer to another one.
     assert client.read_many(manifest, IDS[::-1]) == bodies[::-1]
 
 

@@ -9,7 +9,7 @@ RECORDS = [b"one", b"", b"three" * 5000, b"4"]
 
 
 def tfrecord_of(records):
-    """CRCs are not checked, so they may be anything."""
+    """Return a TFRecord file. Its CRCs are wrong, because they are not checked."""
     return b"".join(struct.pack("<QI", len(record), 7) + record + b"crc." for record in records)
 
 

@@ -1,4 +1,6 @@
-"""A training loop as a user writes it, every call with its type. For test_typing.py; it is never run."""
+"""A training loop as a user writes it, with the type of every call. test_typing.py checks it; it is never
+run.
+"""
 
 from collections.abc import Iterator
 from typing import Any, assert_type

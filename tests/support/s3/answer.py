@@ -1,10 +1,10 @@
-"""Answers of a listener, and what a test waits for."""
+"""Helpers to read answers of a listener, and to wait for conditions."""
 
 import asyncio
 
 
 def split(answer):
-    """(status, lower-case fields, body) of one answer."""
+    """Return (status, lower-case fields, body) of one answer."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode("utf-8", "surrogateescape").split("\r\n")
     fields = {}

@@ -1,4 +1,6 @@
-"""Scripts of an origin's answers, with the requests of clients: each way of a miss must look alike."""
+"""Scripts of an origin's answers, with the requests of clients. Each way of serving a miss must look
+alike.
+"""
 
 import base64
 import hashlib
@@ -29,7 +31,7 @@ def ok(body: bytes, *fields: bytes, **changed: bytes) -> bytes:
 
 
 def part(body: bytes, start: int, stop: int, size: int | None = None, etag: bytes = b'"e1"') -> bytes:
-    """Answer to a range of ``body``."""
+    """Return the answer to a range of ``body``."""
     told = b"Content-Range: bytes %d-%d/%d" % (start, stop - 1, len(body) if size is None else size)
     return ok(body[start:stop], told, status=b"206 Partial Content", etag=etag)
 
@@ -48,7 +50,7 @@ def sha256(body: bytes) -> bytes:
 
 
 def chopped(data: bytes, size: int) -> list[bytes | str]:
-    """``data`` in arrivals of ``size``."""
+    """Return ``data`` as arrivals of ``size`` bytes."""
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     return [step for piece in pieces for step in (piece, PAUSE)]
 
@@ -58,8 +60,9 @@ def damaged(body: bytes) -> bytes:
 
 
 class Case(NamedTuple):
-    """``answers`` to the requests for one object, whose last one is repeated; ``asks``: fields of each
-    request of the client. ``started``: callback reads that begin; None: at least one.
+    """A case. ``answers``: the origin's answers to the requests for one object; the last one is repeated.
+    ``asks``: the fields of each request of the client. ``started``: number of callback reads that begin;
+    None: at least one.
     """
 
     answers: list[Answer]
@@ -67,9 +70,11 @@ class Case(NamedTuple):
     started: int | None = None
     settings: dict[str, str] = {}  # noqa: RUF012 - never changed
     is_timed: bool = False
-    """What is counted, and whether the rest is asked for once more, depends on which timer is first."""
+    """True if the counts, and whether the rest is asked for once more, depend on which timer is first."""
     asks_again: bool = False
-    """By callbacks, a short body is asked for again as a whole, in the version that was answered."""
+    """True if a damaged body is requested again. The callbacks then request the whole body, without Range or
+    If-Match. The requests of a task may have them.
+    """
 
 
 HALF = len(BIG) // 2
@@ -272,5 +277,5 @@ CASES = {
 
 
 def short(seen: Any) -> str:
-    """Return a text for the reader of a failure: bodies by length."""
+    """Return a short text for a failure message: bodies are shown by their length."""
     return re.sub(r"b(['\"])(?:(?!\1).){60,}\1", lambda found: f"<{len(found[0])}>", repr(seen))

@@ -1,4 +1,4 @@
-"""Both forms of known hits, side by side."""
+"""The compiled and the interpreted form of known hits, side by side."""
 
 import re
 
@@ -39,7 +39,7 @@ class Sink:
 
 
 class Both:
-    """Both forms of what one lane remembers."""
+    """The compiled and the interpreted answers from the request cache of one lane."""
 
     def __init__(self, proxy):
         self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log

@@ -1,4 +1,6 @@
-"""An origin with an await between any two steps, threads that are looked at, and a client that goes away."""
+"""An origin with an await between any two steps, threads that tests can inspect, and a client that
+disconnects.
+"""
 
 import asyncio
 import itertools
@@ -11,7 +13,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 
 
 class Hesitant(MemoryOrigin):
-    """Gives way before, between and after everything it does."""
+    """Lets other tasks run before, between and after all of its steps."""
 
     @asynccontextmanager
     async def open(self, ref, **options):
@@ -44,7 +46,7 @@ async def _hesitating(chunks):
 
 
 class Cut:
-    """Cuts the client of ``handler`` off at await number ``at``; None: never."""
+    """Disconnects the client of ``handler`` at await number ``at``; None: never."""
 
     def __init__(self, handler):
         self.handler = handler
@@ -73,7 +75,7 @@ class Cut:
 
 
 class Watched(ThreadPoolExecutor):
-    """Threads that know whether a call that nobody waits for any more still runs."""
+    """Threads that know whether a call is still running although no task waits for it any more."""
 
     def __init__(self):
         super().__init__(4)

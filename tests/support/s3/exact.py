@@ -1,4 +1,4 @@
-"""Requests that are sent as they stand."""
+"""Requests that are sent exactly as given."""
 
 import asyncio
 import http.client
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 async def send(url, method="GET", body=None, **fields):
-    """(status, fields, body) of the request as it stands, nothing normalised."""
+    """Return (status, fields, body) for a request that is sent as given, without normalisation."""
 
     def ask():
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""A worker that fetches pages, in the process of its coordinator: both halves, without processes."""
+"""A worker that fetches pages, in the same process as its coordinator: both sides, without processes."""
 
 import asyncio
 import os
@@ -28,7 +28,9 @@ FILL_BYTES = 16 * PAGE
 
 
 class Wire:
-    """The frames between the two halves: delivered a turn later, in order. ``rng``: late, at random."""
+    """The frames between worker and coordinator: delivered in order, one turn of the loop later. ``rng``:
+    delays some of them at random.
+    """
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self.rng = rng
@@ -38,7 +40,7 @@ class Wire:
         self._ways: dict[Callable[[bytes], None], deque[bytes]] = {}
 
     def outbox(self, hear: Callable[[], Callable[[bytes], None]]) -> Outbox:
-        """Return an outbox whose frames ``hear()`` gets."""
+        """Return an outbox whose frames go to ``hear()``."""
         waiting: deque[bytes] = deque()
 
         def deliver() -> None:
@@ -67,7 +69,7 @@ class Wire:
 
 
 class KnowsNothing:
-    """The hits of a worker that has none."""
+    """The hits of a worker without any."""
 
     def cacheable(self, _ref: ObjectRef) -> bool:
         return True
@@ -85,7 +87,7 @@ class KnowsNothing:
 
 
 class Silent:
-    """An observer that ignores everything, as a worker's."""
+    """An observer that ignores everything, like a worker's."""
 
     def on_job(self, _job: Any) -> None: ...
 
@@ -93,7 +95,7 @@ class Silent:
 
 
 class FetchingWorker:
-    """A worker before ``setup``'s coordinator. ``begun``: fills that the coordinator let begin."""
+    """A worker in front of ``setup``'s coordinator. ``begun``: fills that the coordinator allowed."""
 
     def __init__(
         self, setup: Setup, *, wire: Wire | None = None, fill_bytes: int = FILL_BYTES, most_orders: int = 0
@@ -159,7 +161,7 @@ class FetchingWorker:
         self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
-        """Accept clients; ``setup.client`` connects here from now on."""
+        """Accept clients. From now on ``setup.client`` connects to this worker."""
         loop = asyncio.get_running_loop()
         host, _, port = self.setup.proxy.s3_address.rpartition(":")
 
@@ -191,7 +193,7 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """Die, as the coordinator sees it: nothing more is heard or said."""
+        """Behave like a worker that has died: send and receive no more messages."""
         self.wire.is_cut = True
         for connection in list(self.connections):
             connection.cut()
@@ -201,7 +203,9 @@ class FetchingWorker:
 
     @property
     def held(self) -> dict[str, int]:
-        """What is held by something that is under way, or was forgotten."""
+        """Counts of the resources that are held: by work under way, or because their release was
+        forgotten.
+        """
         return {
             "fills": len(self.fills),
             "misses": len(self.misses),
@@ -210,7 +214,7 @@ class FetchingWorker:
         }
 
     async def settle(self) -> None:
-        """Wait until nothing is under way; look whether everything was given back, in both halves."""
+        """Wait until nothing is under way. Check that both sides have given everything back."""
         deadline_s = asyncio.get_running_loop().time() + 5
         while not self.wire.is_cut and any(self.held.values()):
             await asyncio.sleep(0.001)
@@ -237,7 +241,7 @@ class FetchingWorker:
 
 @asynccontextmanager
 async def fetching(setup: Setup, **options: Any) -> AsyncIterator[FetchingWorker]:
-    """Open a worker before ``setup``."""
+    """Open a worker in front of ``setup``."""
     worker = FetchingWorker(setup, **options)
     await worker.listen()
     try:

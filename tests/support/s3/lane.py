@@ -1,4 +1,4 @@
-"""Requests as bytes, answers as they came, and a fast lane that counts."""
+"""A fast lane that counts its answers, and helpers that make requests and read answers as bytes."""
 
 import asyncio
 import itertools
@@ -15,7 +15,9 @@ _CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=
 
 
 class Watched(FastLane):
-    """Counts what it answered itself, of that what from memory, and of that what in its compiled form."""
+    """Counts the answers of this lane: all, those from the request cache, and of these those of the compiled
+    form.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -55,8 +57,9 @@ def request(target, *fields, method="GET", close=True):
 
 
 async def talk(port, data, *, pieces=(), count=None):
-    """Send on one connection (cut at ``pieces``); everything that came until it was closed, or ``count``
-    answers were whole."""
+    """Send on one connection (cut at ``pieces``). Return all bytes received until it was closed, or until
+    ``count`` answers were complete.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = bytearray()
     try:
@@ -76,7 +79,7 @@ async def talk(port, data, *, pieces=(), count=None):
 
 
 def answers(received):
-    """(head, body) of each whole answer."""
+    """Return (head, body) of each complete answer."""
     found = []
     while (end := received.find(b"\r\n\r\n")) >= 0:
         head = received[: end + 4]

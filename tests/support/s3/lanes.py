@@ -1,4 +1,4 @@
-"""The ways by which a request reaches the handler. A new lane is added to LANES, and nowhere else."""
+"""The ways by which a request reaches the handler. To add a lane, add it to LANES only."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from shadeproxy.api.s3.relay_connection import dial
 
 
 class GeneralLane(FastLane):
-    """Takes nothing, so that aiohttp answers everything."""
+    """A lane that answers nothing, so that aiohttp answers everything."""
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
@@ -22,7 +22,7 @@ def _general(proxy, _folder):
 
 
 def _compiled(proxy, _folder):
-    """Known hits are answered by the compiled form."""
+    """Let the compiled form answer known hits."""
     own = proxy.engine.hits
     lane = FastLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen, own=own)
     assert lane.hits is not None
@@ -47,7 +47,7 @@ async def _fast(proxy, _folder):
 
 @asynccontextmanager
 async def _relay(proxy, folder):
-    """A worker: its own fast lane, and a Unix socket to the general lane of the owner."""
+    """Make a worker: a fast lane of its own, and a Unix socket to the coordinator's general lane."""
     path = str(folder / "relay")
     lane = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
     runner = web.ServerRunner(S3Server(proxy.handler, lane), shutdown_timeout=1.0)

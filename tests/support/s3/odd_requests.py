@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 
 def raw(line, *fields, body=b""):
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     lines = [f"{line} HTTP/1.1", "Host: h", *fields]
     if body or line.startswith(("PUT", "POST")):
         lines.append(f"Content-Length: {len(body)}")
@@ -14,8 +14,8 @@ def raw(line, *fields, body=b""):
 
 
 def meaning(request):
-    """Bucket, key, parameters and fields (by CGI names) of a request that was not refused, as its sender
-    means it. Fails where that could be two things.
+    """Return bucket, key, parameters and fields (by CGI names) of a request that was not refused, as its
+    sender means it. Fail if the request has two meanings.
     """
     line, *lines = request.partition(b"\r\n\r\n")[0].decode().split("\r\n")
     path, _, query = line.split(" ")[1].partition("?")
@@ -86,7 +86,7 @@ _PARAMETER_VALUES = ("", "", "1", "2", "mine/", "a+b", "a%26b=c", "%C3%BC", "%ff
 
 
 def _spelled(draw, text):
-    """``text`` with some of its characters escaped, and what has to be."""
+    """Return ``text`` with some of its characters escaped, including those that must be."""
     if not _rarely(draw, 3):
         return "".join(char if char.isascii() and char != " " else _escaped(char) for char in text)
     form = draw(st.sampled_from("xX"))
@@ -140,7 +140,7 @@ _DELETES = st.lists(
 
 @st.composite
 def odd_requests(draw):
-    """The bytes of a request that a client may be let do, or not, in one of many spellings."""
+    """Draw the bytes of a request in one of many spellings. A client may or may not be allowed to make it."""
     method = draw(st.sampled_from(["GET", "HEAD", "PUT", "PUT", "POST", "POST", "DELETE", "OPTIONS"]))
     target, body = draw(_targets()), b""
     if method == "POST" and not _rarely(draw, 4):

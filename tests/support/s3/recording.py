@@ -1,6 +1,7 @@
-"""An origin that writes down every request as it came, and a reader of its own for what was written.
+"""An origin that records every request as it came, and a reader for these records that is independent of the
+product.
 
-Law: nothing of shadeproxy is used to read what the proxy sent. ``understood`` reads as Ceph RGW does: fields
+Law: no code of shadeproxy is used to read what the proxy sent. ``understood`` reads as Ceph RGW does: fields
 under their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its elements.
 """
 
@@ -12,12 +13,12 @@ from urllib.parse import unquote, unquote_plus
 from xml.dom import minidom
 
 BODY = b"data"
-# Ceph RGW takes fields of these vendors for those of AWS.
+# Ceph RGW treats fields of these vendors like those of AWS.
 _OTHER_VENDORS = re.compile(r"X_(?:GOOG|DHO|RGW|OBJECT|CONTAINER|ACCOUNT)_")
 
 
 class Recorded(NamedTuple):
-    """One request: its line, its fields as they came, its body without a transfer coding."""
+    """One request: its line, its fields as they came, its body without transfer coding."""
 
     line: str
     fields: tuple[tuple[str, str], ...]
@@ -25,8 +26,8 @@ class Recorded(NamedTuple):
 
 
 class Understood(NamedTuple):
-    """What a server with RGW's rules takes a request for. ``deletes``: every Key of a DeleteObjects, wherever
-    it stands in the document.
+    """A request as a server with RGW's rules understands it. ``deletes``: every Key of a DeleteObjects,
+    wherever it is in the document.
     """
 
     method: str
@@ -39,13 +40,13 @@ class Understood(NamedTuple):
 
 
 class RecordingOrigin:
-    """Answers every request with success. ``requests``: those that came, in order."""
+    """Answers every request with success. ``requests``: all requests, in order."""
 
     def __init__(self):
         self.requests = []
         self.url = ""
         self.metadata = ()
-        """Fields of every object."""
+        """Header fields of every object."""
 
     async def serve(self, reader, writer):
         try:
@@ -90,7 +91,7 @@ class RecordingOrigin:
 
 @asynccontextmanager
 async def recording():
-    """A RecordingOrigin that listens on loopback."""
+    """Yield a RecordingOrigin that listens on loopback."""
     origin = RecordingOrigin()
     server = await asyncio.start_server(origin.serve, "127.0.0.1", 0, limit=1 << 20)
     origin.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -101,7 +102,9 @@ async def recording():
 
 
 def understood(recorded: Recorded) -> Understood:
-    """Read ``recorded``. Fails where two readers could differ: a repeated field or parameter."""
+    """Read ``recorded``. Fail if a field or parameter is repeated, because two readers could then understand
+    the request differently.
+    """
     method, target, version = recorded.line.split(" ")
     assert version == "HTTP/1.1"
     path, _, query = target.partition("?")

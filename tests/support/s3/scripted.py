@@ -1,4 +1,4 @@
-"""A whole proxy before an S3 server that answers by a script, with and without reads by callbacks."""
+"""A whole proxy in front of an S3 server that answers by a script, with and without reads by callbacks."""
 
 import asyncio
 import re
@@ -22,36 +22,36 @@ from shadeproxy.origin.pool import ConnectionPool
 
 PAGE = 1 << 20
 CUT = "cut"
-"""In an answer: the connection ends here."""
+"""Within an answer: the connection ends here."""
 WAIT = "wait"
-"""In an answer: the rest is sent when the test says so."""
+"""Within an answer: the rest is sent when the test says so."""
 PAUSE = "pause"
-"""In an answer: the rest comes in a later arrival."""
+"""Within an answer: the rest comes in a later arrival."""
 Steps = Sequence[bytes | str]
 Answer = Steps | dict[str, Steps]
-"""Arrivals; or these by the Range of the request ("": none)."""
+"""The arrivals of an answer; or arrivals by the Range of the request ("": none)."""
 _PAUSE_S = 0.004
 _WARM = (
     b'HTTP/1.1 200 OK\r\nETag: "warm"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
     b"Content-Length: 4\r\n\r\nwarm"
 )
 _BUCKETS = b"<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>"
-# What differs from one answer to the next.
+# Parts of answers that differ each time.
 _IDS = re.compile(rb"<RequestId>[^<]*</RequestId>|<HostId>[^<]*</HostId>|(?<=127\.0\.0\.1):[0-9]+")
 _CHANGING = {b"date", b"x-amz-request-id", b"x-amz-id-2", b"age"}
 
 
 class ScriptedServer:
-    """Answers the GETs of each path by its script, in order; the last answer is repeated."""
+    """Answers the GETs of each path by its script, in order. The last answer is repeated."""
 
     def __init__(self) -> None:
         self.scripts: dict[str, list[Answer]] = {}
         self.asked: list[tuple[str, ...]] = []
-        """Method, path, Range and If-Match of each request for an object that is not the warm one."""
+        """Method, path, Range and If-Match of each request for an object other than the warm one."""
         self.connections = 0
         self.go_on = asyncio.Event()
         self.reached = asyncio.Event()
-        """Set when an answer waits."""
+        """Set when an answer waits for the test."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -112,7 +112,7 @@ class ScriptedServer:
 
 
 class Answered(NamedTuple):
-    """What a client saw. ``cut``: the connection ended before the answer did."""
+    """An answer as a client saw it. ``cut``: the connection ended before the answer did."""
 
     status: int
     fields: tuple[tuple[bytes, bytes], ...]
@@ -131,7 +131,7 @@ class Client:
 
     @classmethod
     async def open(cls, address: str, *, receive_bytes: int = 0) -> "Client":
-        """Connect; ``receive_bytes``: size of the socket's own buffer."""
+        """Connect. ``receive_bytes``: size of the socket's own buffer."""
         host, _, port = address.rpartition(":")
         sock = socket.socket()
         sock.setblocking(False)
@@ -148,7 +148,7 @@ class Client:
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
 
     async def answer(self, *, bodiless: bool = False) -> Answered:
-        """Read one answer; status 0: the connection ended without one."""
+        """Read one answer. Status 0: the connection ended without an answer."""
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -158,7 +158,7 @@ class Client:
         fields = dict(pairs)
         body, cut = b"", False
         status = int(line.split()[1])
-        # Whether the head of an answer came before its time was up depends on arrivals.
+        # The arrivals decide whether the head of an answer came before the time was up.
         changing = _CHANGING | {b"x-shade-cache"} if status == 503 else _CHANGING
         kept = tuple((name, value) for name, value in pairs if name not in changing)
         try:
@@ -197,7 +197,7 @@ class Client:
 
 @dataclass
 class Setup:
-    """A proxy before a scripted server. ``started``: callback reads that were begun."""
+    """A proxy in front of a scripted server. ``started``: callback reads that were begun."""
 
     proxy: Proxy
     server: ScriptedServer
@@ -231,7 +231,7 @@ class Setup:
             pool.put_back(connection)
 
     async def settle(self) -> None:
-        """Wait until nothing is under way; look whether everything was given back."""
+        """Wait until nothing is under way. Check that everything was given back."""
         async with asyncio.timeout(10):
             await self.engine._filling.flights.drain()
             while not self.engine.idle or self.pool.in_use:
@@ -261,7 +261,7 @@ class Setup:
         shown = self.proxy.stats.snapshot()
         gets, errors = shown["origin"]["by_kind"]["get"], shown["origin"]["errors_by_kind"]
         return {
-            # Of a damaged body, the last arrival may be left out.
+            # The last arrival of a damaged body may not be counted.
             "gets": (gets["requests"], 0 if "BodyDamaged" in errors else gets["bytes"]),
             "errors": errors,
             "buckets": shown["buckets"],
@@ -279,7 +279,7 @@ async def set_up(
     server: ScriptedServer | None = None,
     **changed: str,
 ) -> AsyncIterator[Setup]:
-    """Start a server and a proxy before it. ``changed``: settings, with "__" for each dot."""
+    """Start a server, and a proxy in front of it. ``changed``: settings, with "__" for each dot."""
     server = server or ScriptedServer()
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     overrides = {

@@ -1,4 +1,4 @@
-"""Clients that take their time, and clients that go."""
+"""Clients that read slowly, and clients that hang up."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from tests.support.s3.lane import answers
 
 
 async def read_slowly(port, data, *, count):
-    """Send on one connection; the bodies of ``count`` answers, taken in sips."""
+    """Send on one connection, and return the bodies of ``count`` answers, read in small pieces."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
     writer.write(data)
     received = bytearray()
@@ -20,7 +20,7 @@ async def read_slowly(port, data, *, count):
 
 
 async def connect_narrowly(proxy):
-    """A connection whose buffers hold little on both sides, and its protocol."""
+    """Return a connection with small buffers on both sides, and its protocol."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.setblocking(False)
@@ -35,7 +35,7 @@ async def connect_narrowly(proxy):
 
 
 async def hang_up(proxy, data):
-    """A few times in the middle of the answers; return when the proxy has noticed."""
+    """Hang up a few times in the middle of the answers; return when the proxy has noticed."""
     for _ in range(5):
         _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(data)

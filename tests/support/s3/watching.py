@@ -1,4 +1,4 @@
-"""The engine of a proxy under test, with its writes and forwards on record."""
+"""The engine of a proxy under test, which records its writes and forwards."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from shadeproxy.core.errors import BodyMismatch, OriginUnavailable
 
 
 class Watched:
-    """The engine, with its writes and forwards on record and its answers replaceable."""
+    """An engine that records its writes and forwards, and whose answers a test can replace."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -45,7 +45,7 @@ class Watched:
             async with self.engine.forward(request) as answer:
                 yield answer
         except BodyMismatch as error:
-            # As an HTTP client does that knows only that its request could not be written.
+            # An HTTP client raises this if it knows only that its request could not be written.
             raise OriginUnavailable("could not send") if self.wraps_failures else error from error
 
 

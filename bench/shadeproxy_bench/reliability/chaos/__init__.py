@@ -1,6 +1,6 @@
-"""Chaos: real clients before a proxy whose origin and disk misbehave while processes are killed.
+"""Chaos: real clients use a proxy whose origin and disk misbehave, while processes are killed.
 
-``make chaos``. Laws: bodies and versions are those of the soak, so every byte is checked; a fault is injected
-from outside the product, which has no switch for it; an error is allowed only where S3 clients understand it
-and retry; every request has an upper bound of time, and exceeding it is a fault.
+Run it by ``make chaos``. Laws: bodies and versions are those of the soak, so every byte is checked. Faults
+are injected from outside the product, which has no switch for them. An error is allowed only if S3 clients
+understand it and retry. Every request has an upper bound of time, and exceeding it is a fault.
 """

@@ -1,7 +1,7 @@
 """Unmodified boto3: reads, heads, listings, PutObject, CopyObject, multipart uploads, and its own retries.
 
-boto3 itself checks the CRC-32 that the origin gives for whole objects. This client is the one writer of the
-objects that are boto3's.
+boto3 itself checks the CRC-32 that the origin gives for whole objects. Only this client writes the objects
+that belong to boto3.
 """
 
 import importlib
@@ -44,7 +44,7 @@ _BROKEN = (
 
 
 class Stock:
-    """One thread's boto3 client. ``choices``: random numbers of this thread alone."""
+    """The boto3 client of one thread. ``choices``: random numbers for this thread alone."""
 
     def __init__(
         self, endpoint_url: str, *, data: ChaosData, versions: Versions, tally: Tally, choices: random.Random
@@ -66,7 +66,7 @@ class Stock:
         )
 
     def read(self) -> None:
-        """Read in any form."""
+        """Make one read, of a form drawn at random."""
         form = self._random.choice((self._get, self._get, self._get, self._part, self._head, self._list))
         form()
 
@@ -76,7 +76,7 @@ class Stock:
         form()
 
     def _write(self) -> None:
-        """Write the next version of one of its objects and read it back at once."""
+        """Write the next version of one of boto3's objects, and read it back at once."""
         number = self._data.ranges[4096][0]
         while not self._data.is_of_boto(number):
             number = self._random.choice(self._data.ranges[self._random.choice(_WRITTEN)])
@@ -130,7 +130,7 @@ class Stock:
         self._asked("range", lambda: self._compared(number, start, stop, Range=field))
 
     def _compared(self, number: int, start: int, stop: int, **more: str) -> int:
-        """Return the number of bytes that were right. Raises Wrong."""
+        """Read and compare a range; return the number of bytes. Raises Wrong."""
         before = self._versions.acknowledged(number)
         answer = self._client.get_object(Bucket=BUCKET, Key=self._key(number), **more)
         body = answer["Body"].read()
@@ -166,8 +166,8 @@ class Stock:
         self._asked("list", ask)
 
     def _asked(self, kind: str, ask: Callable[[], int]) -> bool:
-        """Return whether the request succeeded with a right answer. ``ask`` returns the number of bytes
-        compared.
+        """Return whether the request succeeded with a right answer, and count the outcome. ``ask`` sends the
+        request and returns the number of bytes compared.
         """
         kind = f"boto3 {kind}"
         try:
@@ -196,7 +196,7 @@ class Stock:
 
 
 def _right(is_right: bool, found: str) -> int:
-    """Return 0 bytes compared. Raises Wrong."""
+    """Raise Wrong unless ``is_right``. Return 0, the number of bytes compared."""
     if not is_right:
         raise Wrong(found)
     return 0

@@ -1,7 +1,8 @@
-"""A client process of a chaos run; it ends when its stdin does.
+"""A client process of a chaos run. It ends when its stdin is closed.
 
-Roles: ``http`` (raw requests, slow readers, clients that hang up, the writer), ``sdk`` (batches by locate and
-by the batch call), ``boto``. Its counts are in ``--tally``, rewritten every second.
+Its role is ``http`` (raw requests, slow readers, clients that hang up, the writer), ``sdk`` (batches by
+locate and by the batch call) or ``boto``. Its counts are in the file ``--tally``, which is rewritten every
+second.
 """
 
 import argparse
@@ -27,14 +28,16 @@ from shadeproxy_bench.reliability.soak.session import Session
 from shadeproxy_sdk.errors import Busy, Unreachable
 
 LIMITS_S = {"http": 75.0, "sdk": 150.0, "boto": 200.0}
-"""Longest time of one step of a client by role: a request, a batch, a call of boto3 with its retries."""
+"""Longest time of one step of a client, by role. A step is a request, a batch, or a call of boto3 with its
+retries.
+"""
 _SILENCE_S = 45.0
 _FAST, _WRITE_EVERY_S, _AGAIN_S = 4, 0.15, 0.5
 Step = Callable[[], None]
 
 
 class Client:
-    """The threads of one client. ``stop``: set to end each thread after its current step."""
+    """The threads of one client. ``stop``: set this to end each thread after its current step."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -53,7 +56,9 @@ class Client:
         return [self._asking(step, turn) for turn, step in enumerate(steps)] + [self._writing(len(steps))]
 
     def choices(self, turn: int) -> random.Random:
-        """Return a random stream of its own for each thread of each process of a seed."""
+        """Return a random stream for one thread. Every thread of every process of a seed has another
+        stream.
+        """
         options = self.options
         return random.Random(f"{options.seed}/{options.role}/{options.turn}/{turn}")
 
@@ -84,7 +89,7 @@ class Client:
         )
         if turn:
             return lambda: self._repeat("boto3 read", stock.read)
-        # One writer, so that its versions come one after the other.
+        # Only this thread writes, so that the versions come one after the other.
         return lambda: self._repeat("boto3 write", stock.change, _WRITE_EVERY_S)
 
     def _training(self, way: str, turn: int) -> Step:

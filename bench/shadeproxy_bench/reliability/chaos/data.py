@@ -1,7 +1,7 @@
-"""The soak's data set for chaos: three writers, each with objects of its own.
+"""The soak's data set for chaos. Three writers have objects of their own.
 
-The raw client overwrites some objects, boto3 overwrites others, and the origin itself changes a third part,
-like a writer that bypasses the proxy: these may be read in any version up to the newest.
+The raw client overwrites some objects, boto3 overwrites others, and the origin itself changes a third kind,
+like a writer that bypasses the proxy. Objects of the third kind may be read in any version up to the newest.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5
 
 
 class ChaosData(DataSet):
-    """The objects by writer."""
+    """The objects of the run, and who writes each of them."""
 
     def changes(self, number: int) -> bool:
         return number % _STRIDE in {_BY_CLIENT, _BY_BOTO, _BY_ORIGIN}
@@ -25,12 +25,14 @@ class ChaosData(DataSet):
         return number % _STRIDE == _BY_BOTO
 
     def is_of_origin(self, number: int) -> bool:
-        """Return whether the origin changes the object in the middle of reads."""
+        """Return whether the origin itself changes the object, even while it is read."""
         return number % _STRIDE == _BY_ORIGIN
 
 
 class Present:
-    """The version of each object at the origin: uint32[count] in a file, so that it outlives the process."""
+    """The present version of each object at the origin: uint32[count] in a file, so that it outlives the
+    process.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""The number of injected faults by kind: counts in a file, so that they outlive a killed process."""
+"""Counts the injected faults by kind, in a file, so that the counts outlive a killed process."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,9 @@ import numpy as np
 
 
 class Injected:
-    """``path``: a file of uint64[len(kinds)], created if missing. One process uses it at a time."""
+    """Counts in ``path``, a file of uint64[len(kinds)], which is created if missing. One process uses it at
+    a time.
+    """
 
     def __init__(self, path: Path, kinds: Sequence[str]) -> None:
         if not path.exists():
@@ -18,7 +20,7 @@ class Injected:
         self._counts = np.memmap(path, np.uint64, "r+", shape=(len(kinds),))
 
     def note(self, kind: str) -> None:
-        """Count one more."""
+        """Count one more fault of ``kind``."""
         with self._lock:
             self._counts[self._index[kind]] += np.uint64(1)
 

@@ -1,8 +1,8 @@
-"""The faulty origin, a process: the soak's origin with multipart uploads, CopyObject and CRC-32 checksums,
-whose answers go wrong on the wire as ``wire.py`` says.
+"""The faulty origin, a process of its own: the soak's origin with multipart uploads, CopyObject and CRC-32
+checksums. Its answers go wrong on the wire as ``wire.py`` says.
 
-Its state is in files (present versions, parts of uploads), so that it can be killed. Versions only go
-forward: a write that arrives after a later one counts as overwritten by it. SIGUSR1 ends all faults.
+Present versions and parts of uploads are in files, so that the origin can be killed. Versions only grow: a
+write that arrives after a later one counts as overwritten by the later one. SIGUSR1 ends all faults.
 """
 
 import argparse
@@ -33,11 +33,13 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _UPLOAD_BYTES = 64 * 1024
-"""A shorter upload arrives together with its head: there is no time before its body."""
+"""An upload shorter than this arrives together with its head, so that there is no moment between head and
+body.
+"""
 
 
 class ChaosOrigin(SoakOrigin):
-    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: for the parts of uploads."""
+    """The faulty origin. ``data``: a ``ChaosData``. ``directory``: where parts of uploads are kept."""
 
     data: ChaosData
 
@@ -58,11 +60,11 @@ class ChaosOrigin(SoakOrigin):
         return True
 
     def change(self, number: int) -> None:
-        """Change an object as a writer that bypasses the proxy."""
+        """Change an object, like a writer that bypasses the proxy."""
         self.present[number] = self.started.start(number)
 
     def is_checked(self, number: int) -> bool:
-        """Return whether the whole body comes with a checksum."""
+        """Return whether an answer with the whole body has a checksum."""
         return number % 2 == 0 and self.data.sizes[number] > 0
 
     def checksum(self, number: int) -> str:
@@ -77,7 +79,7 @@ class ChaosOrigin(SoakOrigin):
 
 
 class ChaosConnection(SoakConnection):
-    """One connection; ``schedule`` chooses the answers that are spoiled."""
+    """One connection. ``schedule`` chooses which answers are spoiled."""
 
     _origin: ChaosOrigin
 
@@ -189,7 +191,7 @@ class ChaosConnection(SoakConnection):
 
 
 class Server:
-    """A listener on ``port`` of loopback (0: any), except while it refuses connections."""
+    """A listener on ``port`` of loopback (0: any port). It can refuse connections for a while."""
 
     def __init__(self, origin: ChaosOrigin, schedule: Schedule[WireFault], port: int) -> None:
         self.schedule = schedule
@@ -206,7 +208,7 @@ class Server:
         self.port = port_of(self._listener)
 
     def refuse(self) -> None:
-        """Close the listener and all connections for a while."""
+        """Close the listener and all connections, for a while."""
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._refuse())
 

@@ -1,4 +1,6 @@
-"""Limit on the time of each client step: exceeding it is a hang, counted once, with every thread's stack."""
+"""Limits the time of each client step. Exceeding the limit is a hang: it is counted once, and all threads'
+stacks are printed.
+"""
 
 import faulthandler
 import sys
@@ -12,7 +14,9 @@ from shadeproxy_bench.reliability.kit.tally import Tally
 
 
 class Patience:
-    """``limit_s``: longest time of a step. ``gave_up``: set once a step took longer."""
+    """Watches the steps of a client. ``limit_s``: longest time of a step. ``gave_up``: set once a step took
+    longer.
+    """
 
     def __init__(self, limit_s: float, tally: Tally) -> None:
         self._limit_s = limit_s
@@ -35,7 +39,7 @@ class Patience:
                 self._doing.pop(turn, None)
 
     def look(self) -> None:
-        """Count the steps that take too long."""
+        """Count the steps that have taken too long."""
         late_s = time.monotonic() - self._limit_s
         with self._lock:
             late = [turn for turn, (_, began_s) in self._doing.items() if began_s < late_s]

@@ -1,5 +1,5 @@
-"""``shadeproxy serve`` on faulty media: the unmodified product, started with other calls for reading and
-writing its segments. SIGUSR1 ends all faults.
+"""``shadeproxy serve`` on faulty media: the unmodified product, started with calls for its segments that may
+fail. SIGUSR1 ends all faults.
 """
 
 import argparse
@@ -25,15 +25,16 @@ RATES: Mapping[str, Mapping[MediumFault, float]] = {
         MediumFault.PUNCH_EIO: 0.01,
         MediumFault.PUNCH_LOST: 0.02,
     },
-    # A tmpfs can be full, but has no device that fails or is slow.
+    # A tmpfs can be full, but it has no device that fails or is slow.
     "ram": {
         MediumFault.WRITE_ENOSPC: 0.003,
         MediumFault.WRITE_SHORT: 0.02,
         MediumFault.PUNCH_LOST: 0.005,
     },
 }
-"""Probability per call that a fault fits, by tier. EROFS, or eight EIO in a row, switch a tier off until the
-next start."""
+"""Probability of each fault, by tier, in each call that it fits. EROFS, or eight EIO in a row, switch a
+tier off until the next start.
+"""
 KINDS = [f"{tier} {fault}" for tier, rates in RATES.items() for fault in rates]
 _SLOW_S = 0.2
 

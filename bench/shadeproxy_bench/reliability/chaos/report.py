@@ -1,4 +1,6 @@
-"""The page of all chaos runs, and the results behind it: one run a seed, as JSON beside it."""
+"""The page of all chaos runs, and the results that it shows: one run for each seed, as JSON beside the
+page.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -42,7 +44,7 @@ a dataset while no proxy listened."""
 
 
 def summary(run: Run) -> list[str]:
-    """Return lines for the terminal."""
+    """Return the result of ``run`` as lines for the terminal."""
     counts = run.counts
     return [
         *check_lines(judge(run)),
@@ -58,7 +60,7 @@ def summary(run: Run) -> list[str]:
 
 
 def keep(run: Run, directory: Path) -> Path:
-    """Store a run among the results in ``directory`` and rewrite the page; return its path."""
+    """Store ``run`` among the results in ``directory``, and rewrite the page; return the page's path."""
     directory.mkdir(parents=True, exist_ok=True)
     results = directory / "chaos.json"
     runs = msgspec.json.decode(results.read_bytes(), type=list[Run]) if results.exists() else []
@@ -70,7 +72,7 @@ def keep(run: Run, directory: Path) -> Path:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """Return the page."""
+    """Return the page of ``runs``."""
     minutes = sum(run.seconds for run in runs) / 60
     requests = sum(run.counts.requests for run in runs)
     compared = sum(run.counts.compared_bytes for run in runs)

@@ -1,4 +1,6 @@
-"""The processes of a chaos run: faulty origin, proxy on faulty media, clients; started, killed, watched."""
+"""The processes of a chaos run: faulty origin, proxy on faulty media, clients. They are started, killed and
+watched.
+"""
 
 import os
 import signal
@@ -32,7 +34,9 @@ _ORIGIN = (sys.executable, "-m", f"{_MODULES}.origin")
 _PROXY = (sys.executable, "-m", f"{_MODULES}.proxy")
 _ROLES = ("http", "sdk", "boto")
 _READY_S = 300.0
-"""Generous: other work may hold the machine, and the check is that the process starts, not when."""
+"""This limit is generous, because other work may use the machine. The check is that the process starts, not
+how fast.
+"""
 _ORPHANS_S, _START_TRIES, _START_AGAIN_S = 120.0, 40, 0.5
 _RULES = (
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "5 s"},
@@ -42,10 +46,11 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a run. ``kills``: weight of each kind of killing; one about every ``kill_every_s`` seconds.
+    """Settings of a run. ``kills``: weight of each kind of killing. ``kill_every_s``: mean seconds between
+    two kills.
 
-    ``severity`` multiplies the rates of all faults. ``limit_s``: upper bound of a client's step; 0: that of
-    its role. ``origin`` and ``proxy``: other programs with the same arguments.
+    ``severity`` multiplies the rates of all faults. ``limit_s``: upper bound of a client's step; 0: the bound
+    of its role. ``origin`` and ``proxy``: commands of other programs with the same arguments.
     """
 
     seconds: float
@@ -80,10 +85,10 @@ class Plan:
 
 
 class Scene:
-    """Origin, proxy and clients of a run, as a context manager.
+    """The origin, proxy and clients of a run, as a context manager.
 
-    ``work``: a directory on disk. ``ram``: one on tmpfs. ``kills``: of processes, by kind. ``faults``: things
-    that should not have happened.
+    ``work``: a directory on disk. ``ram``: a directory on tmpfs. ``kills``: number of kills by kind.
+    ``faults``: things that should not have happened.
     """
 
     def __init__(self, plan: Plan, work: Path, ram: Path) -> None:
@@ -119,7 +124,7 @@ class Scene:
 
     @property
     def served(self) -> Served:
-        """The present proxy."""
+        """The address of the present proxy."""
         return Served("proxy", "127.0.0.1", self._s3, self.proxy.pid, f"http://127.0.0.1:{self._control}")
 
     @property
@@ -136,14 +141,14 @@ class Scene:
             raise child.failure()
 
     def start_proxy(self) -> None:
-        """Start the proxy. Raises ShadeProxyError when it does not get ready."""
+        """Start the proxy. Raises ShadeProxyError if it does not become ready."""
         began_s = time.monotonic()
         for left in reversed(range(_START_TRIES)):
             child = self.proxy.start()
             try:
                 wait_until_ready(child, _READY_S)
             except ShadeProxyError as error:
-                # A worker of the previous proxy may hold the directory for a moment more.
+                # A worker of the previous proxy may lock the directory for a moment longer.
                 if not left or "is in use by process" not in str(error):
                     raise
                 self.kills["proxy refused to start beside a reader of the one before"] += 1
@@ -155,7 +160,7 @@ class Scene:
     # ------------------------------------------------------------------ killing
 
     def kill(self, kind: str) -> None:
-        """Kill as one of ``Plan.kills`` says, and restart the killed process."""
+        """Kill a process in one of the ways of ``Plan.kills``, and restart it."""
         self.kills[kind] += 1
         match kind:
             case "proxy, kill -9" | "proxy, SIGTERM":
@@ -182,7 +187,7 @@ class Scene:
         self.start_proxy()
 
     def look(self) -> None:
-        """Record processes that ended without being killed, and restart the proxy and the origin."""
+        """Record each process that ended without being killed, and start it again."""
         for one, start in ((self.proxy, self.start_proxy), (self.origin, self.start_origin)):
             if one.ended():
                 self.faults.append(str(one.child.failure()))
@@ -198,7 +203,7 @@ class Scene:
             one.child.process.send_signal(signal.SIGUSR1)
 
     def dismiss(self, limit_s: float) -> None:
-        """Let the clients end their current steps."""
+        """Ask the clients to end after their current steps, and wait for them up to ``limit_s``."""
         self._dismissed = True
         for client in self.clients.values():
             assert client.child.process.stdin is not None

@@ -1,4 +1,4 @@
-"""The failures that a raw client may retry, and those that it may not."""
+"""Says which failures a raw client may retry, and which it may not."""
 
 import time
 from xml.etree.ElementTree import ParseError
@@ -11,19 +11,19 @@ from shadeproxy_bench.reliability.kit.link import Answer, Cut, Silent
 from shadeproxy_bench.reliability.soak.session import Asked, Session, Wrong
 
 RETRIED_CODES = frozenset({"InternalError", "ServiceUnavailable", "SlowDown", "TooManyRequests"})
-"""Errors that the SDKs of S3 retry by themselves."""
+"""Error codes that the SDKs of S3 retry by themselves."""
 CLAIMED = "right bytes, total as the origin claimed"
 _AGAIN_S = 0.1
 
 
 class HardenedSession(Session):
-    """A session that tolerates broken connections and answers that say "not now"."""
+    """A session that tolerates broken connections and answers that mean "not now"."""
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (the base's signature)
         if isinstance(error, Silent):
             return "hang"
         if isinstance(error, ConnectionRefusedError):
-            # No process listens: the proxy was killed.
+            # No process listens, because the proxy was killed.
             time.sleep(_AGAIN_S)
             return "connection refused"
         return "cut"
@@ -41,12 +41,13 @@ class HardenedSession(Session):
         total, claim = (str(self.data.sizes[asked.number] + more) for more in (0, MORE_BYTES))
         unit, _, told = answer.fields.get("content-range", "").rpartition("/")
         if answer.status == 206 and told == claim:
-            # A range may be passed on before the end of the origin's body shows that its total was too large.
+            # The proxy may pass on a range before the end of the origin's body shows that the stated total
+            # was too large.
             fields = answer.fields | {"content-range": f"{unit}/{total}"}
             try:
                 self._compare(asked, answer._replace(fields=fields))
             except Wrong:
-                pass  # judged below, as it came
+                pass  # the unchanged answer is judged below
             else:
                 self.failed(asked.kind, CLAIMED, "")
                 return
@@ -54,7 +55,7 @@ class HardenedSession(Session):
 
 
 def error_code(document: bytes) -> str:
-    """Return the code of an S3 error document; "" when it is none."""
+    """Return the code of an S3 error document; "" if the document is no S3 error."""
     try:
         root = fromstring(document)
     except (ParseError, DefusedXmlException):

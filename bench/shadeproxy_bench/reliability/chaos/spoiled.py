@@ -17,7 +17,7 @@ _ERRORS = {
 
 
 class Spoiler:
-    """One answer with its ``fault`` (None: none). ``choose(stop)`` draws a number in [0, stop)."""
+    """One answer with its ``fault``; None: no fault. ``choose(stop)`` draws a number in [0, stop)."""
 
     def __init__(
         self, transport: asyncio.WriteTransport, fault: WireFault | None, choose: Callable[[int], int]
@@ -27,7 +27,7 @@ class Spoiler:
         self._choose = choose
 
     def refuses(self, method: str) -> bool:
-        """Return whether the fault replaces the answer, in which case the request is not carried out."""
+        """Return whether the fault replaces the answer. If so, the request must not be carried out."""
         match self._fault:
             case WireFault.STALL_HEAD:
                 return True
@@ -43,7 +43,7 @@ class Spoiler:
         return False
 
     def write(self, parts: Parts) -> None:
-        """Write the answer with its fault."""
+        """Write the answer, spoiled by its fault."""
         if self._transport.is_closing():
             return
         head, body = bytes(parts[0]), b"" if len(parts) == 1 else bytes(parts[1])

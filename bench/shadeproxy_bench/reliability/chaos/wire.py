@@ -1,4 +1,4 @@
-"""The faults of an origin on the wire, and the requests that each fits."""
+"""The faults of an origin on the wire, and the requests that each fault fits."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
@@ -7,7 +7,7 @@ from shadeproxy_bench.reliability.kit.schedule import Schedule
 
 
 class WireFault(StrEnum):
-    """A fault of one answer; THROTTLE and REFUSE last a while."""
+    """A fault of one answer. THROTTLE and REFUSE last for a while."""
 
     DELAY = "delay"
     ERROR_500 = "500 InternalError"
@@ -34,10 +34,11 @@ class WireFault(StrEnum):
 
 READ, PAGED, RANGED, CHECKED, CHANGING = "read", "paged read", "ranged read", "checked read", "changing read"
 HEAD, LIST, WRITE, FINISH, UPLOAD = "head", "list", "write", "finish", "upload"
-"""Operations of an origin: a whole body; one of several pages, which need not be read to its end; one range;
-a whole body that comes with its checksum; a body of an object that may change now (requested with If-Match);
-a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and, before ``WRITE``,
-the body of an upload that has yet to come."""
+"""Operations of an origin, in this order: a whole body; one of several pages, which need not be read to its
+end; one range; a whole body with a checksum; a body of an object that may change now (requested with
+If-Match); a head; a listing; a write, or a part of one; CopyObject or CompleteMultipartUpload; and,
+before ``WRITE``, the body of an upload that has yet to come.
+"""
 
 _READS = {READ, PAGED, RANGED, CHECKED, CHANGING}
 _BODIES = {*_READS, LIST}
@@ -57,9 +58,9 @@ FITS: Mapping[WireFault, frozenset[str]] = {
             (WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE),
             _BODIES,
         ),
-        # A body that is not read to its end cannot show that it has none.
+        # If a body is not read to its end, nobody can notice that the end is missing.
         ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
-        # Without a stated length or checksum no reader can notice these two.
+        # These two faults can be noticed only with a stated length or a checksum.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),
         ((WireFault.FLIP,), {CHECKED}),
         ((WireFault.CHANGE, WireFault.CHANGE_UNASKED), {CHANGING}),
@@ -71,7 +72,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
 }  # fmt: skip
 
 MORE_BYTES = 4096
-"""Bytes by which a Content-Length is too large."""
+"""Bytes by which a false Content-Length is too large."""
 
 RATES: Mapping[WireFault, float] = {
     WireFault.DELAY: 0.01,
@@ -96,7 +97,9 @@ RATES: Mapping[WireFault, float] = {
     WireFault.OK_ERROR: 0.1,
     WireFault.REFUSE: 0.0006,
 }
-"""Probability per request that a fault fits. Faults that change or finish something fit few requests."""
+"""Probability of each fault in a request that it fits. Faults that change or complete something fit few
+requests.
+"""
 
 
 def scheduled(

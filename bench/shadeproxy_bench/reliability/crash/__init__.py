@@ -1,4 +1,4 @@
-"""Crash: proxies killed at random points, and damaged files between two starts.
+"""Crash: proxies are killed at random points, and files are damaged between two starts.
 
-``make crash``. Law: a body is made from its key and version, so every byte that comes back is judged.
+Run it by ``make crash``. Law: a body is made from its key and version, so every returned byte can be judged.
 """

@@ -1,7 +1,8 @@
-"""``Board``: the phases that a proxy is in, in shared memory that outlives it, and the step at which it dies.
+"""``Board``: the phases that a proxy is in, and the step at which it dies, in shared memory that outlives
+it.
 
-The proxy's own process writes, and the run reads, after kill -9 too. ``Board.step`` is called around every
-change of a file, so a death can be planned at any of them.
+The proxy's own process writes the board. The run reads it, even after kill -9. ``Board.step`` is called
+around every change of a file, so a death can be planned at any of them.
 """
 
 import mmap
@@ -52,7 +53,9 @@ ARM_AT_START, ARM_WHEN_READY, ARM_AT_STOP = range(3)
 
 
 class Board:
-    """The board of one proxy. ``cells``: i64, how often each phase is under way, then the named ones."""
+    """The board of one proxy. ``cells``: i64; for each phase the number of calls in it, then the named
+    cells.
+    """
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -64,18 +67,20 @@ class Board:
         self.cells = np.frombuffer(self._map, np.int64)
 
     def clear(self, *, die_at: int, armed: int) -> None:
-        """Begin a new life that dies at its step ``die_at`` (0: at none), counted from ``armed`` on."""
+        """Begin a new life. The proxy dies at its step ``die_at`` (0: at none), counted from the moment
+        ``armed`` on.
+        """
         self.cells[:] = 0
         self.cells[DIE_AT], self.cells[ARMED], self.cells[DIED] = die_at, armed, -1
 
     @property
     def phases(self) -> list[str]:
-        """The phases that were under way."""
+        """The phases that the proxy was in."""
         return [phase for phase, count in zip(PHASES, self.cells, strict=False) if count > 0]
 
     @property
     def died_at(self) -> str:
-        """The step of a planned death, or ""."""
+        """The step at which a planned death happened; "" without one."""
         return STEPS[died] if (died := int(self.cells[DIED])) >= 0 else ""
 
     @contextmanager
@@ -88,8 +93,8 @@ class Board:
             self.cells[number] -= 1
 
     def step(self, name: str) -> bool:
-        """Count a step, if steps are counted now, and die in it if that is planned. In the middle of a write
-        return True instead: the caller writes a part first.
+        """Count a step, if steps are counted now, and die in it if that is planned. In the middle of a
+        write, return True instead of dying, because the caller must first write a part.
         """
         armed = int(self.cells[ARMED])
         if (armed == ARM_WHEN_READY and not self.cells[READY]) or (

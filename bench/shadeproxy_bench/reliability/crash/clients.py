@@ -1,4 +1,6 @@
-"""Clients of a proxy that will be killed: they read, overwrite and delete, and compare all that they get."""
+"""Clients of a proxy that will be killed. They read, overwrite and delete, and compare everything that they
+read.
+"""
 
 import threading
 from collections import Counter
@@ -11,7 +13,8 @@ from shadeproxy_bench.reliability.kit.link import Cut, Link
 from shadeproxy_bench.requests import head_of
 
 _TIMEOUT_S = 30.0
-# The origin was killed after a write was sent to it: whether it was carried out is not known.
+# Part of the proxy's error message for a write that was sent to the origin before the origin was killed.
+# Whether the write was carried out is unknown.
 _UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, Cut)
 
@@ -28,7 +31,7 @@ class Connection:
         self._link.close()
 
     def get(self, key: str, span: tuple[int, int] | None = None) -> None:
-        """Read an object, or the bytes [start, stop) of it, and compare."""
+        """Read an object, or its bytes [start, stop), and compare."""
         least = self._truth.least(key)
         self._link.send(
             _request("GET", key, {} if span is None else {"Range": f"bytes={span[0]}-{span[1] - 1}"})
@@ -36,14 +39,14 @@ class Connection:
         self._judge(key, least, span)
 
     def get_all(self, keys: Sequence[str]) -> None:
-        """Read many objects by requests that leave at once."""
+        """Read many objects by requests that are sent at once."""
         least = {key: self._truth.least(key) for key in keys}
         self._link.send(b"".join(_request("GET", key) for key in keys))
         for key in keys:
             self._judge(key, least[key], None)
 
     def write(self, key: str) -> None:
-        """Write the next version."""
+        """Write the next version of ``key``, which may be that the object is deleted."""
         version = self._truth.next_version(key)
         body = body_of(key, version)
         if body is None:
@@ -75,7 +78,7 @@ def _request(method: str, key: str, fields: Mapping[str, str] | None = None) -> 
 
 
 class Crowd:
-    """Clients side by side until the proxy is gone or ``end`` is called."""
+    """Clients that run in parallel until the proxy is gone or ``end`` is called."""
 
     def __init__(self, port: int, truth: Truth, seed: int, *, clients: int = 3) -> None:
         self.sources: Counter[str] = Counter()
@@ -90,7 +93,7 @@ class Crowd:
             thread.start()
 
     def end(self) -> None:
-        """Send no more requests. Return when the last one is over."""
+        """Send no more requests, and return when the last one has ended."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -119,9 +122,10 @@ class Crowd:
 
 
 def read_all(port: int, truth: Truth) -> Counter[str]:
-    """Read every object once, and return a count by source. It ends early when the proxy does.
+    """Read every object once, and return a count by source. If the proxy ends, so does this read.
 
-    All requests leave at once on one connection: a round trip each would cost a busy machine a second.
+    All requests are sent at once on one connection, because a round trip for each would take a second on a
+    busy machine.
     """
     sources: Counter[str] = Counter()
     connection = Connection(port, truth, sources)

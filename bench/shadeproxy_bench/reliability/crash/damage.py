@@ -1,4 +1,4 @@
-"""Damage to the files of a proxy that is not running, as by a bad medium or a hand that slipped."""
+"""Damages files of a proxy that is not running, as a bad medium or a mistaken user would."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ _BLOCK_BYTES = 4096
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of file, for the report."""
+    """Return the kind of a file, for the report."""
     if path.name.startswith("cache.db"):
         return f"database{path.name.removeprefix('cache.db')}"
     return {".seg": "segment", ".cat": "catalogue"}.get(path.suffix, path.name)
@@ -37,13 +37,15 @@ def victims(directories: list[Path]) -> list[Path]:
 
 
 def choose(paths: list[Path], rng: Random) -> Path:
-    """Draw a kind of file, then one of that kind: there are many segments and one database."""
+    """Draw a kind of file, then a file of that kind, because there are many segments and only one
+    database.
+    """
     kind = rng.choice(sorted({kind_of(path) for path in paths}))
     return rng.choice([path for path in paths if kind_of(path) == kind])
 
 
 def spoil(path: Path, rng: Random) -> str:
-    """Damage one file. Return the kind of damage."""
+    """Damage one file, and return the kind of damage."""
     kind = rng.choices(KINDS, _WEIGHTS)[0]
     size = path.stat().st_size
     if kind == "deleted":
@@ -75,7 +77,9 @@ def _instead(kind: str, old: int, left: int, rng: Random) -> bytes:
 
 
 def _place(descriptor: int, size: int, rng: Random) -> int:
-    """Draw a place with bytes, because most of a segment are holes; often the start of a record or file."""
+    """Draw a place that has bytes, because most of a segment is holes. Often it is the start of a record or
+    of the file.
+    """
     place = rng.randrange(size)
     try:
         place = max(place, os.lseek(descriptor, place, os.SEEK_DATA))

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Found:
-    """Counts of a run. ``phases``: those under way at deaths by kill -9. ``failures``: with reasons."""
+    """Counts of a run. ``phases``: the phases in which kill -9 ended proxies. ``failures``: wrong results,
+    each with its reason.
+    """
 
     seed: int
     wanted: int

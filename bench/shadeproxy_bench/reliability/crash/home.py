@@ -1,4 +1,4 @@
-"""``Home``: directories and settings of proxies that run one after another; starts and ends them."""
+"""``Home``: directories and settings of proxies that run one after another. It starts and ends them."""
 
 import json
 import os
@@ -20,11 +20,11 @@ RAM_BYTES, DISK_BYTES = 1 << 19, 1 << 20
 
 
 class Stuck(Exception):
-    """A step of a proxy that takes milliseconds was not done in a minute."""
+    """A proxy did not finish within a minute a step that usually takes milliseconds."""
 
 
 class Nursery:
-    """The process of nursery.py."""
+    """The process of nursery.py, as its parent sees it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -32,7 +32,7 @@ class Nursery:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # A process with threads must not fork.
+            # Numpy must start no threads, because a process with threads must not fork.
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
         )
 
@@ -53,7 +53,9 @@ class Nursery:
 
 @dataclass
 class Home:
-    """``root`` is on a disk, ``shm`` in memory. ``choices``: settings that differ from home to home."""
+    """The home of proxies. ``root`` is on a disk, ``shm`` in memory. ``choices``: settings that differ
+    between homes.
+    """
 
     root: Path
     shm: Path
@@ -105,7 +107,7 @@ class Home:
     # ------------------------------------------------------------------ life and death
 
     def start(self, *, die_at: int, armed: int, seed: int) -> None:
-        """Begin a life that ends by itself at step ``die_at`` (0: at none)."""
+        """Start a proxy that dies by itself at step ``die_at`` (0: at none)."""
         self.board.clear(die_at=die_at, armed=armed)
         self.log_start = self.log.stat().st_size
         self.pid = self.nursery.ask(
@@ -126,11 +128,11 @@ class Home:
             return False
 
     def wait_ready(self) -> bool:
-        """Return whether it serves; False when it ended instead."""
+        """Return True when the proxy serves, and False if it ended instead."""
         return self.wait_for(lambda: bool(self.board.cells[READY]))
 
     def wait_for(self, condition: Any) -> bool:
-        """Return whether ``condition`` came true before the process ended. Raises Stuck."""
+        """Return True when ``condition`` is true, and False if the process ended before. Raises Stuck."""
         end = time.monotonic() + _LIMIT_S
         while not condition():
             if not self.alive:
@@ -145,25 +147,25 @@ class Home:
             os.kill(self.pid, number)
 
     def end(self) -> int:
-        """Wait for the end. Return the exit status, negative for a signal."""
+        """Wait until the proxy has ended. Return its exit status, negative for a signal."""
         self.wait_for(lambda: not self.alive)
         return self.nursery.ask(wait=self.pid)
 
     def kill(self) -> int:
-        """Send SIGKILL, and wait as ``end``."""
+        """Send SIGKILL, and wait as ``end`` does."""
         self.signal(signal.SIGKILL)
         return self.end()
 
     # ------------------------------------------------------------------ what it left, and said
 
     def said(self) -> str:
-        """Return the log of the present life."""
+        """Return the log of the present proxy."""
         with self.log.open("rb") as log:
             log.seek(self.log_start)
             return log.read().decode("utf-8", "replace")
 
     def over_capacity(self) -> list[str]:
-        """Return a line for each tier whose segments exceed its capacity on their medium."""
+        """Return a line for each tier whose segments take more of their medium than its capacity."""
         return [
             f"{path.name} takes {taken} bytes, and may take {most}"
             for path, most in ((self.ram, RAM_BYTES), (self.disk, DISK_BYTES))

@@ -1,6 +1,6 @@
-"""``tie``: reports a proxy's phases and steps on a board: functions are phases, system calls are steps.
+"""``tie``: reports a proxy's phases and steps on a board. Functions are phases, and system calls are steps.
 
-Runs in the process of the proxy, before it starts. Nothing of the product's behaviour changes.
+It runs in the process of the proxy, before the proxy starts, and changes nothing of the product's behaviour.
 """
 
 import functools
@@ -23,11 +23,11 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.tiers import catalogue, directory, files, medium, pending_segments, segment, store, tombstones
 from shadeproxy_bench.reliability.crash.board import AWAITED, KEPT, PLACED, READY, Board, die
 
-_SQLITE_STEP = 40  # instructions of SQLite's machine
+_SQLITE_STEP = 40  # instructions of SQLite's virtual machine
 
 
 def small_segments() -> None:
-    """Make segments as many as in a big tier, and return free room soon."""
+    """Make segments small, so that they are as many as in a big tier, and return free room soon."""
     _set(files, "_LEAST_SEGMENT_BYTES", 1 << 17)
     _set(files, "_SEGMENTS_WANTED", 1 << 20)
     _set(store, "_LEAST_SLACK_BYTES", 1 << 15)
@@ -115,7 +115,7 @@ def _watch_writes(board: Board) -> None:
 
 
 def _watch_database(board: Board) -> None:
-    """Count steps inside SQLite, which calls back every few instructions while it writes."""
+    """Count steps inside SQLite, which calls back after every few instructions while it writes."""
     real = _get(StateStore, "_commit")
 
     def tick() -> int:
@@ -134,9 +134,10 @@ def _watch_database(board: Board) -> None:
 
 
 def _watch_books(board: Board) -> None:
-    """Count the pages that can be read, those of them that a start keeps, and the segments still to come.
+    """Count the pages that can be read, those of them that a start keeps, and the pending segments.
 
-    A start drops what a tombstone names: objects that were written a moment before (docs/adr/0021).
+    A start drops pages of objects that a tombstone names, because they were written a moment before
+    (docs/adr/0021).
     """
     named: dict[tombstones.Tombstones, set[int]] = {}
     tables: list[residents.Residents] = []
@@ -228,11 +229,13 @@ def _steps(board: Board, rng: Random) -> None:
 
 
 def _get(owner: object, name: str) -> Any:
-    """Return a part of the product, private or not."""
+    """Return an attribute of the product, private or not."""
     return getattr(owner, name)
 
 
 def _set(owner: object, name: str, value: object) -> None:
-    """Replace a part of the product. Raises AttributeError when there is none of that name any more."""
+    """Replace an attribute of the product. Raises AttributeError if the product no longer has one of that
+    name.
+    """
     getattr(owner, name)
     setattr(owner, name, value)

@@ -1,4 +1,6 @@
-"""The lives of the proxies of one home: start, compare, load, die, damage, and again."""
+"""The lives of the proxies of one home. A life is: start, compare, load, die. Between two lives files may be
+damaged.
+"""
 
 import re
 import shutil
@@ -27,7 +29,7 @@ from shadeproxy_bench.reliability.kit.processes import Phoenix
 
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.crash.origin")
 _ENDS = {
-    # How a life is meant to end, and how often of all.
+    # The ways in which a life is meant to end, with their weights.
     "killed while it starts": 22,
     "dies at a step of its start": 10,
     "killed under load": 24,
@@ -84,9 +86,10 @@ class Family:
             self._start_origin()
         else:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
-        # A page that was damaged may be found out much later: where pages are counted nothing is damaged.
+        # A damaged page may be noticed much later, so in homes where pages are counted nothing is damaged.
         self._damages = number % 2 == 1
-        # Of the life before: how many pages it had, whether it ended in order, whether its files are whole.
+        # About the previous life: how many pages it had, whether it ended in order, and whether its files are
+        # undamaged.
         self._pages: int | None = None
         self._clean = False
         self._whole = True
@@ -136,7 +139,7 @@ class Family:
             step, armed = int(60 ** rng.random()), ARM_AT_STOP
         quiet = self._pages is not None and not self._damages and rng.random() < _QUIET_SHARE
         if quiet:
-            # Its reads move pages about while they are counted.
+            # The reads of the training process would move pages while they are counted.
             self._end_sdk()
         home.start(die_at=step, armed=armed, seed=rng.randrange(1 << 30))
         if how == "killed while it starts":
@@ -151,7 +154,9 @@ class Family:
         self._load(how, rng.randrange(1 << 30))
 
     def _look(self, *, quiet: bool) -> None:
-        """Read everything before any write, and compare. ``quiet``: before any read, so count pages too."""
+        """Read everything before any write, and compare. ``quiet``: nothing has read since the start, so
+        count pages too.
+        """
         home, found = self._home, self._found
         if quiet and self._pages is not None:
             home.wait_for(lambda: not home.board.cells[AWAITED])
@@ -191,7 +196,7 @@ class Family:
         self._bury(how, status)
 
     def _visit(self) -> None:
-        """Start a training process, and kill the origin while it answers; each now and then."""
+        """Now and then start a training process; now and then kill the origin while it answers."""
         if self._sdk is None or self._rng.random() < _SDK_SHARE:
             self._end_sdk()
             with (self._home.root / "sdk").open("wb") as said:
@@ -261,7 +266,7 @@ class Family:
         self._truth.look(settled=self._origin is None)
 
     def _refused(self, said: str) -> None:
-        """Check that the error of a refused start says what to change, and then change it."""
+        """Check that the error of a refused start says what to change, and change that."""
         text = next(line for line in said.splitlines() if line.startswith("error: "))
         self._found.refused += 1
         self._found.refusals[re.sub(r"/\S+|\d+", "...", text)] += 1
@@ -272,7 +277,7 @@ class Family:
         self._scribe.forget()
 
     def _between(self) -> None:
-        """Damage some files of the ended proxy, now and then."""
+        """Now and then damage some files of the proxy that has ended."""
         if not self._damages or self._rng.random() >= _DAMAGE_SHARE:
             return
         paths = damage.victims([self._home.ram, self._home.disk, self._home.state])

@@ -1,6 +1,6 @@
-"""The objects of a crash run: a body is made from its key and version, so that every byte can be judged.
+"""The objects of a crash run. A body is made from its key and version, so that every byte can be judged.
 
-Versions of a key only grow. A version may be that the object is not there.
+Versions of a key only grow. In some versions the object does not exist.
 """
 
 from functools import lru_cache
@@ -8,7 +8,7 @@ from random import Random
 
 BUCKET = "data"
 FIXED = "fixed/"
-"""Prefix of the objects that training processes read: they are never overwritten."""
+"""Prefix of the objects that training processes read. These objects are never overwritten."""
 KEYS = tuple(f"key-{number:02d}" for number in range(36))
 FIXED_KEYS = tuple(f"{FIXED}{number:02d}" for number in range(24))
 PAGE_BYTES = 16_384
@@ -16,17 +16,19 @@ PAGE_BYTES = 16_384
 
 @lru_cache(maxsize=4096)
 def body_of(key: str, version: int) -> bytes | None:
-    """Return the body of a version; None: deleted."""
+    """Return the body of a version; None: the object does not exist in that version."""
     rng = Random(f"{key}/{version}")
     if version and rng.random() < 0.1:
         return None
-    # Mostly small, some of several pages, some empty.
+    # Most bodies are small, some have several pages, some are empty.
     size = rng.choice((0, 700, 5_000, 9_000, 15_000, 16_384, 20_000, 50_000))
     return rng.randbytes(size)
 
 
 def fits(key: str, versions: range, got: bytes | None, start: int = 0, stop: int | None = None) -> bool:
-    """Return whether ``got`` is the part from ``start`` to ``stop`` of one of these versions."""
+    """Return whether ``got`` is the part from ``start`` to ``stop`` of one of these versions; None: no
+    object.
+    """
     for version in versions:
         body = body_of(key, version)
         if body is None or got is None:

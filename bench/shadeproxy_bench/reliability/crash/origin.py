@@ -1,6 +1,6 @@
-"""An S3 server over a directory, which is killed too. Arguments: the directory and the port.
+"""An S3 server over a directory. The run kills it too. Its arguments are the directory and the port.
 
-Law: an acknowledged write is in the directory, whole, whatever kills the server.
+Law: an acknowledged write is complete in the directory, whatever kills the server.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The page docs/reliability/crash.md."""
+"""Makes the page docs/reliability/crash.md."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -34,7 +34,7 @@ _FAILS = (
 
 
 def markdown(found: Found, machine: str) -> str:
-    """Return the page."""
+    """Return the page about ``found``."""
     when = f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {found.seconds / 60:.0f} minutes. Written by the run."
     damaged = sum(found.damaged.values())
     return "\n".join(

@@ -1,7 +1,7 @@
-"""A run: homes one after another, in each of them lives one after another, most of which end by kill -9.
+"""A run: homes one after another, and in each home lives one after another. Most lives end by kill -9.
 
-The seed decides how every life is meant to end, and what is damaged between two of them; when exactly the
-clock strikes is up to the machine.
+The seed decides how every life is meant to end, and what is damaged between two of them. The exact moment of
+a kill depends on the machine.
 """
 
 import itertools
@@ -29,8 +29,8 @@ def crash(
     most_s: float = float("inf"),
     say: Callable[[str], None] | None = None,
 ) -> Found:
-    """Kill proxies until ``kills`` were, or ``most_s`` are over. The result's ``failures``: all that went
-    wrong.
+    """Run and kill proxies until ``kills`` were killed, or ``most_s`` seconds have passed. ``failures`` of
+    the result: everything that went wrong.
     """
     found, started_s = Found(seed, kills), time.monotonic()
     nursery = Nursery()

@@ -1,7 +1,9 @@
-"""A client of the control side: it registers, scores and announces, and reads back after a restart.
+"""A client of the control listener. It registers, scores and announces, and reads everything back after a
+restart.
 
-Scores are all one number, which only grows: a column of two numbers was torn, a smaller one was lost. The
-manifest of ``turning`` is always the same keys, turned round by a number.
+All scores of a post are one number, which only grows. A column with two numbers was therefore written only in
+part, and a smaller number means a lost post. The manifest of ``turning`` always has the same keys, rotated by
+a number.
 """
 
 import http.client
@@ -20,7 +22,9 @@ _COUNT = len(FIXED_KEYS)
 
 
 class Scribe:
-    """The control state sent to the proxies of one home, and the part known to be on disk."""
+    """The control state that was sent to the proxies of one home, and the part of it that is known to be on
+    disk.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -36,7 +40,7 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # The knowledge of the last proxy alone went with it, unless it was found again since.
+        # State that only the previous proxy had in memory ended with it, except what was read back since.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()
@@ -47,11 +51,13 @@ class Scribe:
             self._thread.join()
 
     def forget(self) -> None:
-        """Expect nothing of the earlier state, which was damaged on purpose."""
+        """Expect nothing of the earlier state, because it was damaged on purpose."""
         self._durable = self._durable_turn = self._acknowledged = 0
 
     def check(self, *, clean: bool) -> None:
-        """Read back at the start. ``clean``: the last proxy stopped in order, so nothing is lost."""
+        """Read the state back after a start. ``clean``: the previous proxy stopped in order, so nothing may
+        be lost.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             scores = self._call(connection, "GET", "/v1/jobs/steady/scores")

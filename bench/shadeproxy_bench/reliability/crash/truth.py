@@ -1,7 +1,7 @@
-"""``Truth``: the versions at the origin, as far as the clients can know, for comparing every answer.
+"""``Truth``: the versions at the origin, as far as the clients can know them, for comparing every answer.
 
-One client writes a key, any client reads it. An acknowledged version must be seen from then on; one whose
-answer did not come may have been written or not, until the run has looked at the origin.
+A key has one client that writes it; any client reads it. An acknowledged version must be seen from then on. A
+version whose write got no answer may or may not exist, until the run has looked at the origin.
 """
 
 import threading
@@ -11,7 +11,7 @@ from shadeproxy_bench.reliability.crash.objects import BUCKET, FIXED_KEYS, KEYS,
 
 
 class Truth:
-    """Thread-safe. ``directory``: that of the origin's buckets."""
+    """The versions by key. Thread-safe. ``directory``: the directory of the origin's buckets."""
 
     def __init__(self, directory: Path) -> None:
         self._bucket = directory / BUCKET
@@ -39,14 +39,16 @@ class Truth:
             self._known[key] = version
 
     def least(self, key: str) -> int:
-        """Return the oldest version that a read that begins now may show."""
+        """Return the oldest version that a read beginning now may return."""
         with self._lock:
             return self._known[key]
 
     def check(
         self, key: str, least: int, got: bytes | None, *, start: int = 0, stop: int | None = None, how: str
     ) -> None:
-        """Compare an answer (None: there is no such object) to a read that began when ``least`` was it."""
+        """Compare an answer with the versions that it may have. ``got`` is its body; None: there is no such
+        object. ``least``: the oldest version allowed, by ``least(key)`` when the read began.
+        """
         with self._lock:
             versions = range(least, self._tried[key] + 1)
             self.compared += 1
@@ -57,8 +59,8 @@ class Truth:
             self.wrong.append(f"{key} {start}-{stop}: {size}: {what}; wanted {versions}; {how}")
 
     def look(self, *, settled: bool) -> None:
-        """Take the truth from the origin while no client writes. ``settled``: no write is under way there
-        either.
+        """Set the known versions to those at the origin, while no client writes. ``settled``: True if no
+        write is under way at the origin either.
         """
         for key in self._known:
             path = self._bucket / key

@@ -1,5 +1,5 @@
 """Fuzz: damaged and odd requests against real listeners.
 
-``make fuzz``. Laws: equal seeds send equal bytes; every byte that comes back is judged, and so is all that is
-left under way at the end.
+Run it by ``make fuzz``. Laws: equal seeds send equal bytes. Every byte that comes back is judged, and so is
+any work or resource that is left at the end.
 """

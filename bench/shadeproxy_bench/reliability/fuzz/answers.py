@@ -1,7 +1,7 @@
-"""Answers, read strictly: every byte of a connection must be part of an HTTP/1.1 answer.
+"""Reads answers strictly: every byte of a connection must be part of an HTTP/1.1 answer.
 
-An answer also has to agree with itself: one framing, the proxy's own fields, an ETag that is the MD5 of its
-body, a Content-Range as long as its body, an error document that is XML.
+An answer must also agree with itself: it has one framing, the proxy's own fields, an ETag that is the MD5 of
+its body, a Content-Range as long as its body, and an error document that is XML.
 """
 
 import hashlib
@@ -20,12 +20,14 @@ _CHUNK = re.compile(rb"([0-9a-f]+)\r\n")
 
 
 class Unreadable(Exception):
-    """The server's bytes are no HTTP, or an answer contradicts itself."""
+    """The server's bytes are not HTTP, or an answer contradicts itself."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. ``whole``: the body came to its end. ``body`` None: none was sent, as for a HEAD."""
+    """An answer. ``whole``: True if the body came to its end. ``body``: None if none was sent, as for a
+    HEAD.
+    """
 
     status: int
     fields: dict[bytes, bytes]
@@ -38,9 +40,9 @@ class Answer:
 
 
 def read_answers(data: bytes, *, may_be_head: bool) -> Iterator[Answer]:
-    """Yield the answers in ``data``, interim ones left out; the last may be cut. Raises Unreadable.
+    """Yield the answers in ``data`` without interim ones. The last answer may be cut. Raises Unreadable.
 
-    ``may_be_head``: an answer without its body may be one to a HEAD.
+    ``may_be_head``: an answer without its body may be the answer to a HEAD.
     """
     while data:
         head, mark, rest = data.partition(b"\r\n\r\n")

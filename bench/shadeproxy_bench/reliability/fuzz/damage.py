@@ -1,4 +1,4 @@
-"""Damage to requests: to a part of their meaning, before or after signing, and to their bytes."""
+"""Damages requests: a part of their meaning, before or after signing, and their bytes."""
 
 from collections.abc import Callable
 from random import Random
@@ -207,13 +207,13 @@ _SCRAPS = (
 
 
 def bend(request: Request, random: Random) -> None:
-    """Spoil one part of the meaning of ``request``."""
+    """Damage one part of the meaning of ``request``."""
     request.damaged = True
     random.choice(_BENDS)(request, random)
 
 
 def spoil(data: bytes, random: Random) -> bytes:
-    """Spoil some of the bytes."""
+    """Return ``data`` with some of its bytes damaged."""
     for _ in range(random.choice((1, 1, 1, 2, 5, 20))):
         data = random.choice(_SPOILS)(data, random)
     return data

@@ -1,6 +1,6 @@
 """Requests as clients send them: every operation, every way to send a body, every way to sign.
 
-They are drawn from a ``Random``; one ``Forms`` is one client with a bucket of its own.
+They are drawn from a ``Random``. One ``Forms`` is one client with a bucket of its own.
 """
 
 import base64
@@ -19,7 +19,9 @@ from shadeproxy_bench.reliability.fuzz.signing import AMZ_DATE, NOW_S, REGION, c
 
 KEYS = ("a", "b/c", "ümlaut+%.bin", "a//b", "../up", "sp ace", "big", "pages", "empty", "k" * 900)
 STILL = "still"
-"""Read again and again, and never written: only such requests are remembered."""
+"""Key of an object that is read again and again and never written. The request cache remembers only such
+requests.
+"""
 
 SIZES = {STILL: 4000, "a": 10, "b/c": 4096, "big": 300_000, "pages": 40_000, "empty": 0}
 _SUB_RESOURCES = (
@@ -30,14 +32,16 @@ _SUB_RESOURCES = (
 
 
 class Forms:
-    """Draws requests. ``bucket``: this client's alone, so that its answers do not depend on the others."""
+    """Draws requests. ``bucket``: used by this client alone, so that answers do not depend on other
+    clients.
+    """
 
     def __init__(self, random: Random, bucket: str) -> None:
         self._random = random
         self._bucket = bucket
 
     def draw(self) -> Request:
-        """Return a request without damage, though its signature may be of the wrong key."""
+        """Return a request without damage, although its signature may be by the wrong key."""
         one = self._random.choice
         form: Callable[[], Request] = one(
             (self._get,) * 8
@@ -52,7 +56,7 @@ class Forms:
     # ------------------------------------------------------------------ reads
 
     def again(self) -> list[Request]:
-        """Return the same plain read a few times, as the fast lane remembers it."""
+        """Return the same plain read a few times, so that the fast lane remembers it."""
         request = self._request("GET", STILL)
         for name, value in (("x-shade-job", "job;epoch=1;rank=0"), ("x-amz-checksum-mode", "ENABLED")):
             if self._random.random() < 0.2:
@@ -162,7 +166,9 @@ class Forms:
         return self._with_body(request, document)
 
     def _put_streamed(self) -> Request:
-        """Send a body aws-chunked: signed or not, with a trailer or not, with Content-Length or chunked."""
+        """Return an upload in aws-chunked form: signed or not, with a trailer or not, with Content-Length or
+        chunked.
+        """
         random = self._random
         body = values.body(random, None)
         signed, trailing = random.choice(((True, False), (True, True), (False, True)))
@@ -213,7 +219,7 @@ class Forms:
         return self._random.choice(KEYS)
 
     def _upload(self) -> str:
-        """Return an upload id; most are of no upload."""
+        """Return an upload id. Most of them belong to no upload."""
         return self._random.choice(("0" * 32, "x", "", hashlib.md5(self._bucket.encode()).hexdigest()))
 
     def _with_body(self, request: Request, body: bytes) -> Request:
@@ -233,14 +239,14 @@ class Forms:
         return request
 
     def _settle(self, request: Request, payload_hash: str) -> Request:
-        """Sign the request, as more than half of all requests are."""
+        """Sign more than half of the requests, and return the request."""
         if self._random.random() < 0.6:
             sign(request, choose(self._random), payload_hash, self._random)
         return request
 
 
 def quoted_path(key: str) -> bytes:
-    """Return a key as part of a path."""
+    """Return a key as a part of a path, percent-encoded."""
     return b"/".join(quoted(part) for part in key.split("/"))
 
 
@@ -254,7 +260,9 @@ def _framed(request: Request, random: Random) -> Request:
 
 
 def aws_chunked(pieces: list[bytes], keys: Credentials | None, seed: str, *, trailing: bool) -> bytes:
-    """Return ``pieces`` as chunks that ``keys`` sign after ``seed``; ``trailing``: a CRC32 behind them."""
+    """Return ``pieces`` as chunks that ``keys`` sign after ``seed``. ``trailing``: append a CRC32 as a
+    trailer.
+    """
     out, previous = b"", seed
     scope = Scope(AMZ_DATE[:8], REGION)
     key = signing_key(keys.secret_key, scope) if keys is not None else b""

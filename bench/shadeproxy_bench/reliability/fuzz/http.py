@@ -1,4 +1,6 @@
-"""``Request``: a request as parts that can be damaged one by one, and its bytes. Nothing is checked here."""
+"""``Request``: the parts of a request, which can be damaged one by one, and its bytes. Nothing is checked
+here.
+"""
 
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -8,8 +10,8 @@ Field = tuple[bytes, bytes]
 
 @dataclass
 class Request:
-    """``query``: encoded pairs. ``wire``: the body as it is sent, framing included. ``damaged``: no client
-    would send it.
+    """A request. ``query``: encoded pairs. ``wire``: the body as it is sent, including its framing.
+    ``damaged``: True if no client would send the request.
     """
 
     method: bytes
@@ -26,7 +28,7 @@ class Request:
         return self.path + (b"?" + query if query else b"")
 
     def add(self, name: str, value: str | bytes) -> None:
-        """Append a field."""
+        """Append a header field."""
         self.fields.append((name.encode(), value.encode() if isinstance(value, str) else value))
 
     def has(self, name: bytes) -> bool:
@@ -43,7 +45,7 @@ class Request:
 
 
 def quoted(text: str) -> bytes:
-    """Percent-encode as a careful client does."""
+    """Percent-encode ``text`` as a careful client does."""
     return quote(text, safe="-_.~").encode()
 
 

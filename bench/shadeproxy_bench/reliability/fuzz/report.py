@@ -1,4 +1,4 @@
-"""The page docs/reliability/fuzz.md."""
+"""Makes the page docs/reliability/fuzz.md."""
 
 from datetime import UTC, datetime
 
@@ -21,7 +21,7 @@ _FAILS = (
 
 
 def markdown(found: Found, machine: str) -> str:
-    """Return the page."""
+    """Return the page about ``found``."""
     verdict = "**Passed**" if not found.failures else f"**Failed**: {len(found.failures)} failures"
     sent = f"{found.requests:,} requests on {found.connections:,} connections"
     return "\n".join(

@@ -1,6 +1,7 @@
-"""A run: clients side by side, each with a bucket and a stream of choices of its own.
+"""A run: clients in parallel, each with a bucket and a random stream of its own.
 
-The seed decides what every client sends; case 17 of client 3 of seed 1 is always the same bytes.
+The seed decides what every client sends. Case 17 of client 3 of seed 1, for example, always has the same
+bytes.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _HEALTH = b"still here"
 
 @dataclass(frozen=True)
 class Failure:
-    """A case, and the reason why it failed."""
+    """A case that failed, and the reason."""
 
     listener: str
     case: str
@@ -45,7 +46,7 @@ class Found:
     requests: int = 0
     connections: int = 0
     known: int = 0
-    """Requests that the fast lane answered from memory."""
+    """Number of requests that the fast lane answered from the request cache."""
     answers: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
@@ -55,9 +56,11 @@ class Found:
 async def fuzz(
     requests: int, seed: int, directory: Path, *, say: Callable[[str], None] | None = None
 ) -> Found:
-    """Send at least ``requests`` requests. ``failures`` of the result: all that the proxy did wrong."""
+    """Send at least ``requests`` requests. ``failures`` of the result: everything that the proxy did
+    wrong.
+    """
     found, started_s = Found(seed, requests), time.monotonic()
-    # Resources that are opened once and stay, such as the loop's pool of threads, exist after this.
+    # Open all resources that are opened once and stay open, such as the loop's pool of threads.
     await _Client.rehearse(directory / "first")
     tasks_before, descriptors_before = len(asyncio.all_tasks()), open_descriptors()
     complaints = await _ask(found, requests, directory / "second", say)
@@ -75,7 +78,7 @@ async def fuzz(
 async def _ask(
     found: Found, requests: int, directory: Path, say: Callable[[str], None] | None
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Run all clients to the end. Return the complaints of the log."""
+    """Run all clients to the end. Return the complaints in the log."""
     async with running(directory) as target:
         clients = [
             _Client(target, listener, found, found.seed, turn)
@@ -103,14 +106,14 @@ class _Client:
 
     @staticmethod
     async def rehearse(directory: Path) -> None:
-        """Send a few requests that do not count."""
+        """Send a few requests that are not counted."""
         async with running(directory) as target:
             for listener in target.listeners:
                 await _Client(target, listener, Found(0), 0, 0).prepare()
 
     async def prepare(self) -> None:
-        """Make a bucket with objects of every size."""
-        # The listener that lets no unsigned request in is prepared through its origin.
+        """Make the client's bucket, with objects of every size."""
+        # A listener that accepts no unsigned requests cannot be used for this, so write to its origin.
         origin = self._listener.origin
         if not self._listener.anonymous:
             origin.put(self._bucket, "health", _HEALTH)
@@ -124,7 +127,7 @@ class _Client:
             await self._play(case, "the preparation", count=False)
 
     async def run(self, requests: int) -> None:
-        """Play connection after connection."""
+        """Play one connection after another."""
         sent = 0
         for number in itertools.count():
             if sent >= requests:
@@ -136,7 +139,7 @@ class _Client:
                 await self.look()
 
     async def look(self) -> None:
-        """Check that an ordinary write and read still work."""
+        """Check that an ordinary write and an ordinary read still work."""
         if not self._listener.anonymous:
             return
         await self._play(simple("PUT", f"/{self._bucket}"), "the look after a while", count=False)

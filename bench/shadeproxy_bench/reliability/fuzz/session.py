@@ -1,4 +1,4 @@
-"""One connection of the fuzz: its bytes, in which pieces they leave, and checks of the answers."""
+"""One connection of the fuzz: its bytes, the pieces in which they are sent, and checks of the answers."""
 
 import asyncio
 import socket
@@ -15,19 +15,21 @@ from shadeproxy_bench.reliability.fuzz.forms import Forms
 from shadeproxy_bench.reliability.fuzz.http import Request
 
 QUIET_S = 0.02
-"""A client whose requests are damaged ends its side after so long without a byte."""
+"""A client whose requests are damaged closes its side after this time without a byte."""
 
 BOUND_S = 60.0
-"""A server that neither answers nor closes within this hangs; machines under load get the benefit."""
+"""A server that neither answers nor closes within this time hangs. The time is long, because machines may be
+busy.
+"""
 
 FAILED = frozenset({500, 502, 504})
 
 
 @dataclass(frozen=True)
 class Case:
-    """``sound``: every request is whole and as a client sends it; the last one asks to close.
-
-    ``hang_up``: the client resets the connection when all is sent, and reads nothing.
+    """The requests of one connection. ``sound``: every request is complete and as a client sends it, and the
+    last one asks to close. ``hang_up``: the client resets the connection when everything is sent, and
+    reads nothing.
     """
 
     pieces: tuple[bytes, ...]
@@ -41,7 +43,7 @@ class Case:
 
 
 def draw(random: Random, bucket: str) -> Case:
-    """Draw the next connection of a client."""
+    """Draw a client's next connection."""
     forms, count = Forms(random, bucket), random.choice((1, 1, 1, 2, 3, 6))
     requests = [forms.draw() for _ in range(count)]
     if random.random() < 0.25:
@@ -60,7 +62,7 @@ def draw(random: Random, bucket: str) -> Case:
 
 
 def simple(method: str, path: str, body: bytes = b"") -> Case:
-    """Return a plain unsigned request, to prepare and to check that all still works."""
+    """Return a plain unsigned request, for preparing and for checking that everything still works."""
     request = Request(method.encode(), path.encode(), fields=[(b"Host", b"s3.fuzz.example")], wire=body)
     request.add("Content-Length", str(len(body)))
     request.add("Connection", "close")
@@ -68,7 +70,7 @@ def simple(method: str, path: str, body: bytes = b"") -> Case:
 
 
 async def converse(port: int, case: Case) -> Counter[str]:
-    """Play ``case`` and count the answers by status. Raises Unreadable, TimeoutError (a hang), OSError."""
+    """Play ``case``, and count the answers by status. Raises Unreadable, TimeoutError (a hang), OSError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = bytearray()
     ended = asyncio.create_task(_receive(reader, received))
@@ -118,13 +120,13 @@ async def _send(writer: asyncio.StreamWriter, case: Case) -> None:
             return
         writer.write(piece)
         await writer.drain()
-        # The next piece shall arrive by itself.
+        # Let the server receive the next piece by itself.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 
 async def _receive(reader: asyncio.StreamReader, into: bytearray) -> bool:
-    """Receive until the end. Return whether the connection ended with a reset."""
+    """Receive until the end. Return True if the connection ended with a reset."""
     try:
         while piece := await reader.read(1 << 18):
             into += piece
@@ -149,7 +151,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def _split(data: bytes, random: Random) -> tuple[bytes, ...]:
-    """Cut ``data`` into one piece or several, sometimes byte by byte around the end of a head."""
+    """Cut ``data`` into one or several pieces, sometimes byte by byte around the end of a head."""
     way = random.random()
     if way < 0.5 or len(data) < 2:
         return (data,)

@@ -1,4 +1,4 @@
-"""Signatures of the fuzz's requests: none, each form that S3 knows, or one by a wrong key."""
+"""Signs the fuzz's requests: not at all, in each form that S3 knows, or with a wrong key."""
 
 import base64
 import hashlib
@@ -32,14 +32,14 @@ AMZ_DATE = format_amz_date(NOW_S)
 
 
 def choose(random: Random) -> Credentials:
-    """Draw keys, mostly good ones."""
+    """Draw credentials, mostly valid ones."""
     if random.random() < 0.05:
         return random.choice(_WRONG)
     return random.choice((GOOD,) * 6 + (LIMITED, TOKEN))
 
 
 def sign(request: Request, keys: Credentials, payload_hash: str, random: Random) -> None:
-    """Sign in one of the forms. ``payload_hash``: the promise in the header."""
+    """Sign the request in one of the forms. ``payload_hash``: the hash that the header promises."""
     way = random.choice((_header, _header, _header, _presigned, _version_2, _version_2_presigned))
     if payload_hash.startswith("STREAMING-"):
         way = _header
@@ -47,7 +47,7 @@ def sign(request: Request, keys: Credentials, payload_hash: str, random: Random)
 
 
 def seed_of(request: Request) -> str:
-    """Return the signature in the header, with which a chain of chunk signatures begins."""
+    """Return the signature in the header. A chain of chunk signatures begins with it."""
     field = next((value for name, value in request.fields if name == b"Authorization"), b"")
     return field.rpartition(b"Signature=")[2].decode("latin-1")
 
@@ -73,7 +73,7 @@ def sign_header(
     also: set[str] | None = None,
     now_s: float = NOW_S,
 ) -> None:
-    """Sign by version 4 in the Authorization header; ``also``: lower-case names of further fields to sign."""
+    """Sign by version 4 in the Authorization header. ``also``: lower-case names of further fields to sign."""
     names = {name.lower() for name, _ in _text(request)}
     must = {name for name in names if name.startswith(("host", "x-amz-", "content-md5"))} | (also or set())
     added = sign_request(

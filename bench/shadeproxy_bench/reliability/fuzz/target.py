@@ -1,8 +1,10 @@
-"""The target of the fuzz: real listeners on loopback, each with its own engine over an origin in memory.
+"""The target of the fuzz: real listeners on loopback, each with an engine of its own over an origin in
+memory.
 
-Four of them: hits by the fast lane and all by aiohttp, anonymous clients let in and not, and one proxy whose
-origin is another one over HTTP, so that forwarded requests cross a real client of S3 and are verified again.
-Known hits are answered by the compiled form, where there is one, but for that last proxy's.
+There are four. One answers hits by the fast lane, one answers everything by aiohttp, and one refuses
+anonymous clients. The origin of the last one is another listener over HTTP, so that forwarded requests cross
+a real S3 client and are verified again. Known hits are answered by the compiled form if it exists, except at
+the last listener.
 """
 
 import asyncio
@@ -53,7 +55,7 @@ class FixedClock(SystemClock):
 
 
 class WatchedLane(FastLane):
-    """A lane that counts its answers from memory in ``known``."""
+    """A fast lane that counts, in ``known``, its answers from the request cache."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -75,7 +77,7 @@ class WatchedLane(FastLane):
 
 
 class GeneralLane(FastLane):
-    """A lane that takes nothing, so that aiohttp answers everything."""
+    """A lane that answers nothing, so that aiohttp answers everything."""
 
     def answer(self, raw: Any, out: Any) -> None:  # noqa: ARG002 - the signature of what it stands for
         return None
@@ -88,21 +90,21 @@ class Complaints(logging.Handler):
         super().__init__(logging.WARNING)
         self.found: list[tuple[str, tuple[str, ...]]] = []
         self.playing: set[str] = set()
-        """The cases under way: one of them is to blame."""
+        """The cases under way. One of them is the cause of a complaint."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info:
             self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Keep a complaint."""
+        """Keep a complaint, with the cases under way."""
         self.found.append((text, tuple(sorted(self.playing))))
 
     def debug(self, event: str, **fields: object) -> None:
-        """Ignore the S3 handler's line of each request."""
+        """Ignore the line that the S3 handler logs for each request."""
 
     def warning(self, event: str, **fields: object) -> None:
-        """Ignore warnings of the S3 handler: they are about clients and the origin."""
+        """Ignore warnings of the S3 handler, because they are about clients and the origin."""
 
     def exception(self, event: str, **fields: object) -> None:
         """Keep the S3 handler's report of an unforeseen exception."""
@@ -137,7 +139,7 @@ class _NoWeights:
 
 @dataclass
 class Listener:
-    """One proxy. ``anonymous``: it lets unsigned requests in."""
+    """One proxy. ``anonymous``: True if it accepts unsigned requests."""
 
     name: str
     port: int
@@ -158,7 +160,7 @@ class Target:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Target]:
-    """Run the listeners; close everything on the way out."""
+    """Run the listeners, and close everything at the end of the block."""
     target = Target()
     loop = asyncio.get_running_loop()
     logging.getLogger().addHandler(target.complaints)
@@ -236,7 +238,7 @@ async def _listen(
         observer=target.observer,
         log=target.complaints,
         base_domains=("s3.fuzz.example",),
-        # Most uploads that bring a checksum behind them are streamed so.
+        # With so small a budget, most uploads with a trailing checksum are streamed.
         trailed_budget_bytes=10_000,
     )
     stack.callback(_judge_handler, directory.name, handler, target)
@@ -252,7 +254,7 @@ async def _listen(
 
 
 def _judge(name: str, engine: Engine, target: Target) -> None:
-    """Complain of whatever is under way after everything was closed."""
+    """Complain of anything that is still under way after everything was closed."""
     try:
         engine.assert_quiescent()
     except AssertionError as error:
@@ -271,5 +273,5 @@ def open_descriptors() -> Counter[str]:
         try:
             targets[str(entry.readlink()).partition(":[")[0]] += 1
         except FileNotFoundError:
-            continue  # what the listing itself used
+            continue  # the descriptor of the listing itself
     return targets

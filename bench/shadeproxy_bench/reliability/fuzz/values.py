@@ -1,4 +1,4 @@
-"""Values of fields, parameters and documents: the usual ones, and those at the edges of what they may be."""
+"""Values of fields, parameters and documents: the usual ones, and those at the limits of what is allowed."""
 
 import random as randoms
 from datetime import UTC, datetime
@@ -137,7 +137,7 @@ _EXPIRATIONS = (
 
 
 def byte_range(random: Random) -> str:
-    """Draw a Range, mostly a valid one."""
+    """Draw a value of Range, mostly a valid one."""
     if random.random() < 0.5:
         start = random.randrange(50_000)
         return f"bytes={start}-{start + random.randrange(50_000)}"
@@ -145,7 +145,7 @@ def byte_range(random: Random) -> str:
 
 
 def date(random: Random) -> str:
-    """Draw a date, or a text in its place."""
+    """Draw a date, or a text instead of one."""
     return random.choice(_DATES)
 
 
@@ -160,12 +160,12 @@ def cache_control(random: Random) -> str:
 
 
 def job(random: Random) -> str:
-    """Draw the name of a job."""
+    """Draw a value of x-shade-job."""
     return random.choice(("job", "job;epoch=3;rank=0", "job; rank=1"))
 
 
 def redirect(random: Random) -> str:
-    """Draw the address to which a form sends its browser."""
+    """Draw the address to which a form redirects its browser."""
     return random.choice(_REDIRECTS)
 
 
@@ -175,26 +175,26 @@ def of_listing(random: Random, name: str) -> str:
 
 
 def of_metadata(random: Random, name: str) -> str:
-    """Draw the value of a field that is kept with an object."""
+    """Draw the value of a field that is stored with an object."""
     return date(random) if name == "Expires" else random.choice(_METADATA)
 
 
 def body(random: Random, size_bytes: int | None) -> bytes:
-    """Draw bytes of an object; None: of a small size or another."""
+    """Draw the bytes of an object. ``size_bytes``: None: draw the size, too."""
     if size_bytes is None:
         size_bytes = random.choice((0, 1, 2, 100, 4095, 4096, 4097, 20_000, 70_000))
     return randoms.Random(random.getrandbits(32)).randbytes(size_bytes)
 
 
 def expiration(random: Random, now_s: float) -> str:
-    """Draw the end of a policy."""
+    """Draw the expiration of a policy."""
     if random.random() < 0.8:
         return datetime.fromtimestamp(now_s + 600, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return random.choice(_EXPIRATIONS)
 
 
 def odd_conditions(random: Random) -> list[object]:
-    """Draw conditions that fail, or are malformed."""
+    """Draw conditions that fail or are malformed; mostly none."""
     if random.random() < 0.8:
         return []
     return [
@@ -218,7 +218,7 @@ def odd_conditions(random: Random) -> list[object]:
 
 
 def document(random: Random) -> bytes:
-    """Draw a body of one of the sub-resources."""
+    """Draw a body for one of the sub-resources."""
     inner = "".join(f"<Part>{random.choice(_XML_TEXT)}</Part>" for _ in range(random.randrange(3)))
     return random.choice(_PROLOGUES) + f"<Anything>{inner}</Anything>".encode()
 
@@ -234,7 +234,7 @@ def complete_document(random: Random) -> bytes:
 
 
 def delete_document(random: Random, keys: tuple[str, ...]) -> bytes:
-    """Draw a body of DeleteObjects, seldom with keys that exist: something has to be left to read."""
+    """Draw a body of DeleteObjects. It seldom names keys that exist, so that objects are left to read."""
     named = [
         escape(random.choice(keys)) if random.random() < 0.2 else random.choice(_XML_TEXT)
         for _ in range(random.choice((0, 1, 1, 2, 3, 1001)))
@@ -251,7 +251,7 @@ def tagging_document(random: Random) -> str:
 
 
 def form(random: Random, fields: dict[str, str], boundary: bytes, file: bytes) -> bytes:
-    """Make a body of multipart/form-data, sometimes with a part whose head is odd."""
+    """Return a body of multipart/form-data, sometimes with a part whose head is odd."""
     parts = [
         b'Content-Disposition: form-data; name="%b"\r\n\r\n%b' % (name.encode(), value.encode())
         for name, value in fields.items()

@@ -1,6 +1,6 @@
 """The data set: sizes, keys, and the bytes and ETag of every version of every object.
 
-Bodies are slices of one random base that repeats after a prime number of bytes, so that no two pages of an
+Bodies are slices of one random base that repeats after a prime number of bytes. Therefore no two pages of an
 object, no two objects and no two versions have the same bytes at the same place.
 """
 
@@ -22,7 +22,7 @@ _TAG = re.compile(r'"([0-9a-f]{24})([0-9a-f]{8})"')
 
 
 class SizeClass(NamedTuple):
-    """Objects of one size; ``share`` of the data set's bytes, but at least ``least`` objects."""
+    """Objects of one size. They have ``share`` of the data set's bytes, but are at least ``least``."""
 
     size_bytes: int
     share: float
@@ -44,7 +44,7 @@ CLASSES = (
 
 
 class DataSet:
-    """Objects 0 .. len - 1 of about ``total_bytes`` altogether, sorted by size."""
+    """Objects 0 .. len - 1 of about ``total_bytes`` in all, sorted by size."""
 
     def __init__(self, seed: int, total_bytes: int) -> None:
         self.seed = seed
@@ -68,7 +68,7 @@ class DataSet:
         return [f"{size}/{number:06d}.bin" for number, size in enumerate(self.sizes)]
 
     def number_of(self, key: str) -> int | None:
-        """Return the object of that key, or None when there is none."""
+        """Return the number of the object with that key; None if there is none."""
         found = _KEY.fullmatch(key)
         number = int(found[2]) if found else len(self)
         return number if number < len(self) and self.keys[number] == key else None
@@ -86,11 +86,11 @@ class DataSet:
         return self._base[offset : offset + self.sizes[number]]
 
     def tag(self, number: int, version: int) -> str:
-        """Return the ETag, quotes included."""
+        """Return the ETag of a version, including its quotes."""
         return f'"{self._stem(number)}{version:08x}"'
 
     def version_of(self, number: int, tag: str) -> int | None:
-        """Return the version of ``tag``; None when it is no ETag of this object."""
+        """Return the version with the ETag ``tag``; None if it is no ETag of this object."""
         found = _TAG.fullmatch(tag)
         return int(found[2], 16) if found and found[1] == self._stem(number) else None
 

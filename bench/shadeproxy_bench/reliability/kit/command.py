@@ -1,4 +1,4 @@
-"""The frame that the commands of the long runs share: printed lines, signals, errors and pages."""
+"""The parts that the commands of the long runs share: printed lines, signals, errors and pages."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,12 +12,14 @@ Result = TypeVar("Result")
 
 
 def say(text: object) -> None:
-    """Print a line at once, although the output may be a file."""
+    """Print a line at once, even if the output is a file."""
     print(text, flush=True)
 
 
 def begin() -> Sequence[str]:
-    """Print the machine and the warnings about it, and return these; raise the limit of descriptors."""
+    """Print the machine and the warnings about it, and raise the limit of descriptors. Return the
+    warnings.
+    """
     warnings = machine.warnings()
     say(machine.describe())
     for warning in warnings:
@@ -27,7 +29,9 @@ def begin() -> Sequence[str]:
 
 
 def attempt(run: Callable[[], Result]) -> Result | None:
-    """Return the result of ``run``; None after printing why it could not run. SIGTERM ends it like Ctrl-C."""
+    """Return the result of ``run``. If it cannot run, print why, and return None. SIGTERM ends it like
+    Ctrl-C.
+    """
     try:
         with termination_as_interrupt():
             return run()
@@ -37,7 +41,7 @@ def attempt(run: Callable[[], Result]) -> Result | None:
 
 
 def keep_page(directory: Path, name: str, text: str, plot: Callable[[Path], None] | None = None) -> None:
-    """Write ``name``.md into ``directory``, and with ``plot`` ``name``.png."""
+    """Write ``name``.md into ``directory``, and with ``plot`` also ``name``.png."""
     directory.mkdir(parents=True, exist_ok=True)
     if plot is not None:
         plot(directory / f"{name}.png")
@@ -46,7 +50,7 @@ def keep_page(directory: Path, name: str, text: str, plot: Callable[[Path], None
 
 
 def conclude(failures: Sequence[object], name: str, text: str, directory: Path | None) -> int:
-    """Print failures and the page, write it into ``directory``, and return the exit status."""
+    """Print the failures and the page, write the page into ``directory``, and return the exit status."""
     for failure in failures[:20]:
         say(failure)
     say(text)

@@ -1,4 +1,6 @@
-"""S3 origins of the long runs whose bodies are streamed: one request after another, in order."""
+"""S3 origins of the long runs that stream bodies. Each connection answers one request after another, in
+order.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +11,9 @@ from shadeproxy_bench.reliability.kit.origin import Fields, described, document,
 
 
 class Exchange(NamedTuple):
-    """A request, and where its answer goes. ``reader`` is behind the head."""
+    """A request, and where its answer is written. ``reader`` gives the body, because the head has been
+    read.
+    """
 
     method: str
     target: str
@@ -19,12 +23,14 @@ class Exchange(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Length of the request's body."""
+        """Length of the request's body in bytes."""
         return int(self.fields.get("content-length", 0))
 
 
 class StreamingOrigin:
-    """All connections of one origin. ``piece_bytes``: bodies are read and written in such pieces."""
+    """All connections of one origin. ``piece_bytes``: size of the pieces in which bodies are read and
+    written.
+    """
 
     piece_bytes = 1 << 20
 
@@ -46,7 +52,7 @@ class StreamingOrigin:
             out.close()
 
     async def serve(self) -> None:
-        """Serve until cancelled, on a free port of loopback, which is printed first."""
+        """Serve on a free port of loopback until cancelled. The port is printed first."""
 
         def connection() -> asyncio.BaseProtocol:
             reader = asyncio.StreamReader(limit=self.piece_bytes // 2)
@@ -56,7 +62,7 @@ class StreamingOrigin:
 
 
 async def pieces_of(asked: Exchange, piece_bytes: int) -> AsyncIterator[bytes]:
-    """Yield the body of a request as it arrives. Raises ConnectionResetError where it ends early."""
+    """Yield the body of a request as it arrives. Raises ConnectionResetError if it ends early."""
     left = asked.length
     while left:
         piece = await asked.reader.read(min(piece_bytes, left))
@@ -67,17 +73,17 @@ async def pieces_of(asked: Exchange, piece_bytes: int) -> AsyncIterator[bytes]:
 
 
 def say(out: asyncio.StreamWriter, status: str, body: bytes = b"", more: Fields | None = None) -> None:
-    """Write an answer whole."""
+    """Write a complete answer."""
     out.write(head_of(status, len(body), more or {}) + body)
 
 
 def refuse(out: asyncio.StreamWriter, status: str, code: str) -> None:
-    """Write an error with its XML document."""
+    """Write an error answer with its XML document."""
     say(out, status, document(f"<Error><Code>{code}</Code></Error>"), {"Content-Type": "application/xml"})
 
 
 def begin_object(out: asyncio.StreamWriter, span: str | None, size_bytes: int, tag: str) -> tuple[int, int]:
-    """Write the head of an answer with an object, and return the bytes [start, stop) to send behind it."""
+    """Write the head of an answer with an object, and return the bytes [start, stop) that must follow it."""
     start, stop = span_of(span, size_bytes)
     status, fields = described(start, stop, size_bytes, tag, ranged=span is not None)
     out.write(head_of(status, stop - start, fields))

@@ -1,7 +1,7 @@
 """``FaultyCalls``: a medium that fails on request, for tests and for ``make chaos``.
 
 It wraps other ``Calls``. A write is refused, cut short or late; a hole is not punched; a read fails or is
-late. It never changes bytes: no system call does that.
+late. Bytes are never changed, because no system call changes them.
 """
 
 import errno
@@ -17,7 +17,7 @@ Data = bytes | bytearray | memoryview
 
 
 class MediumFault(StrEnum):
-    """One fault of one call; the first word names the call."""
+    """A fault of one call. The first word of its name is the call."""
 
     READ_EIO = "read: EIO"
     READ_SLOW = "read: slow"
@@ -44,9 +44,7 @@ _SLOW = frozenset({MediumFault.READ_SLOW, MediumFault.WRITE_SLOW})
 
 
 class FaultyCalls:
-    """``inner`` with the faults of ``schedule``; safe for several threads. ``slow_s``: time of a
-    slow call.
-    """
+    """``inner`` with the faults of ``schedule``. Thread-safe. ``slow_s``: seconds that a slow call takes."""
 
     def __init__(
         self, schedule: Schedule[MediumFault], *, inner: Calls = SYSTEM, slow_s: float = 0.05
@@ -76,7 +74,7 @@ class FaultyCalls:
         self._inner.flush(descriptor)
 
     def _suffer(self, operation: str) -> MediumFault | None:
-        """Take the next fault from the schedule and return it; raise an error, sleep for a slow call."""
+        """Return the next fault of the schedule. Raise its error, or sleep, if that is the fault."""
         fault = self.schedule.next(operation)
         if fault in _SLOW:
             time.sleep(self._slow_s)

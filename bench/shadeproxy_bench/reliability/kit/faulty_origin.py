@@ -1,8 +1,8 @@
 """``FaultyOrigin``: an origin that fails on request, for tests and long runs.
 
-Faults come from a script (one entry per call, in order, then none) or from a seeded draw; the same seed gives
-the same faults. It never invents bytes: it yields the inner origin's bytes, delayed, cut, under another ETag
-or length, or with one bit flipped.
+Faults come from a script (one entry per call, in order, then none) or from a seeded draw. The same seed gives
+the same faults. The origin never invents bytes: it yields the inner origin's bytes, delayed, cut, under
+another ETag or length, or with one bit flipped.
 """
 
 import asyncio
@@ -29,13 +29,14 @@ from shadeproxy.origin.wrapping import WrappedOrigin
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The faults of one call; the fields combine.
+    """The faults of one call. Several fields may be set together.
 
-    ``delay_s`` before anything happens; ``error`` instead of an answer; ``cut_after_bytes``: BodyCutShort
-    there; ``stall_after_bytes``: nothing more comes, until the reader gives up; ``trickle_bytes``: pieces of
-    this size, each after ``trickle_delay_s``; ``flip_etag``: the answer claims another version;
-    ``flip_bit_at``: the last bit of that byte of the body is flipped; ``short_by_bytes``: the answer claims
-    an object shorter by this and omits the end (negative: a longer one, and the body is cut short).
+    ``delay_s``: wait before anything else. ``error``: raise it instead of answering. ``cut_after_bytes``:
+    raise BodyCutShort after so many bytes. ``stall_after_bytes``: send nothing after so many bytes, until the
+    reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
+    ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of that byte of the body.
+    ``short_by_bytes``: claim that the object is shorter by this and omit its end (negative: claim a longer
+    one, and cut the body short).
     """
 
     delay_s: float = 0.0
@@ -53,10 +54,10 @@ NO_FAULT = Fault()
 
 
 class FaultyOrigin(WrappedOrigin):
-    """``inner`` with ``delay_s`` on every call, then scripted faults, then drawn ones.
+    """``inner`` with ``delay_s`` before every call, then with scripted faults, then with drawn ones.
 
-    ``rate``: probability that a call after the script's end suffers one of ``faults``. ``stalled`` is set
-    when a body stalls. ``calls`` counts all calls.
+    ``rate``: probability that a call after the script's end has one of ``faults``. ``stalled`` is set when a
+    body stalls. ``calls`` counts all calls.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class FaultyOrigin(WrappedOrigin):
         self.calls = 0
 
     def enqueue(self, *faults: Fault | None) -> None:
-        """Append to the script."""
+        """Append faults to the script."""
         self._script.extend(faults)
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
@@ -137,7 +138,7 @@ class FaultyOrigin(WrappedOrigin):
             if at is not None and given <= at < given + len(chunk):
                 flipped = bytearray(chunk)
                 flipped[at - given] ^= 1
-                chunk = bytes(flipped)  # noqa: PLW2901 (it is spoiled where it comes)
+                chunk = bytes(flipped)  # noqa: PLW2901 (damaged as it passes)
             for piece in _pieces(chunk, fault.trickle_bytes):
                 if fault.trickle_delay_s:
                     await self._clock.sleep(fault.trickle_delay_s)
@@ -162,7 +163,7 @@ class FaultyOrigin(WrappedOrigin):
 
 
 def _spoils(fault: Fault) -> bool:
-    """Return whether the body itself suffers."""
+    """Return whether the fault concerns the body itself."""
     spoiled = fault.cut_after_bytes, fault.stall_after_bytes, fault.trickle_bytes, fault.flip_bit_at
     return any(one is not None for one in spoiled) or bool(fault.trickle_delay_s or fault.short_by_bytes < 0)
 

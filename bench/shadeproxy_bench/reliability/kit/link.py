@@ -1,6 +1,6 @@
 """One keep-alive connection to the proxy on a blocking socket: requests and answers as bytes.
 
-Judges only the framing: a connection that ends inside an answer is ``Cut``.
+Only the framing is judged: a connection that ends inside an answer raises ``Cut``.
 """
 
 import socket
@@ -16,7 +16,7 @@ _MOST_HEAD_BYTES = 32 * 1024
 
 
 class Cut(Exception):
-    """The proxy closed the connection, or was silent for too long, before the answer was whole."""
+    """The proxy closed the connection, or was silent for too long, before the answer was complete."""
 
 
 class Silent(Cut):
@@ -24,7 +24,7 @@ class Silent(Cut):
 
 
 class Pace(NamedTuple):
-    """Take ``chunk_bytes``, rest ``pause_s``, and repeat."""
+    """A pace of reading: receive ``chunk_bytes``, pause for ``pause_s``, and repeat."""
 
     chunk_bytes: int = MIB
     pause_s: float = 0.0
@@ -34,8 +34,8 @@ FULL_SPEED = Pace()
 
 
 class Answer(NamedTuple):
-    """``fields``: by lower-case name. ``body``: ``length`` bytes at ``start`` of ``buffer``, valid until the
-    next answer.
+    """An answer. ``fields``: header fields by lower-case name. ``body``: ``length`` bytes at ``start`` of
+    ``buffer``, valid until the next answer.
     """
 
     status: int
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
     @property
     def document(self) -> bytes:
-        """All of the body, copied."""
+        """A copy of the whole body."""
         return bytes(self.buffer[self.start : self.start + self.length])
 
     @property
@@ -58,7 +58,9 @@ class Answer(NamedTuple):
 
 
 class Link:
-    """Connects on first use and after ``close``. ``silence_s``: seconds without a byte until Silent."""
+    """A connection, opened on first use and again after ``close``. ``silence_s``: seconds without a byte
+    until Silent.
+    """
 
     def __init__(
         self, address: tuple[str, int], *, receive_bytes: int = 0, silence_s: float = _SILENCE_S
@@ -72,7 +74,7 @@ class Link:
         self._start = self._stop = 0
 
     def send(self, request: bytes) -> None:
-        """Send ``request``, connecting first if need be. Raises Cut, OSError."""
+        """Send ``request``; connect first if necessary. Raises Cut, OSError."""
         if self._socket is None:
             self._socket = socket.socket()
             if self._receive_bytes:
@@ -113,7 +115,7 @@ class Link:
         self._socket.recv(count)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

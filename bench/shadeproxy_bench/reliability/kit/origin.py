@@ -1,7 +1,7 @@
-"""S3 origins of the long runs: connections that hold a request whole, answers, and documents.
+"""S3 origins of the long runs: connections that keep a whole request in memory, answers, and documents.
 
-A run subclasses ``OriginConnection`` and says what its objects are. Origins whose bodies are too big to hold
-use exchanges.py.
+A run subclasses ``OriginConnection`` and defines its objects. Origins whose bodies are too big for memory use
+exchanges.py.
 """
 
 import asyncio
@@ -10,13 +10,13 @@ from typing import cast
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 Fields = dict[str, str]
-"""Header fields by name; of a request by lower-case name."""
+"""Header fields by name. Those of a request have lower-case names."""
 Parts = list[bytes | memoryview]
-"""Head and body of an answer; the head alone where there is no body."""
+"""Head and body of an answer; only the head if there is no body."""
 
 
 class OriginConnection(asyncio.Protocol):
-    """One connection; requests are answered ``latency_s`` later, in the order in which they come."""
+    """One connection. Requests are answered after ``latency_s``, in the order in which they arrive."""
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
@@ -44,8 +44,8 @@ class OriginConnection(asyncio.Protocol):
             method, target, _ = first.split(" ", 2)
             self.respond(method, target, fields, body)
 
-    def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (others look at it)
-        """Return whether to wait for the rest of a body; called once, when the head is there."""
+    def expects(self, fields: Fields) -> bool:  # noqa: ARG002 (subclasses look at it)
+        """Return whether to wait for the rest of a body. This is called once, when the head has arrived."""
         return True
 
     def respond(self, method: str, target: str, fields: Fields, body: bytes) -> None:
@@ -63,7 +63,7 @@ class OriginConnection(asyncio.Protocol):
 
 
 def fields_of(lines: list[str]) -> Fields:
-    """Return the header fields of a head without its first line."""
+    """Return the header fields of a head, given without its first line."""
     pairs = (line.partition(":") for line in lines)
     return {name.lower(): value.strip() for name, _, value in pairs}
 
@@ -75,13 +75,15 @@ def answer_of(status: str, body: bytes | memoryview, more: Fields, *, with_body:
 
 
 def error_of(status: str, code: str, method: str) -> Parts:
-    """Return head and XML document of an error; for HEAD the head alone."""
+    """Return head and XML document of an error; for HEAD only the head."""
     text = document(f"<Error><Code>{code}</Code></Error>")
     return answer_of(status, text, {"Content-Type": "application/xml"}, with_body=method != "HEAD")
 
 
 def object_of(method: str, body: bytes | memoryview, tag: str, fields: Fields) -> Parts:
-    """Return the answer to a GET or HEAD of an object, whole or one range, with or without If-Match."""
+    """Return the answer to a GET or HEAD of an object, for the whole object or one range, with or without
+    If-Match.
+    """
     if fields.get("if-match", tag) != tag:
         return error_of("412 Precondition Failed", "PreconditionFailed", method)
     start, stop = span_of(fields.get("range"), len(body))
@@ -126,7 +128,7 @@ def document(inner: str) -> bytes:
 
 
 def list_buckets_of(bucket: str) -> bytes:
-    """Return the answer of ListBuckets where there is one bucket."""
+    """Return the answer to ListBuckets, with one bucket."""
     named = f"<Bucket><Name>{bucket}</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket>"
     return document(f"<ListAllMyBucketsResult><Buckets>{named}</Buckets></ListAllMyBucketsResult>")
 

@@ -1,6 +1,6 @@
-"""Faults that are injected into calls: from a script first, then by a seeded draw.
+"""Faults that are injected into calls: first from a script, then by a seeded draw.
 
-Knows no medium and no network. Equal script, rates, seed and order of calls give equal faults.
+This module knows neither medium nor network. Equal script, rates, seed and order of calls give equal faults.
 """
 
 import random
@@ -13,9 +13,10 @@ Kind = TypeVar("Kind")
 
 
 class Schedule(Generic[Kind]):
-    """Decides which call gets which fault. Thread-safe. The first entry of ``script`` hits the next call that
-    it ``fits``; calls before that get no fault. After the script's end each call gets each fault that fits it
-    with the probability in ``rates``. ``noted`` is called with each fault, on the thread of the call.
+    """Decides which call gets which fault. Thread-safe. The first entry of ``script`` goes to the next call
+    that it ``fits``; calls before that one get no fault. After the script's end, each call gets each
+    fault that fits it with the probability in ``rates``. ``noted`` is called with each fault, on the
+    thread of the call.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Schedule(Generic[Kind]):
         return kind
 
     def choose(self, stop: int) -> int:
-        """Draw a number in [0, stop): the place in a body where a fault strikes."""
+        """Draw a number in [0, stop), for the place in a body where a fault happens."""
         with self._lock:
             return self._random.randrange(stop)
 

@@ -1,5 +1,5 @@
-"""Results of a client: counts that add up, and the first faults in words. Thread-safe; a JSON file between
-processes.
+"""The results of a client: counts that can be summed, and descriptions of the first faults. Thread-safe.
+Processes exchange them as a JSON file.
 """
 
 import threading
@@ -15,8 +15,9 @@ _MOST_FAULTS = 20
 
 
 class Counts(msgspec.Struct):
-    """``outcomes``: "ok", "slow down", "cut beside a write", "wrong", "error"; ``sources``: values of
-    x-shade-cache of object reads; ``faults``: the first wrong answers and errors, described.
+    """Counts of requests. ``outcomes``: "ok", "slow down", "cut beside a write", "wrong", "error".
+    ``sources``: values of x-shade-cache of object reads. ``faults``: descriptions of the first wrong
+    answers and errors.
     """
 
     kinds: dict[str, int] = {}
@@ -31,7 +32,7 @@ class Counts(msgspec.Struct):
 
 
 class Tally:
-    """Counts of one process."""
+    """The counts of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +52,7 @@ class Tally:
                 self._sources[source] += 1
 
     def failed(self, kind: str, outcome: str, what: str = "") -> None:
-        """Count one failed request; ``what`` describes a fault."""
+        """Count one failed request. ``what`` describes it if it is a fault."""
         with self._lock:
             self._kinds[kind] += 1
             self._outcomes[outcome] += 1
@@ -59,7 +60,7 @@ class Tally:
                 self._faults.append(f"{outcome}: {kind}: {what}")
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` in one step, so that readers find one whole state."""
+        """Replace ``path`` in one step, so that a reader always finds a complete state."""
         with self._lock:
             counts = Counts(
                 dict(self._kinds),

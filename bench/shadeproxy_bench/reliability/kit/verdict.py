@@ -1,4 +1,4 @@
-"""Checks of a run, for the terminal and for its page."""
+"""The checks of a run, formatted for the terminal and for its page."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ _MARKS = {True: "passed", False: "FAILED", None: "not judged"}
 
 
 class Check(NamedTuple):
-    """``passed`` None: could not be judged, and ``found`` says why."""
+    """One check. ``passed``: None if it could not be judged; then ``found`` says why."""
 
     name: str
     passed: bool | None
@@ -17,7 +17,7 @@ class Check(NamedTuple):
 
 
 def failed(checks: Sequence[Check]) -> bool:
-    """Return whether a check fails. One that could not be judged does not."""
+    """Return whether a check failed. A check that could not be judged has not failed."""
     return any(check.passed is False for check in checks)
 
 
@@ -27,13 +27,13 @@ def check_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def checks_table(checks: Sequence[Check]) -> list[str]:
-    """Return lines of Markdown: each check, its verdict, its finding."""
+    """Return lines of Markdown with each check, its verdict and its finding."""
     return table(
         ["check", "verdict", "found"], ([check.name, _MARKS[check.passed], check.found] for check in checks)
     )
 
 
 def counts_table(name: str, value: str, rows: Mapping[str, str | int]) -> list[str]:
-    """Return lines of Markdown, by name, and an empty one."""
+    """Return lines of Markdown: a table sorted by name, and an empty line."""
     cells = ([row, found if isinstance(found, str) else f"{found:,}"] for row, found in sorted(rows.items()))
     return [*table([name, value], cells), ""]

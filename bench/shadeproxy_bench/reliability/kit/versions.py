@@ -1,7 +1,9 @@
-"""The versions of an object that may be read now: two numbers an object, in a file that all clients map.
+"""The versions of an object that may be read now: two numbers for each object, in a file that all clients
+map.
 
-The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy said 200. A
-read that began when ``acknowledged`` was a, and ended when ``started`` was b, must give a version in a .. b.
+The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy has answered
+200. A read that began when ``acknowledged`` was a, and ended when ``started`` was b, must return a version in
+a .. b.
 """
 
 from pathlib import Path
@@ -10,7 +12,9 @@ import numpy as np
 
 
 class Versions:
-    """``path``: a file of uint32[2, count], made by ``create``."""
+    """The numbers ``started`` and ``acknowledged`` of each object. ``path``: a file of uint32[2, count],
+    made by ``create``.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
         self._columns = np.memmap(path, np.uint32, "r+", shape=(2, count))
@@ -27,7 +31,7 @@ class Versions:
         return int(self._columns[1, number])
 
     def start(self, number: int) -> int:
-        """Return the next version of ``number``, which is about to be sent."""
+        """Return the next version of ``number``, and note that it is about to be sent."""
         self._columns[1, number] += 1
         return self.started(number)
 

@@ -1,4 +1,4 @@
-"""The proxy's resources, seen from outside: /proc, its statistics, and the files of its tiers."""
+"""The proxy's resources as seen from outside: /proc, its statistics, and the files of its tiers."""
 
 import re
 import time
@@ -15,8 +15,8 @@ _STATUS = re.compile(r"^(RssAnon|RssFile|RssShmem|Threads):\s+(\d+)", re.MULTILI
 
 
 class Sample(msgspec.Struct):
-    """One sample. Descriptors by kind; ``tier_bytes``, ``tier_disk_bytes`` (blocks of the files) and
-    ``tier_capacity_bytes`` by tier; ``evictions`` by tier and reason.
+    """One sample. Descriptors are by kind. ``tier_bytes``, ``tier_disk_bytes`` (blocks of the files) and
+    ``tier_capacity_bytes`` are by tier, ``evictions`` by tier and reason.
     """
 
     at_s: float
@@ -49,7 +49,7 @@ class Sample(msgspec.Struct):
 
 
 class Watch:
-    """Samples one proxy whose files lie below ``work``."""
+    """Samples one proxy, whose files are below ``work``."""
 
     def __init__(self, proxy: Served, work: Path) -> None:
         self._proxy = proxy
@@ -101,7 +101,7 @@ class Watch:
                 target = str(entry.readlink())
             except FileNotFoundError:
                 continue
-            # A descriptor that stays open after its file was deleted holds the space of the file.
+            # A descriptor that stays open after its file was deleted keeps the file's space.
             deleted += target.endswith(" (deleted)")
             if target.startswith("socket:"):
                 sockets += 1

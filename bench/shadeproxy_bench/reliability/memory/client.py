@@ -1,8 +1,9 @@
-"""The clients of a memory run, a thread each: ``python -m shadeproxy_bench.reliability.memory.client``.
+"""The clients of a memory run, one thread each: ``python -m shadeproxy_bench.reliability.memory.client``.
 
-Even clients upload with one PutObject and download with one GET. Odd ones do as boto3 does over TLS:
-multipart uploads with a trailing CRC-32 behind each part, and ranged GETs with If-Match. Every request is
-signed. The bytes moved are in ``--tally``, rewritten every second.
+Clients with even numbers upload with one PutObject and download with one GET. Those with odd numbers do as
+boto3 does over TLS: multipart uploads with a trailing CRC-32 after each part, and ranged GETs with If-Match.
+Every request is signed. The number of bytes moved is in the file ``--tally``, which is rewritten every
+second.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class Failed(Exception):
 
 
 class _Body(NamedTuple):
-    """``length`` bytes of an object from ``offset`` on. ``trailed``: in chunks, with a CRC-32 behind them."""
+    """``length`` bytes of an object from ``offset`` on. ``trailed``: sent in chunks, followed by a CRC-32."""
 
     offset: int
     length: int
@@ -52,11 +53,11 @@ class Mover:
         self._host = urlsplit(options.s3).netloc
         self._path = f"/{BUCKET}/{key_of(number)}"
         self._line = http.client.HTTPConnection(self._host, timeout=_SILENCE_S)
-        # Receive buffer; one for the life of the client.
+        # The receive buffer, allocated once for the client.
         self._buffer = memoryview(bytearray(PIECE_BYTES))
 
     def run(self) -> None:
-        """Upload, then download; a fault ends the client and is counted."""
+        """Upload, then download. A fault ends the client and is counted."""
         whole, in_parts = _Body(0, self._options.size), self._number % 2 == 1
         kind = "upload"
         try:
@@ -91,7 +92,9 @@ class Mover:
     def _exchange(
         self, kind: str, method: str, query: str, *, body: _Body | None = None, document: bytes = b""
     ) -> bytes:
-        """Retry as clients do until the answer is 200; return the body of the answer."""
+        """Send a request, again after SlowDown as clients do, until the answer is 200; return the answer's
+        body.
+        """
         for _ in range(_TRIES):
             response = self._sent(method, query, body, document)
             text = response.read()
@@ -160,7 +163,7 @@ class Mover:
             for piece in self._pieces(body) if body else (document,):
                 self._line.send(piece)
         except (BrokenPipeError, ConnectionResetError):
-            # The proxy refused before the end of the body: its answer says why.
+            # The proxy refused the request before the end of its body. The answer, read below, says why.
             pass
         return self._line.getresponse()
 
@@ -183,7 +186,7 @@ def _trailer(checksum: int) -> bytes:
 
 
 def _trailed_length(length: int) -> int:
-    """Return the bytes on the wire of ``length`` bytes in chunks."""
+    """Return the number of bytes on the wire for ``length`` bytes sent in chunks."""
     full, rest = divmod(length, PIECE_BYTES)
     sizes = [PIECE_BYTES] * full + [rest] * bool(rest)
     return length + sum(len(f"{size:x}") + 4 for size in sizes) + len(b"0\r\n") + len(_trailer(0))

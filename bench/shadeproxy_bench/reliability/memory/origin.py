@@ -1,8 +1,8 @@
 """The origin of a memory run: ``python -m shadeproxy_bench.reliability.memory.origin``.
 
-GET and HEAD (whole or one range) of objects that are made while they are sent; PutObject and multipart
-uploads that are compared as they arrive, at ``--rate``, and discarded. A wrong body gets 400. Prints its port
-first.
+It answers GET and HEAD (whole or one range) of objects whose bytes are computed while they are sent. It
+accepts PutObject and multipart uploads, compares the bytes as they arrive at ``--rate``, and discards them. A
+wrong body gets 400. The origin prints its port first.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Origin(StreamingOrigin):
             refuse(out, "501 Not Implemented", "NotImplemented")
 
     async def _take(self, number: int, offset: int, asked: Exchange) -> bool:
-        """Return whether the body received is that at ``offset``."""
+        """Return whether the received body is that of the object at ``offset``."""
         right, pace, taken = True, Pace(self._bytes_per_s), 0
         async for piece in pieces_of(asked, PIECE_BYTES):
             right = right and self._stream.is_at(number, offset + taken, piece)

@@ -78,7 +78,7 @@ def markdown(plan: Plan, run: Run, checks: Sequence[Check], picture: str) -> str
 
 
 def plot(plan: Plan, run: Run, path: Path) -> None:
-    """Plot resident memory, the tier's files and pages in flight over seconds, below the bound."""
+    """Plot resident memory, the tier's files and pages in flight over seconds, with the bound above them."""
     figure = Figure(figsize=(7.2, 3.6), dpi=130, layout="constrained")
     axes = figure.subplots()
     times = [look.at_s for look in run.looks]

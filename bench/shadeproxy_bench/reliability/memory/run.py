@@ -18,10 +18,13 @@ from shadeproxy_bench.reliability.memory.stream import MIB
 from shadeproxy_bench.server import Served, listening, proxy, workplace
 
 HELD_BYTES = 128 * MIB
-"""Parts of uploads that are held whole until their trailing checksum arrives (``api.s3.handler``)."""
+"""Memory for parts of uploads that are kept whole until their trailing checksum arrives
+(``api.s3.handler``).
+"""
 CONNECTION_BYTES = 4 * MIB
 """Memory of one connection: pieces on their way in and out, and for a slow reader the rest of one page. Such
-a page may already be stored, so that the ledger of pages in flight no longer counts it."""
+a page may already be stored, and the ledger of pages in flight then no longer counts it.
+"""
 _SLACK_BYTES = 4 * MIB
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.origin")
 _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.memory.client")
@@ -31,7 +34,9 @@ _REST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``rate``: bytes a second of each upload at the origin and each download at its client; 0: any."""
+    """The settings of a run. ``rate``: bytes a second of each upload at the origin and of each download at
+    its client; 0: unlimited.
+    """
 
     clients: int = 64
     size_bytes: int = 1024 * MIB
@@ -44,7 +49,9 @@ class Plan:
     origin: Sequence[str] = _ORIGIN
 
     def bound_bytes(self, idle_bytes: int) -> int:
-        """Return the largest resident memory allowed, given ``idle_bytes`` before the first request."""
+        """Return the largest allowed resident memory, if the proxy had ``idle_bytes`` before the first
+        request.
+        """
         in_parts = self.clients // 2 * self.part_bytes
         beside = min(HELD_BYTES, in_parts) + self.clients * CONNECTION_BYTES
         return idle_bytes + self.ram_bytes + self.inflight_bytes + beside
@@ -52,7 +59,7 @@ class Plan:
 
 class Look(NamedTuple):
     """One sample of the process. ``rss_bytes``, and its largest value ever, ``peak_bytes``, are the kernel's
-    counts; ``total_bytes`` includes all files of the RAM tier, mapped or not.
+    counts. ``total_bytes`` includes all files of the RAM tier, mapped or not.
     """
 
     at_s: float
@@ -73,7 +80,7 @@ class Run(NamedTuple):
 
 
 def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
-    """Run it. Raises ShadeProxyError when a process ends that should not."""
+    """Run all processes until the clients end. Raises ShadeProxyError if a process ends that should not."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
         behind = stack.enter_context(listening("origin", [*plan.origin, *_named(_sizes(plan))], work))
         served = stack.enter_context(
@@ -122,7 +129,7 @@ class _Observer:
         )
 
     def rest(self) -> Look:
-        """Return a sample once nothing is under way, or after _REST_S."""
+        """Return a sample when nothing is under way, or after _REST_S seconds."""
         deadline = time.monotonic() + _REST_S
         while True:
             look = self.look()
@@ -132,7 +139,7 @@ class _Observer:
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """Return all checks; the run passed when none is False."""
+    """Return all checks. The run passed unless one of them is False."""
     outcomes, bound = run.counts.outcomes, plan.bound_bytes(run.idle.rss_bytes)
     peak, total = run.rested.peak_bytes, max(look.total_bytes for look in run.looks)
     tier = max(look.tier_bytes for look in run.looks)

@@ -1,4 +1,6 @@
-"""One connection of a client: signed requests; bodies are compared with those that follow from the keys."""
+"""One connection of a client with signed requests. Bodies are compared with those that follow from the
+keys.
+"""
 
 import asyncio
 import time
@@ -16,7 +18,7 @@ _SLOW_DOWN_S = 1.0
 
 
 class Answer(NamedTuple):
-    """The head of an answer. ``fields``: by lower-case name."""
+    """The head of an answer. ``fields``: header fields by lower-case name."""
 
     status: int
     fields: dict[str, str]
@@ -27,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """A connection to one address as one client; reopened after it was closed."""
+    """A connection of one client to one address. It is opened again after it was closed."""
 
     def __init__(self, address: Address, key: Credentials) -> None:
         self._address = address
@@ -45,7 +47,9 @@ class Line:
             self._streams = None
 
     def head(self, method: str, path: str, length: int | None = None) -> bytes:
-        """Return a signed request head; ``length`` of a body that is not signed."""
+        """Return a signed request head. ``length``: length of a body, whose bytes are not signed; None: no
+        body.
+        """
         host = f"{self._address[0]}:{self._address[1]}"
         hashed = EMPTY_SHA256 if length is None else UNSIGNED_PAYLOAD
         signed = signature_of(method, path, host, payload_hash=hashed, credentials=self._key)
@@ -59,7 +63,7 @@ class Line:
         return Answer(int(first.split(" ")[1]), fields_of(lines))
 
     async def get(self, piece: Piece, tally: Tally) -> bool:
-        """Read an object once and count the outcome; return whether it was right."""
+        """Read an object once and count the outcome; return whether the answer was right."""
         began_s = time.monotonic()
         try:
             reader, writer = await self.open()
@@ -86,7 +90,7 @@ class Line:
 
 
 def outcome_of(answer: Answer, text: bytes) -> str:
-    """Return the name of the outcome of an answer that was not 200."""
+    """Return the name of the outcome for an answer other than 200."""
     if answer.status == 503:
         return SLOW_DOWN if b"SlowDown" in text and answer.fields.get("retry-after") else HASTY
     return f"{REFUSED} {answer.status}"

@@ -1,8 +1,9 @@
 """The origin of an overload run: ``python -m shadeproxy_bench.reliability.overload.origin``.
 
-GET and HEAD of the objects of ``bench.objects``, each read counted by key and first byte; PutObject bodies,
-counted and hashed as they arrive and discarded. ``POST /-/set`` sets its pace: it works on ``at_once``
-requests at a time, each for ``latency_s``. ``GET /-/counts`` returns the counts. Prints its port first.
+It answers GET and HEAD of the objects of ``bench.objects``, and counts each read by key and first byte.
+Bodies of PutObject are counted and hashed as they arrive, and discarded. ``POST /-/set`` sets its pace: it
+works on ``at_once`` requests at a time, each for ``latency_s``. ``GET /-/counts`` returns the counts. The
+origin prints its port first.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from shadeproxy_bench.reliability.kit.origin import list_buckets_of
 
 
 class Pace(msgspec.Struct):
-    """The speed of the origin. ``at_once`` 0: unlimited."""
+    """The speed of the origin. ``at_once``: 0 means unlimited."""
 
     latency_s: float = 0.0
     at_once: int = 0
@@ -37,14 +38,16 @@ class Upload(msgspec.Struct):
 
 
 class Asked(msgspec.Struct):
-    """Requests. ``reads``: GETs by key and first byte ("key 0"). ``uploads``: last whole one by key."""
+    """Counts of requests. ``reads``: GETs by key and first byte ("key 0"). ``uploads``: the last complete
+    one of each key.
+    """
 
     reads: dict[str, int] = {}
     uploads: dict[str, Upload] = {}
 
 
 class Origin(StreamingOrigin):
-    """All connections of one server."""
+    """All connections of one origin."""
 
     def __init__(self) -> None:
         self._pace = Pace()

@@ -1,6 +1,7 @@
 """The clients' work in each phase. A phase is a coroutine from the run's options to the clients' results.
 
-Beside the bad clients ("crowd") there is a good one ("modest"), with a key of its own and two connections.
+Beside the bad clients ("crowd") runs a good one ("modest"), with an access key of its own and two
+connections.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from shadeproxy_bench.requests import CLIENT
 MODEST = Credentials("BENCHMODEST", "secret-of-the-modest-client")
 SMALL_BYTES, PAGE_BYTES = 100_000, 4 << 20
 HOT = 200
-"""Objects of SMALL_BYTES that are read again and again; others are read once."""
+"""Number of objects of SMALL_BYTES that are read again and again. All other objects are read once."""
 STAMPEDE_BYTES = 2 * PAGE_BYTES + SMALL_BYTES
 GREEDY, MODEST_CONNECTIONS = 200, 2
 _SIP_S = 0.5
@@ -30,13 +31,15 @@ _PIECE_BYTES = 1 << 20
 
 
 def scaled(connections: int, share: float) -> int:
-    """Return ``share`` of a number of connections, and two at least."""
+    """Return ``share`` of ``connections``, and at least two."""
     return max(2, round(connections * share))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``seconds``: length of a phase that has no end of its own. The other counts are of connections."""
+    """Options of a phase. ``seconds``: length of a phase that has no natural end. The other numbers are of
+    connections.
+    """
 
     address: Address
     seconds: float
@@ -51,7 +54,7 @@ class Options:
     upload_bytes: int = 10 << 30
 
     def scaled(self, share: float) -> "Options":
-        """Return the same options with ``share`` of all connections, and two at least."""
+        """Return the same options with ``share`` of all connections, and at least two of each."""
         kinds = ("idle", "busy", "slow", "flood", "greedy", "herd")
         counts: dict[str, Any] = {kind: scaled(getattr(self, kind), share) for kind in kinds}
         return replace(self, **counts)
@@ -75,7 +78,7 @@ async def crowd(options: Options) -> Told:
 
 
 async def slow_readers(options: Options) -> Told:
-    """Read cold pages through ``slow`` connections that take a kilobyte at a time."""
+    """Read cold pages through ``slow`` connections that read a kilobyte at a time."""
     tally = Tally()
     crowd = [asyncio.create_task(_take_sips(options, tally)) for _ in range(options.slow)]
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
@@ -83,7 +86,9 @@ async def slow_readers(options: Options) -> Told:
 
 
 async def slow_writers(options: Options) -> Told:
-    """Send heads byte by byte on half of ``slow`` connections, and bodies in sips on the other half."""
+    """Send heads byte by byte on half of ``slow`` connections, and bodies a few bytes at a time on the other
+    half.
+    """
     tally = Tally()
     ways = (_send_head_in_bytes, _send_body_in_sips)
     crowd = [asyncio.create_task(ways[turn % 2](options, tally)) for turn in range(options.slow)]
@@ -106,7 +111,7 @@ async def header_flood(options: Options) -> Told:
 
 
 async def big_body(options: Options) -> Told:
-    """Upload one body of ``upload_bytes``, made while it is sent and compared by its hash."""
+    """Upload one body of ``upload_bytes``. It is computed while it is sent, and compared by its hash."""
     tally = Tally()
     began_s = time.monotonic()
     await _write(Line(options.address, CLIENT), options.upload_bytes, tally)
@@ -128,7 +133,7 @@ async def stampede(options: Options) -> Told:
 
 
 async def big_reads(options: Options) -> Told:
-    """Ask for a cold object of several pages with each of ``greedy`` clients, all at the same time."""
+    """Ask, with each of ``greedy`` clients at the same time, for a cold object of several pages."""
     lines, tally = [Line(options.address, CLIENT) for _ in range(options.greedy)], Tally()
     pieces = [Piece(STAMPEDE_BYTES, next(options.numbers)) for _ in lines]
     began_s = time.monotonic()
@@ -140,12 +145,12 @@ async def big_reads(options: Options) -> Told:
 
 
 async def alone(options: Options) -> Told:
-    """Run the modest client alone at the slow origin."""
+    """Run only the modest client, at the slow origin."""
     return await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
 
 
 async def greedy(options: Options) -> Told:
-    """Run the same beside one client with ``greedy`` connections."""
+    """Run the modest client at the slow origin beside one client with ``greedy`` connections."""
     others = asyncio.create_task(_reading(options, CLIENT, options.greedy, _cold))
     told = await _reading(options, MODEST, MODEST_CONNECTIONS, _cold)
     told.sides["greedy"] = (await others).sides["readers"]
@@ -216,7 +221,7 @@ async def _reading(
 
 
 async def _warm(options: Options, line: Line, first: int) -> None:
-    """Read some of the hot objects until each was answered."""
+    """Read some of the hot objects, each until it was answered."""
     for turn in range(first, HOT, _WARMING):
         while not await line.get(_hot(options, turn), Tally()):
             pass
@@ -247,7 +252,7 @@ async def _write(line: Line, size: int, tally: Tally) -> None:
 
 
 def _pieces(size: int) -> Iterator[memoryview]:
-    """Yield a body of ``size`` bytes that is never held whole."""
+    """Yield a body of ``size`` bytes, which is never whole in memory."""
     for turn, at in enumerate(range(0, size, _PIECE_BYTES)):
         yield body_of(_PIECE_BYTES, turn)[: min(_PIECE_BYTES, size - at)]
 
@@ -260,7 +265,7 @@ async def _take_sips(options: Options, tally: Tally) -> None:
     try:
         reader, writer = await line.open()
         writer.write(line.head("GET", Piece(PAGE_BYTES, next(options.numbers)).path))
-        while await reader.read(1024):  # noqa: ASYNC110 - slow by intention, there is no event
+        while await reader.read(1024):  # noqa: ASYNC110 - slow on purpose, without an event to wait for
             await asyncio.sleep(_SIP_S)
     except OSError:
         tally.outcomes[CUT] += 1

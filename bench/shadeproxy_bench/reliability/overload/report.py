@@ -1,4 +1,4 @@
-"""Reports of an overload run: lines while it goes, the verdict, a picture, and the page in docs/."""
+"""Reports of an overload run: lines during the run, the verdict, a picture, and the page in docs/."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from shadeproxy_bench.tables import table
 
 
 def phase_lines(played: Played) -> list[str]:
-    """Return the result of one phase in lines."""
+    """Return the result of one phase as lines for the terminal."""
     peak = max(map(memory_bytes, played.samples)) / MIB
     first = (
         f"{played.name}: memory {peak:,.0f} MiB, descriptors {most(played.samples, 'descriptors')}, "

@@ -1,8 +1,9 @@
-"""One overload run: origin, proxy and the clients of each phase as processes; after each the proxy rests.
+"""One overload run: origin, proxy and the clients of each phase as processes. After each phase the proxy
+rests.
 
-The proxy is at rest when its connections, descriptors and tasks are as before the first phase. Phases that
-need a slow origin have it slow for their length; the proxy opens no more connections to it than it works on
-at a time, so that waiting requests wait in the proxy.
+The proxy is at rest when it has as many connections, descriptors and tasks as before the first phase. During
+phases that need a slow origin, the origin is slow. The proxy opens no more connections to the origin than the
+origin works on at a time, so that waiting requests wait in the proxy.
 """
 
 import sys
@@ -45,7 +46,9 @@ _SETTLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``seconds``: length of each phase that has no end of its own. ``scale``: share of all connections."""
+    """Settings of a run. ``seconds``: length of each phase that has no natural end. ``scale``: share of all
+    connections.
+    """
 
     seconds: float = 20.0
     scale: float = 1.0
@@ -59,7 +62,7 @@ class Plan:
 
 
 class Played(NamedTuple):
-    """One phase's result. ``rested_after_s``: None when the proxy did not come to rest in time."""
+    """One phase's result. ``rested_after_s``: None if the proxy did not come to rest in time."""
 
     name: str
     told: Told
@@ -70,7 +73,9 @@ class Played(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The result. ``idle``: before the first phase. ``complaints``: error lines of the log, by kind."""
+    """The result. ``idle``: a sample before the first phase. ``complaints``: error lines of the log, by
+    kind.
+    """
 
     idle: Sample
     played: Sequence[Played]
@@ -78,7 +83,7 @@ class Run(NamedTuple):
 
 
 def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
-    """Run all phases. Raises ShadeProxyError when a process ends that should not."""
+    """Run all phases. Raises ShadeProxyError if a process ends that should not."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
         source = stack.enter_context(listening("origin", _ORIGIN, work))
         served = stack.enter_context(
@@ -93,7 +98,8 @@ def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
             )
         )
         stage = _Stage(plan, work, source, served)
-        # One phase first: it opens everything that stays open (threads, segments, modules imported late).
+        # Play one phase first, to open everything that then stays open (threads, segments, modules imported
+        # late).
         stage.play("afterwards", None, seconds=_WARM_S)
         idle = stage.watch.look()
         played = []
@@ -108,7 +114,7 @@ def _behind(source: Served) -> dict[str, object]:
 
 
 class _Stage:
-    """The processes on which phases are played."""
+    """The processes with which phases are played."""
 
     def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
         self.watch = Watch(served, work)
@@ -118,9 +124,9 @@ class _Stage:
         self._served = served
 
     def play(self, name: str, idle: Sample | None, *, seconds: float = 0.0) -> Played:
-        """Play one phase, then wait for rest: as at ``idle``, or (None) for the whole patience."""
+        """Play one phase, then wait until the proxy rests as at ``idle``. None: wait for the whole time."""
         plan = self._plan
-        # Purge: pages of an earlier phase would decide which pages this one may keep.
+        # Purge the cache, because pages of an earlier phase would decide which pages this phase may keep.
         served = self._served
         _post(f"{served.control_url}/v1/purge", {"uri": f"s3://{BUCKET}/"}, served.control_fields)
         _set_pace(self._source, _SLOW.get(name, Pace()))

@@ -1,4 +1,4 @@
-"""Results of a phase's clients: JSON on one line, from their process to the run."""
+"""Results of a phase's clients. Their process sends them to the run as one line of JSON."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ REFUSED, CUT, WRONG, HASTY = "refused", "cut off", "wrong bytes", "503 without R
 
 
 class Side(msgspec.Struct):
-    """One kind of client: answers by outcome, and the waiting times of those that were right."""
+    """Results of one kind of client: answers by outcome, and the waiting times of the right ones."""
 
     outcomes: dict[str, int] = {}
     p50_s: float = 0.0

@@ -9,28 +9,30 @@ from shadeproxy_bench.reliability.overload.run import MIB, Plan, Played, Run
 from shadeproxy_bench.reliability.overload.told import CUT, HASTY, RIGHT, TOO_SLOW, WRONG, Side
 
 CONNECTION_BYTES = 64 * 1024
-"""Mean memory of a client's connection, beside the pages that are counted."""
+"""Mean memory allowed for a client's connection, besides the pages that are counted."""
 LEAST_TIMES = 4.0
-"""Least ratio of the service per connection of the modest client to that of the greedy one. In order of
-arrival both get the same; with clients in turns, the modest client's few connections get more each."""
+"""Least ratio of the service per connection of the modest client to that of the greedy one. If requests were
+served in order of arrival, both would get the same. With clients in turns, each of the modest client's
+few connections gets more.
+"""
 
 
 def memory_bytes(sample: Sample) -> int:
-    """Resident memory without the segments of the RAM tier, which are pages of tmpfs."""
+    """Return the resident memory without the segments of the RAM tier, which are pages of tmpfs."""
     return sample.rss_anon_bytes + sample.rss_file_bytes
 
 
 def bound_bytes(plan: Plan, idle: Sample, connections: int) -> int:
-    """Return the largest allowed ``memory_bytes`` with so many connections.
+    """Return the largest allowed ``memory_bytes`` with ``connections`` connections.
 
-    Pages in flight are in the ledger, ``cache.inflight``. As much again may be held by slow readers of pages
-    that were stored, and by the allocator.
+    Pages in flight are in the ledger, ``cache.inflight``. As much again may be kept by slow readers of stored
+    pages, and by the allocator.
     """
     return memory_bytes(idle) + 2 * plan.inflight_bytes + connections * CONNECTION_BYTES
 
 
 def judge(plan: Plan, run: Run) -> list[Check]:
-    """Return all checks; the run passed when none is False."""
+    """Return all checks. The run passed unless one of them is False."""
     by_name = {one.name: one for one in run.played}
     sides = [(one.name, who, side) for one in run.played for who, side in one.told.sides.items()]
     wrong = sum(side.outcomes.get(WRONG, 0) for _, _, side in sides)
@@ -115,5 +117,5 @@ def _rest(one: Played, idle: Sample) -> Check:
 
 
 def most(samples: Sequence[Sample], field: str) -> int:
-    """Return the largest value of a field."""
+    """Return the largest value of a field over ``samples``."""
     return int(max(getattr(sample, field) for sample in samples))

@@ -1,7 +1,7 @@
-"""The soak: a running proxy under full load for an hour, every byte of every answer compared.
+"""The soak: a running proxy under full load for an hour. Every byte of every answer is compared.
 
-``make soak``. Laws: bodies follow from (seed, object, version), so that every process can compute the right
-answer without storing it; one writer a key, so that "never older than the acknowledged version" has one
-meaning; clients take every answer, count it, and never stop at the first fault; the run is judged once, at
-the end, from the samples alone (``verdict``).
+Run it by ``make soak``. Laws: bodies follow from (seed, object, version), so every process can compute the
+right answer without storing it. Each key has one writer, so that "never older than the acknowledged version"
+has one meaning. Clients accept and count every answer, and do not stop at the first fault. The run is judged
+once, at its end, from the samples and counts alone (``verdict``).
 """

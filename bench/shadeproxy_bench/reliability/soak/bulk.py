@@ -1,4 +1,4 @@
-"""The training load of a soak: batches through the SDK, located and streamed, and losses reported."""
+"""The training load of a soak: batches through the SDK, located or streamed, and reports of losses."""
 
 import json
 import random
@@ -23,7 +23,9 @@ _NEVER_S = 7200.0
 
 
 class _Manifest:
-    """``numbers`` and ``spans`` (half-open) of each sample id."""
+    """The samples of a manifest: object (``numbers``) and half-open range of bytes (``spans``) by sample
+    id.
+    """
 
     def __init__(self, data: DataSet, name: str, samples: Sequence[tuple[int, int, int]]) -> None:
         self.samples = samples
@@ -41,8 +43,8 @@ def _inexcusable(_error: shade.ShadeError) -> str:
 
 
 class Trainer:
-    """One thread. ``way``: "locate" or "batch"; samples that this way does not give are read by GETs.
-    ``excuse``: returns the outcome of a read that failed.
+    """One training thread. ``way``: "locate" or "batch"; samples that this way does not bring are read by
+    GETs. ``excuse``: a function that returns the outcome of a read that failed.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Trainer:
         )
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
-            # The client chooses its way by the features that it believes the proxy to have.
+            # The client chooses its way by the offers that it believes the proxy to have.
             self._client.connections.transport.offers = Offers(
                 batch=True, locate=False, socket=told.get("socket")
             )
@@ -91,12 +93,12 @@ class Trainer:
         form()
 
     def leave(self) -> None:
-        """Close even if some reports were not delivered."""
+        """Close, even if some reports were not delivered."""
         self._job.close()
         self._client.close()
 
     def close(self) -> None:
-        """Deliver the reports, and count them."""
+        """Deliver the reports, count them, and close."""
         self._job.close()
         stats = self._job.stats()
         self._tally.answered("scores", count=stats.sent)

@@ -1,8 +1,8 @@
-"""One client process of a soak; it ends when its stdin does.
+"""One client process of a soak. It ends when its stdin is closed.
 
 Role ``http``: threads with a connection each, slow readers, and clients that hang up; the first of these
-processes writes too. Role ``sdk``: batches by locate and by the batch call. The counts are in ``--tally``,
-rewritten every second.
+processes also writes. Role ``sdk``: batches by locate and by the batch call. The counts are in the file
+``--tally``, which is rewritten every second.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
 
 
 class Client:
-    """The threads of one client. ``stop``: set to end each thread after its current step."""
+    """The threads of one client. ``stop``: set this to end each thread after its current step."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -38,7 +38,7 @@ class Client:
         )
 
     def loops(self) -> list[Callable[[], None]]:
-        """Return the functions that the threads repeat until stopped."""
+        """Return the functions that the threads repeat until they are stopped."""
         if self.options.role == "sdk":
             return [self._training(way, turn) for turn, way in enumerate(("locate", "batch"))]
         steps = [reads.mixed] * _FAST + [reads.slow] * _SLOW + [reads.hang_up]
@@ -46,7 +46,7 @@ class Client:
         return [*loops, self._writing(len(steps))] if self.options.turn == 0 else loops
 
     def _session(self, turn: int, receive_bytes: int = 0) -> Session:
-        # A random stream of its own for each thread of each process of a seed.
+        # Every thread of every process of a seed has another random stream.
         chosen = random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
         link = Link(self.s3, receive_bytes=receive_bytes)
         return Session(self.s3, self.data, self.versions, self.tally, chosen, link)
@@ -94,17 +94,17 @@ class Client:
 
 
 def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) -> list[threading.Thread]:
-    """Start a thread for each loop; one that dies sets ``failed``."""
+    """Start a thread for each loop. A thread that dies sets ``failed``."""
 
     def run(loop: Callable[[], None]) -> None:
         try:
             loop()
         except BaseException:
-            # A dead thread is a client that asks nothing: the run must not pass because of it.
+            # A dead thread is a client that asks for nothing. The run must not pass because of that.
             failed.set()
             raise
 
-    # Daemon threads: one that hangs does not keep its process.
+    # Daemon threads, so that one that hangs does not keep its process alive.
     threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()
@@ -112,7 +112,7 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
 
 
 def parser_of(description: str, roles: Iterable[str]) -> argparse.ArgumentParser:
-    """Return the arguments that a client process of a soak or of chaos takes."""
+    """Return the parser of the arguments of a client process, for a soak or for chaos."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--role", choices=tuple(roles), required=True)
     parser.add_argument("--turn", type=int, required=True, help="which of the client processes")

@@ -1,8 +1,8 @@
-"""The soak's origin, a process: an S3 server that stores versions only.
+"""The soak's origin, a process of its own: an S3 server that stores only versions.
 
-GET and HEAD (whole, one range, If-Match), PutObject (``x-amz-meta-version`` names the version that the body
-must be; another body is refused, so that writes are checked too), ListObjectsV2, ListBuckets. Prints its port
-on the first line.
+It answers GET and HEAD (whole, one range, If-Match), PutObject, ListObjectsV2 and ListBuckets. In a
+PutObject, ``x-amz-meta-version`` names the version whose body must follow; another body is refused, so that
+writes are checked too. The origin prints its port on the first line.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _MOST_KEYS = 1000
 
 
 class SoakOrigin:
-    """The objects' present versions, shared by all connections."""
+    """The present versions of the objects, shared by all connections."""
 
     def __init__(self, data: DataSet, latency_s: float) -> None:
         self.data = data
@@ -42,11 +42,11 @@ class SoakOrigin:
         return self.data.body(number, self.version(number))
 
     def version(self, number: int) -> int:
-        """Return the present version."""
+        """Return the present version of an object."""
         return self.versions[number]
 
     def put(self, number: int, version: int, body: bytes) -> bool:
-        """Make ``version`` the present one if ``body`` is its body; return whether it is."""
+        """Make ``version`` the present one if ``body`` is its body. Return whether it is."""
         if body != bytes(self.data.body(number, version)):
             return False
         self.versions[number] = version
@@ -79,7 +79,7 @@ class SoakOrigin:
 
 
 class SoakConnection(OriginConnection):
-    """One connection."""
+    """One connection to the soak's origin."""
 
     def __init__(self, origin: SoakOrigin) -> None:
         super().__init__(origin.latency_s)

@@ -1,4 +1,6 @@
-"""The kinds of plain S3 requests of a soak. Each function asks once, and the session judges the answer."""
+"""The kinds of plain S3 requests of a soak. Each function sends one request, and the session judges the
+answer.
+"""
 
 import time
 from collections.abc import Callable
@@ -15,8 +17,9 @@ _UNWRITTEN_TRIES = 8
 _PIPELINED = 6
 _SLOW_S = 3.0
 SIP_BYTES = 16 * 1024
-"""Bytes that a slow client takes at a time; its receive buffer is no larger, so that the proxy has to
-wait."""
+"""Bytes that a slow client reads at a time. Its receive buffer is no larger, so that the proxy has to
+wait.
+"""
 
 
 def whole(session: Session) -> None:
@@ -27,7 +30,7 @@ def whole(session: Session) -> None:
 
 
 def part(session: Session) -> None:
-    """Read a range: across page edges, aligned, at the end, open-ended, or clamped."""
+    """Read a range: across page boundaries, aligned, at the end, open-ended, or beyond the end."""
     number = session.pick(*_EDGES, *_BIG, *_BIG, 1_000_000, 100_000)
     size_bytes = session.data.sizes[number]
     field, span = _range(session, size_bytes)
@@ -81,7 +84,7 @@ def pipelined(session: Session) -> None:
 
 
 def slow(session: Session) -> None:
-    """Read a big object in small sips, for three seconds."""
+    """Read a big object a few bytes at a time, for three seconds."""
     number = session.pick(1_000_000, *_EDGES, *_BIG)
     size_bytes = session.data.sizes[number]
     asked = session.asked("slow", number, (0, size_bytes), 200)
@@ -90,7 +93,7 @@ def slow(session: Session) -> None:
 
 
 def hang_up(session: Session) -> None:
-    """Hang up at any time: in the request's head, before the answer, or in the middle of the body."""
+    """Hang up at any time: within the request's head, before the answer, or in the middle of the body."""
     number = session.pick(100_000, 1_000_000, *_EDGES, *_BIG)
     request = session.request("GET", number)
     try:
@@ -108,7 +111,7 @@ def hang_up(session: Session) -> None:
         session.tally.answered("hang up")
     finally:
         session.link.close()
-    # Reconnecting at full speed all the time would exhaust local ports in TIME_WAIT.
+    # Pause, because reconnecting at full speed would use up the local ports, which stay in TIME_WAIT.
     time.sleep(0.01)
 
 
@@ -125,7 +128,7 @@ MIXED: tuple[tuple[Callable[[Session], None], float], ...] = (
 
 
 def mixed(session: Session) -> None:
-    """Make one kind of request, chosen by weight."""
+    """Make one request of a kind drawn by weight."""
     functions, weights = zip(*MIXED, strict=True)
     session.random.choices(functions, weights)[0](session)
 

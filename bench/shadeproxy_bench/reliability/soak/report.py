@@ -18,7 +18,7 @@ _HITS = ("ram", "disk")
 
 
 def hit_ratio(counts: Counts) -> float:
-    """Return the hit ratio of the reads of objects by plain S3 requests."""
+    """Return the hit ratio of object reads by plain S3 requests."""
     total = sum(counts.sources.values())
     return sum(counts.sources.get(name, 0) for name in _HITS) / total if total else 0.0
 

@@ -28,7 +28,8 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Checked by listing in the background, and before every answer; all other objects once an hour.
+    # Objects of the first rule are checked by listing in the background, those of the second before every
+    # answer, and all others once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )
@@ -36,9 +37,10 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``seconds`` of load after ``warm_s`` of it; a sample of the proxy each ``look_s``, a line each
-    ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up (idle connections to an origin are
-    closed within that time). After the load the proxy gets ``rest_s`` to come back to them.
+    """The load lasts ``seconds``, after ``warm_s`` of warm-up. The proxy is sampled every ``look_s``, and a
+    line is printed every ``line_s``. The idle numbers are taken ``settle_s`` after the warm-up, because
+    idle connections to an origin are closed within that time. After the load the proxy has ``rest_s`` to
+    return to the idle numbers.
     """
 
     seconds: float
@@ -58,13 +60,13 @@ class Plan:
 
 
 Line = Callable[[Sample, Counts], None]
-"""Called once a ``line_s`` with the proxy's resources and the clients' counts so far."""
+"""Called every ``line_s`` with the proxy's resources and the clients' counts so far."""
 
 
 def soak(plan: Plan, out: Path, line: Line) -> Run:
-    """Run a soak; each sample of the proxy becomes a line of ``out``/samples.jsonl.
+    """Run a soak. Each sample of the proxy becomes a line of ``out``/samples.jsonl.
 
-    Raises ShadeProxyError when a process ends that should not.
+    Raises ShadeProxyError if a process ends that should not.
     """
     out.mkdir(parents=True, exist_ok=True)
     with workplace(on_disk=True) as work, ExitStack() as stack:
@@ -105,8 +107,8 @@ def soak(plan: Plan, out: Path, line: Line) -> Run:
 
 @contextmanager
 def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Child]]:
-    """Run clients until the block ends; raise ShadeProxyError when one failed."""
-    # An endpoint in the AWS variables would let the SDK bypass the proxy.
+    """Run clients until the block ends. Raises ShadeProxyError if one failed."""
+    # Remove the AWS variables: an endpoint in them would let the SDK bypass the proxy.
     env = {key: value for key, value in plain_environment().items() if not key.startswith("AWS_")}
     with ExitStack() as stack:
         children = []
@@ -135,7 +137,7 @@ def _load(plan: Plan, work: Path, served: Served, name: str) -> Iterator[list[Ch
 
 
 def _hold(children: Sequence[Child], seconds: float) -> None:
-    """Wait for ``seconds``; raise if a client ends meanwhile."""
+    """Wait for ``seconds``. Raises ShadeProxyError if a client ends meanwhile."""
     deadline = time.monotonic() + seconds
     while (left_s := deadline - time.monotonic()) > 0:
         for child in children:
@@ -145,7 +147,9 @@ def _hold(children: Sequence[Child], seconds: float) -> None:
 
 
 def _rest(watch: Watch, patience_s: float, idle: Sample | None) -> Sample:
-    """Return a sample once the proxy rests as at ``idle``, or (None) after the whole patience."""
+    """Return a sample when the proxy rests as at ``idle``, or after ``patience_s``. None: wait for the whole
+    time.
+    """
     deadline = time.monotonic() + patience_s
     while True:
         sample = watch.look()

@@ -16,12 +16,16 @@ from shadeproxy_bench.requests import signature_of
 _HOT_SHARE = 0.06
 _HOT_READS = 0.5
 _SHIFT_S = 45.0
-"""The hot objects change after so long, so that the pages worth keeping change all the time."""
+"""Seconds after which other objects become the hot ones, so that the pages worth keeping change all the
+time.
+"""
 Span = tuple[int, int]
 
 
 class Asked(NamedTuple):
-    """``span``: half-open, bytes that must come; None: the head alone. ``before``: version known then."""
+    """An expected answer. ``span``: the bytes that must come, half-open; None: only the head. ``before``:
+    the version that was acknowledged when the request was made.
+    """
 
     kind: str
     number: int
@@ -42,7 +46,7 @@ class Wrong(Exception):
 
 @dataclass
 class Session:
-    """``random``: random numbers of this thread alone."""
+    """The requests of one thread. ``random``: random numbers for this thread alone."""
 
     address: tuple[str, int]
     data: DataSet
@@ -52,7 +56,7 @@ class Session:
     link: Link
 
     def pick(self, *sizes: int) -> int:
-        """Choose an object of one of these sizes; every other time one of the few that are hot now."""
+        """Choose an object of one of these sizes; every second time one of the few that are hot now."""
         numbers = self.data.ranges[self.random.choice(sizes)]
         if self.random.random() < _HOT_READS:
             hot = max(1, round(len(numbers) * _HOT_SHARE))
@@ -61,7 +65,7 @@ class Session:
         return self.random.choice(numbers)
 
     def request(self, method: str, number: int, *fields: str, payload_hash: str = EMPTY_SHA256) -> bytes:
-        """Return the head of a request, every other one signed."""
+        """Return the head of a request. Half of the requests are signed."""
         path, host = f"/{BUCKET}/{self.data.keys[number]}", f"{self.address[0]}:{self.address[1]}"
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields]
         if self.random.random() < 0.5:
@@ -77,7 +81,7 @@ class Session:
         self.pipeline([(asked, request)], pace=pace)
 
     def pipeline(self, exchanges: list[tuple[Asked, bytes]], *, pace: Pace = FULL_SPEED) -> None:
-        """Send all requests at once, then take the answers in order."""
+        """Send all requests at once, then receive the answers in order."""
         waiting = [asked for asked, _ in exchanges]
         try:
             self.link.send(b"".join(request for _, request in exchanges))
@@ -92,12 +96,12 @@ class Session:
             self.failed(asked.kind, self.broken(asked, error), f"{self._name(asked)}: {error!r}")
 
     def broken(self, asked: Asked, error: Cut | OSError) -> str:  # noqa: ARG002 (others look at it)
-        """Return the outcome of a request without a whole answer."""
+        """Return the outcome of a request that got no complete answer."""
         beside = asked.kind != "put" and self.versions.started(asked.number) != asked.before
         return "cut beside a write" if beside else "error"
 
     def refused(self, asked: Asked, answer: Answer) -> str | None:
-        """Return the outcome of an answer that refuses for now; None: judge it like any other."""
+        """Return the outcome of an answer that refuses only for now; None: judge it like any other answer."""
         if answer.status != 503:
             return None
         slow = "<Code>SlowDown</Code>" in answer.text
@@ -105,7 +109,7 @@ class Session:
         return "slow down" if slow else "cut beside a write" if beside else "error"
 
     def failed(self, kind: str, outcome: str, what: str) -> None:
-        """Count a request that failed; ``what`` is kept for outcomes that are faults."""
+        """Count a request that failed. ``what`` is kept if the outcome is a fault."""
         self.tally.failed(kind, outcome, what if outcome in FAULTS else "")
 
     def _judge(self, asked: Asked, answer: Answer) -> None:

@@ -14,16 +14,19 @@ from shadeproxy_bench.reliability.kit.watch import Sample
 GROWTH_SHARE_PER_HOUR = 0.02
 GROWTH_BYTES_PER_HOUR = 20 * 10**6
 LEAST_FIT_S = 600.0
-"""Least length of the fit; a shorter line predicts nothing for an hour."""
+"""Shortest time over which the fit is judged. A shorter line predicts nothing for an hour."""
 FLOOR_S = 60.0
-"""Memory of answers under way varies by 100 MB and more; the least of each minute shows lasting memory."""
+"""Length of the stretches of which the least memory is taken, in seconds. Memory of answers under way varies
+by 100 MB and more, so the least of each minute shows the lasting memory.
+"""
 _SLACK_BYTES = 4 * MIB
-"""Allowance for a tier's files: catalogue and headers, which are not pages."""
+"""Allowance for files of a tier that are not pages: catalogue and headers."""
 
 
 class Run(NamedTuple):
-    """``idle``: after the warm-up; ``rested``: after the load; ``samples``: during it; ``complaints``: lines
-    of the proxy's log at level error, equal ones together.
+    """The samples and counts of a run. ``idle``: after the warm-up. ``samples``: during the load.
+    ``rested``: after the load. ``complaints``: error lines of the proxy's log, with equal ones counted
+    together.
     """
 
     counts: Counts
@@ -34,7 +37,7 @@ class Run(NamedTuple):
 
 
 def judge(run: Run) -> list[Check]:
-    """Return all checks; the run passed when none is False."""
+    """Return all checks. The run passed unless one of them is False."""
     outcomes = run.counts.outcomes
     wrong, errors = outcomes.get("wrong", 0), outcomes.get("error", 0)
     return [
@@ -52,7 +55,9 @@ def judge(run: Run) -> list[Check]:
 
 
 class Growth(NamedTuple):
-    """Slope of the line through the floor of RssAnon and its standard error, bytes an hour."""
+    """The slope of the line through the least RssAnon of each minute, and its standard error, in bytes an
+    hour.
+    """
 
     slope: float
     error: float
@@ -61,8 +66,8 @@ class Growth(NamedTuple):
 def growth_per_hour(samples: Sequence[Sample]) -> Growth:
     """Return the growth of lasting memory: a straight line through the least RssAnon of each ``FLOOR_S``.
 
-    A line through all samples shows answers under way, not leaks: in 35 minutes of full load its slope had a
-    standard error of 44 MB/h.
+    A line through all samples would show answers under way, not leaks: in 35 minutes of full load its slope
+    had a standard error of 44 MB/h.
     """
     minutes = groupby(samples, lambda sample: sample.at_s // FLOOR_S)
     floor = [min(minute, key=lambda sample: sample.rss_anon_bytes) for _, minute in minutes]
@@ -122,7 +127,7 @@ def _capacity(samples: Sequence[Sample]) -> Check:
 
 
 def _evicted(run: Run) -> Check:
-    """Check that pages came and went: the run must put pressure on the tiers."""
+    """Check that pages were evicted, because the run must put pressure on the tiers."""
     last = run.samples[-1].evictions
     pages = {name: last.get(name, 0) - run.idle.evictions.get(name, 0) for name in last}
     found = ", ".join(f"{name} {count:,}" for name, count in sorted(pages.items())) or "none"

@@ -1,4 +1,4 @@
-"""The one writer: overwrites objects through the proxy, reads each back at once, and purges prefixes."""
+"""The only writer. It overwrites objects through the proxy, reads each back at once, and purges prefixes."""
 
 import hashlib
 from http.client import HTTPConnection
@@ -15,7 +15,7 @@ _TRIES = 20
 
 
 def overwrite(session: Session) -> None:
-    """PUT the next version; from its 200 on no reader may get an older one."""
+    """PUT the next version. From its 200 on, no reader may get an older one."""
     picked = (session.pick(*_SIZES) for _ in range(_TRIES))
     number = next((number for number in picked if session.data.is_written(number)), None)
     if number is None:

@@ -1,20 +1,23 @@
-"""Bounds of the rows: what a policy must reach on a workload, as a number of points above or below it."""
+"""Bounds of the rows: the result that a policy must reach on a workload, and by how many points it is above
+or below.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
 UNDISTURBED = "undisturbed"
-"""Ours without the restart of the row."""
+"""The name of our policy's result without the restart of the row."""
 
 RIVALS = ("lru", "s3-fifo", "w-tinylfu")
 """The policies whose best result is "best" in a bound."""
 
 
 class Ratios(NamedTuple):
-    """Results of one policy in per cent of the reads that count: hits, hit bytes, and the client's hits.
+    """Results of one policy, in per cent of the reads that count: hits, hit bytes, and the stock client's
+    hits.
 
-    ``client`` is nan where there is no stock client.
+    ``client``: nan if the row has no stock client.
     """
 
     hits: float
@@ -23,11 +26,13 @@ class Ratios(NamedTuple):
 
 
 Results = Mapping[str, Ratios]
-"""Ratios by policy; the one that is asked about is ``OURS``."""
+"""Ratios by policy. ``OURS`` is the policy that is judged."""
 
 
 class Bound(NamedTuple):
-    """A bound. ``margin``: points by which the results are above it; below 0 it is missed."""
+    """A bound. ``margin``: by how many points the results are above the bound; below 0 the bound is
+    missed.
+    """
 
     words: str
     margin: Callable[[Results], float]
@@ -38,12 +43,12 @@ def at_least(per_cent: float) -> Bound:
 
 
 def near_best(points: float) -> Bound:
-    """Return the bound of the best rival's hits less some points."""
+    """Return the bound "hits at least the best rival's, less ``points``"."""
     return Bound(f">= best - {points:g}", lambda results: results[OURS].hits - _best(results) + points)
 
 
 def near_best_bytes(points: float) -> Bound:
-    """Return the bound of the best rival's hit bytes less some points."""
+    """Return the bound "hit bytes at least the best rival's, less ``points``"."""
     return Bound(
         f"bytes >= best - {points:g}",
         lambda results: results[OURS].bytes - max(results[name].bytes for name in RIVALS) + points,
@@ -51,7 +56,7 @@ def near_best_bytes(points: float) -> Bound:
 
 
 def times_best(hits: float, hit_bytes: float) -> tuple[Bound, Bound]:
-    """Return bounds of so many times the best rival's hits, and its hit bytes."""
+    """Return two bounds: ``hits`` times the best rival's hits, and ``hit_bytes`` times its hit bytes."""
     return (
         Bound(f">= {hits:g} x best", lambda results: results[OURS].hits - hits * _best(results)),
         Bound(
@@ -62,7 +67,7 @@ def times_best(hits: float, hit_bytes: float) -> tuple[Bound, Bound]:
 
 
 def near_min(points: float) -> Bound:
-    """Return the bound of the clairvoyant's hits less some points."""
+    """Return the bound "hits at least the clairvoyant's, less ``points``"."""
     return Bound(f">= min - {points:g}", lambda results: results[OURS].hits - results[MIN].hits + points)
 
 
@@ -76,7 +81,7 @@ ALL = Bound("all >= lru", lambda results: results[OURS].hits - results[LRU].hits
 
 
 def share_of_gain(share: float) -> Bound:
-    """Return the bound of this share of what the clairvoyant hits more than LRU."""
+    """Return the bound "``share`` of the hits that the clairvoyant has more than LRU"."""
     return Bound(
         f">= {share:g} of min's gain",
         lambda results: (
@@ -86,7 +91,7 @@ def share_of_gain(share: float) -> Bound:
 
 
 def near_undisturbed(points: float) -> Bound:
-    """Return the bound of the hits without a restart less some points."""
+    """Return the bound "hits at least those without a restart, less ``points``"."""
     return Bound(
         f">= without a restart - {points:g}",
         lambda results: results[OURS].hits - results[UNDISTURBED].hits + points,

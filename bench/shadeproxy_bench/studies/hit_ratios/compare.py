@@ -1,5 +1,7 @@
-"""``python -m shadeproxy_bench.studies.hit_ratios.compare``: each row of rows.py with a policy of the proxy,
-the policies of the literature and the clairvoyant, and the bounds; some 10 minutes with two processes.
+"""``python -m shadeproxy_bench.studies.hit_ratios.compare`` runs each row of rows.py and checks its bounds.
+
+Each row is run with a policy of the proxy, the policies of the literature and the clairvoyant. That takes
+some 10 minutes with two processes.
 """
 
 import argparse
@@ -33,14 +35,18 @@ _SHARE_OF_GAIN = 0.8
 
 
 class Found(NamedTuple):
-    """Results of one row. ``digest``: of its reads, so that results of others are not taken for these."""
+    """Results of one row. ``digest``: a digest of the row's reads, so that stored results of other reads are
+    not used.
+    """
 
     digest: int
     ratios: dict[str, Ratios]
 
 
 class Task(NamedTuple):
-    """One row at one seed. ``known``: results of other policies, if they are of the same reads."""
+    """One row at one seed. ``known``: stored results of other policies, which are used if they are of the
+    same reads.
+    """
 
     row: str
     seed: int
@@ -49,7 +55,7 @@ class Task(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rows that are asked for; return 1 if a bound is missed."""
+    """Run the requested rows; return 1 if a bound is missed."""
     options = _parser().parse_args(arguments)
     names = chosen(options.rows)
     kept = Kept(options.keep)
@@ -81,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(text: str) -> list[str]:
-    """Return the names of rows: all, those of some groups, or those whose name has one of the words."""
+    """Return the names of rows: all, those of the named groups, or those whose name contains one of the
+    words.
+    """
     words = [word.strip() for word in text.split(",") if word.strip()]
     found = [
         name
@@ -94,7 +102,7 @@ def chosen(text: str) -> list[str]:
 
 
 def measure(task: Task) -> Found:
-    """Return the ratios of ours and of all others on one row."""
+    """Return the ratios of our policy and of all others on one row."""
     row = ROWS[task.row]
     trace = row.trace(seed=task.seed)
     capacity = round(row.cache * trace.total_bytes) if row.cache < 1 else int(row.cache)
@@ -127,7 +135,7 @@ def measure(task: Task) -> Found:
 
 
 def ratios(trace: Trace, hits: NDArray[np.bool_], counted: NDArray[np.bool_]) -> Ratios:
-    """Return the ratios over the reads that count."""
+    """Return the ratios over the reads that are ``counted``."""
     sizes = np.ones(trace.objects) if trace.sizes is None else trace.sizes
     read_bytes = sizes[trace.ids]
     client = counted & (trace.job_of_reads() == NO_JOB)
@@ -139,7 +147,7 @@ def ratios(trace: Trace, hits: NDArray[np.bool_], counted: NDArray[np.bool_]) ->
 
 
 def line(row: Row, results: Results, *, seed: int) -> tuple[list[str], bool]:
-    """Return the cells of a row, and whether all bounds are reached."""
+    """Return the cells of a row's line, and whether all bounds are met."""
     margins = [(bound.words, bound.margin(results)) for bound in row.bounds]
     good = all(margin >= 0 for _, margin in margins)
     bounds = "; ".join(f"{words} ({margin:+.1f})" for words, margin in margins)
@@ -148,13 +156,15 @@ def line(row: Row, results: Results, *, seed: int) -> tuple[list[str], bool]:
 
 
 def shared_gain(beside: Sequence[Results]) -> float:
-    """Return the share of the clairvoyant's gain over LRU that ours has, over some rows."""
+    """Return which share of the clairvoyant's gain over LRU our policy has, over several rows."""
     gain, most = (sum(results[name].hits - results[LRU].hits for results in beside) for name in (OURS, MIN))
     return gain / most if most else 1.0
 
 
 class Kept:
-    """Results of the other policies, in a file if there is one: they stay the same while ours changes."""
+    """Stored results of the other policies, in a file if one is given. They stay the same while our policy
+    changes.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

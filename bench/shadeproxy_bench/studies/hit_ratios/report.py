@@ -1,4 +1,4 @@
-"""The study's tables. A person's text below them stays when they are made again."""
+"""The study's tables. The text that a person wrote below them is kept when they are made again."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _TITLE = "# Study (a): hit ratio by policy, workload and cache size"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One scenario's result; ``seconds``: processor time that it took."""
+    """The result of one scenario. ``seconds``: processor time that it took."""
 
     scenario: str
     words: str
@@ -29,7 +29,7 @@ def markdown(
     picture: str,
     earlier: str,
 ) -> str:
-    """Return the whole document; ``earlier``: the text of the last one."""
+    """Return the whole page. ``earlier``: the text of the previous page."""
     parts = [
         _TITLE,
         (
@@ -63,7 +63,7 @@ def _table(result: Result) -> str:
     shares = sorted({row.cache for row in result.rows})
     ratio = {(row.policy, row.cache): row.hit_ratio for row in result.rows}
     head = ["policy", *(f"{share:.0%}" for share in shares)]
-    # Results that were kept may be older than a policy.
+    # A stored result may be older than a policy, so use only the policies that it has.
     names = [name for name in NAMES if any(row.policy == name for row in result.rows)]
     lines = table(head, ([name, *(f"{ratio[name, share]:.1%}" for share in shares)] for name in names))
     distinct = result.rows[0].distinct

@@ -1,4 +1,6 @@
-"""One row of the comparison: a workload, a cache, what is announced, which reads count, and the bounds."""
+"""One row of the comparison: a workload, a cache size, the announcements, the reads that count, and the
+bounds.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,9 +33,9 @@ def of_the_client(trace: Trace) -> NDArray[np.bool_]:
 
 
 class Row(NamedTuple):
-    """One row. ``group``: rows that are run together. ``trace``: takes ``seed``. ``cache``: places, or
-    a share of the data's bytes if below 1. ``beside``: True for a client beside a job. ``restarts``: True
-    for a restart in the middle.
+    """One row. ``group``: the name of rows that are run together. ``trace``: a function that takes ``seed``.
+    ``cache``: number of places, or if below 1 a share of the data's bytes. ``beside``: True for a stock
+    client beside a job. ``restarts``: True for a restart in the middle.
     """
 
     group: str

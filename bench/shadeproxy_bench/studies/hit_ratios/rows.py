@@ -1,6 +1,8 @@
-"""The rows: stock traffic, training with and without an SDK, sizes and prefixes, a client beside a job.
+"""The rows: stock traffic, training with and without an SDK, sizes and prefixes, a stock client beside a
+job.
 
-``TODAY`` are ratios of the default policy before expected next uses, on these traces at seed 0.
+``TODAY`` are the ratios that the default policy had on these traces, at seed 0, before it used expected next
+uses.
 """
 
 from collections.abc import Callable
@@ -59,7 +61,9 @@ TODAY = {
 
 
 def _today(name: str, less: float = 0.0) -> float:
-    """Return today's ratio less some points; half of the last digit was rounded away."""
+    """Return the ratio of ``name`` in TODAY less ``less`` points, and less half of the last digit, which was
+    rounded away.
+    """
     return TODAY[name] - less - 0.05
 
 

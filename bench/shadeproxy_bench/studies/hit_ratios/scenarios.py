@@ -10,7 +10,9 @@ CACHES = "5%,10%,20%,30%,40%,50%,75%"
 
 
 class Promise(NamedTuple):
-    """A figure of the design: at ``cache`` of the data the hit ratio of ``policy`` is ``least`` or more."""
+    """A figure of the design: with a cache of ``cache`` of the data, the hit ratio of ``policy`` is at least
+    ``least``.
+    """
 
     cache: float
     policy: str
@@ -18,7 +20,9 @@ class Promise(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One panel. ``trace``: a function of objects and seed. ``announce``: as on the command line."""
+    """One panel of the picture. ``trace``: a function of objects and seed. ``announce``: as on the command
+    line.
+    """
 
     name: str
     words: str

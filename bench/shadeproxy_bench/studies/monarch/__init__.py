@@ -1,1 +1,1 @@
-"""Study (d): Monarch's case, a data set twice the cache in front of a shared file system."""
+"""Study (d): the case of Monarch, a data set of twice the cache's size in front of a shared file system."""

@@ -1,4 +1,6 @@
-"""``python -m shadeproxy_bench.studies.monarch``: every way, 20 minutes a seed; to docs/studies/monarch."""
+"""``python -m shadeproxy_bench.studies.monarch`` measures every way, 20 minutes a seed; results in
+docs/studies/monarch.
+"""
 
 import argparse
 import time
@@ -36,7 +38,7 @@ def main() -> None:
         buckets = work / "buckets"
         buckets.mkdir()
         (work / BUCKET).rename(buckets / BUCKET)
-        # Seed by seed, so that a busy quarter of an hour affects every way.
+        # Run seed by seed, so that a quarter of an hour in which the machine is busy affects every way.
         for seed in range(options.seeds):
             for number, way in enumerate(WAYS):
                 if any((point.way, point.seed) == (way.name, seed) for point in found):
@@ -54,7 +56,9 @@ def main() -> None:
 
 
 def earlier_points(path: Path, scale: Scale) -> list[Point]:
-    """Return stored whole runs. Raises ValueError for runs of another loop or another number of epochs."""
+    """Return the stored points of complete runs. Raises ValueError for runs of another loop or another
+    number of epochs.
+    """
     found = msgspec.json.decode(path.read_bytes(), type=list[Point]) if path.exists() else []
     compute_s = scale.data_bytes / scale.rate_bytes_per_s
     per_run = Counter((point.way, point.seed) for point in found)
@@ -64,7 +68,9 @@ def earlier_points(path: Path, scale: Scale) -> list[Point]:
 
 
 def markdown(found: Sequence[Point], scale: Scale, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. A person's text under it stays when the page is made again."""
+    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
+    again.
+    """
     picture = out / "epochs.png"
     plot(found, scale, picture)
     parts = [

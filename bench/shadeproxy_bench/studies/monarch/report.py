@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from shadeproxy_bench.studies.monarch.runs import WAYS, Point, Scale
 from shadeproxy_bench.tables import table
 
-# Okabe and Ito's colours.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS = ("#000000", "#E69F00", "#D55E00", "#999999", "#56B4E9", "#0072B2", "#009E73")
 _MARKERS = "xs^PvoD"
 
@@ -18,19 +18,21 @@ Value = Callable[[Point], float]
 
 
 def needed_s(scale: Scale, point: Point) -> float:
-    """Return the time of an epoch that only the loop, or the link with the bytes it carried, limits."""
+    """Return the time that the epoch would take if only the loop, or the link with the bytes it carried,
+    limited it.
+    """
     return max(point.compute_s, point.bytes / scale.link_bytes_per_s)
 
 
 def by_epoch(points: Sequence[Point], way: str, value: Value) -> list[float]:
-    """Return the median of the seeds for each epoch that was run."""
+    """Return the median over the seeds for each epoch that was run."""
     mine = [point for point in points if point.way == way]
     epochs = sorted({point.epoch for point in mine})
     return [median(value(point) for point in mine if point.epoch == epoch) for epoch in epochs]
 
 
 def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
-    """Return Markdown: a line for each way that was run, a column for each epoch."""
+    """Return a Markdown table with a line for each way that was run and a column for each epoch."""
     epochs = sorted({point.epoch for point in points})
     rows = []
     for way in WAYS:
@@ -41,7 +43,7 @@ def epochs_table(points: Sequence[Point], value: Value, form: str) -> str:
 
 
 def plot(points: Sequence[Point], scale: Scale, path: Path) -> None:
-    """Plot time, operations and bytes of each epoch."""
+    """Plot time, origin operations and bytes of each epoch."""
     figure = Figure(figsize=(12, 4.2), dpi=120, layout="constrained")
     panels = figure.subplots(1, 3)
     values: tuple[tuple[str, Value], ...] = (

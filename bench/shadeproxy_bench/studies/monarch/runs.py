@@ -1,8 +1,9 @@
-"""The runs: every way to read the shards of a data set twice the cache, each on servers of its own.
+"""The runs: every way to read the shards of a data set of twice the cache's size, each way on servers of its
+own.
 
-As in Monarch (CCGrid'22), records lie in big files on a file system whose bandwidth is shared; readers take
-the files in a new random order each epoch, and each file from its beginning to its end in small pieces. The
-training loop is a model (bench/loader.py): a reader reads one piece after another, a consumer sleeps.
+As in Monarch (CCGrid'22), records lie in big files on a file system whose bandwidth is shared. Readers take
+the files in a new random order each epoch, and read each file from its beginning to its end in small pieces.
+The training loop is a model (bench/loader.py): a reader reads one piece after another, and a consumer sleeps.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ _TIMEOUT_S = 30.0
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """``rate_bytes_per_s``: the consumption of the loop when it never waits."""
+    """The size of a run. ``rate_bytes_per_s``: bytes that the loop consumes a second if it never waits."""
 
     shards: int = 32
     shard_bytes: int = 16 << 20
@@ -42,12 +43,14 @@ class Scale(msgspec.Struct, frozen=True):
 
     @property
     def pieces(self) -> int:
-        """Reads of an epoch."""
+        """Number of reads in an epoch."""
         return self.data_bytes // self.read_bytes
 
 
 class Way(NamedTuple):
-    """A way to read shards. ``policy`` None: with no cache. ``ahead``: the prefetch section."""
+    """A way to read shards. ``policy``: None for no cache. ``ahead``: the configuration's section on
+    prefetch.
+    """
 
     name: str
     policy: str | None
@@ -70,7 +73,7 @@ WAYS = (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One epoch of one way; number 0 finds the cache empty. Operations and bytes are the origin's."""
+    """One epoch of one way. Epoch 0 finds the cache empty. Operations and bytes are those at the origin."""
 
     way: str
     seed: int
@@ -83,7 +86,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def run(scale: Scale, way: Way, seed: int, *, buckets: Path, work: Path) -> Iterator[Point]:
-    """Run the epochs of one way. ``buckets``: directory of the shards. ``work``: must not exist."""
+    """Run the epochs of one way. ``buckets``: directory of the shards. ``work``: a directory that must not
+    exist yet.
+    """
     cache_bytes = int(scale.data_bytes * _CACHED)
     ram_bytes = int(cache_bytes * _IN_RAM)
     settings: dict[str, Any] = {
@@ -136,7 +141,7 @@ def _requests(scale: Scale, number: int, authority: str) -> Iterator[bytes]:
 
 
 def _counted(server: Server) -> tuple[int, int]:
-    """Return operations on the origin and bytes from it, since the server started."""
+    """Return the operations at the origin and the bytes from it since the server started."""
     with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:
         found: dict[str, Any] = json.load(answer)["origin"]
         return found["requests"], found["bytes"]

@@ -1,4 +1,6 @@
-"""``python -m shadeproxy_bench.studies.stall``: every way on every origin, then docs/studies/stall/."""
+"""``python -m shadeproxy_bench.studies.stall`` measures every way on every origin, and writes
+docs/studies/stall/.
+"""
 
 import argparse
 import time
@@ -39,7 +41,9 @@ def main() -> None:
 
 
 def markdown(found: Sequence[Point], samples: int, out: Path, warnings: Sequence[str]) -> str:
-    """Return the whole page. A person's text under it stays when the page is made again."""
+    """Return the whole page. The text that a person wrote below the tables is kept when the page is made
+    again.
+    """
     by_latency, by_link = plots(found, out)
     parts = [
         _TITLE,

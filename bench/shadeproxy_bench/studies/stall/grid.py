@@ -1,4 +1,4 @@
-"""The runs: every way to read on every origin, each with a running proxy and an origin of its own."""
+"""The runs: every way to read on every origin. Each run has a proxy and an origin of its own."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -20,7 +20,7 @@ Axis = Literal["latency", "link"]
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """``links_bytes_per_s``: links of the runs with bigger samples at 20 ms."""
+    """The size of the study. ``links_bytes_per_s``: the links of the runs with bigger samples at 20 ms."""
 
     samples: int = 1536
     latencies_s: tuple[float, ...] = (0.005, 0.02, 0.05, 0.1)
@@ -28,9 +28,9 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One way on one origin. The first epoch finds the cache empty; ``later`` is the second.
+    """One way on one origin. In the first epoch the cache is empty; ``later`` is the second epoch.
 
-    Without a proxy both are the same. ``missed_bytes``: bytes of ``later`` from the origin.
+    Without a proxy both are the same epoch. ``missed_bytes``: bytes that ``later`` read from the origin.
     """
 
     axis: Axis
@@ -44,12 +44,14 @@ class Point(msgspec.Struct, frozen=True):
 
     @property
     def stall(self) -> float:
-        """Stall of the later epoch, per cent of its time."""
+        """Stall of the later epoch, in per cent of its time."""
         return 100 * self.later.stall_s / self.later.wall_s
 
     @property
     def needed_s(self) -> float:
-        """Time of the later epoch if only the loop, or the link with the missed bytes, limited it."""
+        """Time that the later epoch would take if only the loop, or the link with the missed bytes, limited
+        it.
+        """
         carried_s = self.missed_bytes / self.link_bytes_per_s if self.link_bytes_per_s else 0.0
         return max(self.later.compute_s, carried_s)
 
@@ -68,7 +70,7 @@ def points(scale: Scale) -> Iterator[Point]:
 
 
 def _point(axis: Axis, load: Load, way: Way) -> Point:
-    # Without a cache every epoch is like the first.
+    # Without a cache every epoch is like the first, so run one.
     epochs = 1 if way is DIRECT else 2
     run = train(load, way, epochs=epochs)
     read_bytes = load.samples * load.sample_bytes

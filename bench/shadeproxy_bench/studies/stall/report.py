@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from shadeproxy_bench.studies.stall.grid import WAYS, Axis, Point
 from shadeproxy_bench.tables import table
 
-# Okabe and Ito's colours.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS = ("#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73")
 _MARKERS = "xs^Do"
 
@@ -17,12 +17,12 @@ Value = Callable[[Point], float]
 
 
 def columns(points: Sequence[Point], axis: Axis) -> list[float]:
-    """Return the milliseconds, or MB/s, of the runs."""
+    """Return the values of ``axis`` that were run: milliseconds of latency, or MB/s of the link."""
     return sorted({_at(point) for point in points if point.axis == axis})
 
 
 def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> str:
-    """Return Markdown: a line for each way, a column for each origin."""
+    """Return a Markdown table with a line for each way and a column for each origin."""
     places = columns(points, axis)
     head = [f"{place:g} {'ms' if axis == 'latency' else 'MB/s'}" for place in places]
     rows = []
@@ -34,7 +34,7 @@ def by_origin(points: Sequence[Point], axis: Axis, value: Value, form: str) -> s
 
 
 def plots(points: Sequence[Point], out: Path) -> list[Path]:
-    """Plot stall and epoch time against each axis; return the paths."""
+    """Plot stall and epoch time against each axis; return the paths of the pictures."""
     return [
         _picture(points, "latency", "origin latency, ms", out / "latency.png"),
         _picture(points, "link", "link, MB/s", out / "link.png"),

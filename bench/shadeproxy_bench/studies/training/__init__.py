@@ -1,1 +1,3 @@
-"""Study (b): every mode of the sampler on real training, SHADE as published beside SHADE done right."""
+"""Study (b): every mode of the sampler in real training, with SHADE as published beside SHADE with its bias
+corrected.
+"""

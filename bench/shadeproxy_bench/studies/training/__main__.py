@@ -1,5 +1,6 @@
-"""``python -m shadeproxy_bench.studies.training``: every mode on every data set; an hour
-and more on a busy machine. ``--resume`` goes on where it stopped.
+"""``python -m shadeproxy_bench.studies.training`` trains with every mode on every data set.
+
+That takes more than an hour on a busy machine. ``--resume`` continues where an earlier call stopped.
 """
 
 import argparse
@@ -69,7 +70,9 @@ def earlier_runs(out: Path) -> list[Epoch]:
 
 
 def has_run(found: list[Epoch], data_set: str, mode: str, seed: int, epochs: int) -> bool:
-    """Return whether a whole run of just so many epochs is stored. Raises ValueError for another length."""
+    """Return whether a complete run of ``epochs`` epochs is stored. Raises ValueError if a run of another
+    length is.
+    """
     known = sum((one.data_set, one.mode, one.seed) == (data_set, mode, seed) for one in found)
     if known not in {0, epochs}:
         raise ValueError(f"{data_set} {mode} {seed} was run for {known} epochs: leave --resume out")

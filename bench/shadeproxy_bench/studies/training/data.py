@@ -1,8 +1,8 @@
 """The data sets: scikit-learn's digits, with wrong labels and with rare classes, and photos of them.
 
-Law: a data set is a pure function of its name and seed; nothing of the test split is ever trained on, and the
-test split has right labels and all classes. A sample is an object of 4 KiB or more, its label in the key, so
-that a cache's overhead per record stays small.
+Law: a data set is a pure function of its name and seed. Nothing of the test split is ever trained on, and the
+test split has right labels and all classes. A sample is an object of 4 KiB or more, so that a cache's
+overhead per record stays small; the object's key contains its label.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,9 @@ Decode = Callable[[bytes, str], tuple[NDArray[np.float32], int]]
 
 
 class DataSet(NamedTuple):
-    """``words``: for the report. ``objects``: key and body of each sample. ``test``: images and labels."""
+    """One data set. ``words``: its description in the report. ``objects``: key and body of each sample.
+    ``test``: images and labels of the test split.
+    """
 
     name: str
     words: str
@@ -43,7 +45,7 @@ class DataSet(NamedTuple):
         return sum(len(body) for _, body in self.objects)
 
     def write(self, bucket: Path) -> None:
-        """Write the objects as files of a bucket."""
+        """Write the objects as files of the bucket at ``bucket``."""
         for key, body in self.objects:
             path = bucket / key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ class DataSet(NamedTuple):
 
 
 def data_sets(*, photos: int) -> Iterator[DataSet]:
-    """Yield the four data sets; ``photos``: samples of the largest one."""
+    """Yield the four data sets. ``photos``: number of samples of the largest one."""
     yield _digits("digits", "scikit-learn's digits")
     yield _digits("noisy", "digits, a fifth of the labels wrong", wrong=_WRONG_LABELS)
     yield _digits("imbalanced", "digits, classes 5 to 9 with a tenth of their samples", rare=_RARE_SHARE)

@@ -1,4 +1,4 @@
-"""The epochs of all runs as a table and two plots a data set."""
+"""The epochs of all runs, as a table and two plots for each data set."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from shadeproxy_bench.studies.training.runs import MODES, Epoch
 from shadeproxy_bench.tables import table
 
-# Okabe and Ito's colours.
+# The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS = ("#000000", "#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
 _MARKERS = "s^DovP"
 
 
 class Curves(NamedTuple):
-    """One mode on one data set, each f64 of shape (seeds, epochs); bytes add up over epochs."""
+    """The curves of one mode on one data set: each f64 of shape (seeds, epochs). Bytes are summed over the
+    epochs so far.
+    """
 
     accuracy: NDArray[np.float64]
     origin_bytes: NDArray[np.float64]
@@ -26,7 +28,9 @@ class Curves(NamedTuple):
 
 
 def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
-    """Return the curves of one mode on one data set; the distinct samples as a share of all."""
+    """Return the curves of one mode on one data set. The number of distinct samples is a share of all
+    samples.
+    """
     runs: dict[int, list[Epoch]] = {}
     for one in epochs:
         if one.data_set == data_set and one.mode == mode:
@@ -44,7 +48,9 @@ def curves(epochs: Iterable[Epoch], data_set: str, mode: str) -> Curves:
 
 
 def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
-    """Return the accuracy of each seed's last epoch within a budget of origin bytes; nan: none ended."""
+    """Return, for each seed, the accuracy of the last epoch that ended within a budget of origin bytes; nan
+    if none did.
+    """
     within = (found.origin_bytes <= budget_bytes).sum(axis=1)
     return np.array([
         accuracy[count - 1] if count else np.nan
@@ -53,7 +59,7 @@ def accuracy_at(found: Curves, budget_bytes: float) -> NDArray[np.float64]:
 
 
 def modes_table(epochs: list[Epoch], data_set: str) -> str:
-    """Return Markdown: a line for each mode, means and standard deviations over seeds."""
+    """Return a Markdown table with a line for each mode: means and standard deviations over the seeds."""
     found = {mode.name: curves(epochs, data_set, mode.name) for mode in MODES}
     budget_bytes = min(float(one.origin_bytes[:, -1].mean()) for one in found.values())
     head = [
@@ -80,7 +86,7 @@ def modes_table(epochs: list[Epoch], data_set: str) -> str:
 
 
 def plots(epochs: list[Epoch], data_set: str, directory: Path) -> Path:
-    """Plot accuracy by epoch and by origin bytes; return the path."""
+    """Plot accuracy by epoch and by origin bytes; return the path of the picture."""
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     by_epoch, by_bytes = figure.subplots(1, 2, sharey=True)
     for mode, colour, marker in zip(MODES, _COLOURS, _MARKERS, strict=False):

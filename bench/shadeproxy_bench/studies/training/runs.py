@@ -1,7 +1,7 @@
 """One training run through a running proxy: each epoch's load on the origin, and the model's accuracy.
 
-The loop is the README's. Prefetching is off, so that the load on the origin is what eviction and the
-sampler's mode cause.
+The loop is that of the README. Prefetching is off, so that only eviction and the sampler's mode determine the
+load on the origin.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,8 @@ _LEARNING_RATE = 2e-3
 
 
 class Mode(NamedTuple):
-    """A way to train: the sampler's mode and the proxy's policy. ``scores``: losses are reported.
-
-    ``repeat``: of mode "shade"; SHADE's own benchmark repeats three times.
+    """A way to train: the sampler's mode and the proxy's policy. ``scores``: True if losses are reported.
+    ``repeat``: the argument of mode "shade"; SHADE's own benchmark repeats three times.
     """
 
     name: str
@@ -51,7 +50,7 @@ MODES = (
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One epoch of one run. ``distinct``: samples that were trained on, each counted once."""
+    """One epoch of one run. ``distinct``: number of samples trained on, each counted once."""
 
     data_set: str
     mode: str
@@ -66,8 +65,9 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 def train(data: DataSet, mode: Mode, seed: int, *, epochs: int, buckets: Path, work: Path) -> Iterator[Epoch]:
-    """Run epochs behind a proxy of its own, whose cache begins empty and holds CACHED of the data.
-    ``buckets``: the origin, a directory. ``work``: for the proxy's files, must not exist.
+    """Run the epochs of one mode through a proxy of its own. Its cache is empty at first and has room for
+    CACHED of the data. ``buckets``: the origin's directory. ``work``: a directory for the proxy's files,
+    which must not exist yet.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "file", "path": str(buckets)},
@@ -125,7 +125,7 @@ def _epochs(data: DataSet, mode: Mode, seed: int, epochs: int, client: shade.Cli
 
 
 def _counted(client: shade.Client) -> tuple[int, int, int]:
-    """Return reads, hits, and bytes from the origin, since the proxy started."""
+    """Return the reads, the hits, and the bytes from the origin, since the proxy started."""
     stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
     totals = stats["totals"]
     return totals["requests"], totals["hits_ram"] + totals["hits_disk"], stats["origin"]["bytes"]

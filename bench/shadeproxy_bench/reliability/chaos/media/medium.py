@@ -1,4 +1,4 @@
-"""The media of the rounds: a directory whose calls fail on order, or an ext4 image on a loop device."""
+"""The media of the rounds: a directory whose calls fail on request, or an ext4 image on a loop device."""
 
 import shutil
 import subprocess
@@ -12,36 +12,40 @@ _IMAGE_BYTES = 96 * 1024 * 1024
 
 
 class Medium(Protocol):
-    """``root``: directory of the disk tier and the state. ``breaks``: names of the medium's failures."""
+    """A medium. ``root``: directory of the disk tier and the state. ``breaks``: names of the medium's
+    failures.
+    """
 
     root: Path
     breaks: Sequence[str]
 
     def settle(self) -> None:
-        """Flush everything to the device, so that a copy of it kept now is whole."""
+        """Flush everything to the device, so that a copy of the device is complete."""
         ...
 
     def break_(self, how: str) -> None:
-        """Make every change fail from now on."""
+        """Make every change fail from now on, in the way ``how``."""
         ...
 
     def heal(self) -> bool:
-        """End the outage under the running proxy; return False where that is impossible."""
+        """End the failure while the proxy runs; return False if this medium cannot do that."""
         ...
 
     def keep_image(self) -> bool:
-        """Copy the device's present contents, to be found later; return False where that is impossible."""
+        """Copy the device's present contents, which ``repair`` then restores; return False if this medium
+        cannot do that.
+        """
         ...
 
     def repair(self) -> None:
-        """Make the medium whole again while no process uses it."""
+        """Make the medium usable again while no process uses it."""
         ...
 
     def close(self) -> None: ...
 
 
 class FailingDirectory:
-    """A directory whose calls fail by the hooks of ``proxy.py``, controlled by a file."""
+    """A directory whose calls fail. A file tells the hooks of ``proxy.py`` when."""
 
     breaks: Sequence[str] = ("EIO", "EROFS", "ENOSPC")
 
@@ -51,7 +55,7 @@ class FailingDirectory:
         self._told = work / "failing"
 
     def settle(self) -> None:
-        """Do nothing: this medium loses nothing."""
+        """Do nothing, because this medium loses nothing."""
 
     def break_(self, how: str) -> None:
         self._told.write_text(how)
@@ -103,7 +107,7 @@ class LoopMounted:
         self._unmount()
         if self._kept.exists():
             self._kept.rename(self._image)
-        # fsck status 1: errors were corrected.
+        # Status 1 of fsck means that errors were corrected.
         _run("fsck.ext4", "-fy", str(self._image), statuses=(0, 1))
         self._mount()
 
@@ -120,7 +124,7 @@ class LoopMounted:
 
 
 def loop_mounts_work(work: Path) -> bool:
-    """Return whether this machine lets us mount an image and break it."""
+    """Return whether this machine allows us to mount an image and to break it."""
     work.mkdir()
     try:
         LoopMounted(work).close()

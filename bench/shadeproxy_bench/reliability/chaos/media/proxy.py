@@ -1,5 +1,7 @@
-"""``shadeproxy serve`` whose disk tier fails on order: while the file ``--failing`` names an error, every
-call that changes the tier's directory answers with it.
+"""``shadeproxy serve`` with a disk tier that fails on request.
+
+While the file ``--failing`` names an error, every call that changes the tier's directory fails with that
+error.
 """
 
 import argparse
@@ -20,8 +22,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class FailingMedium:
-    """``Calls`` that refuse every change while ``failing`` names an error, and an audit hook that does so for
-    all other calls below ``root``.
+    """``Calls`` that refuse every change while ``failing`` names an error. An audit hook refuses all other
+    changes below ``root``.
     """
 
     def __init__(self, root: Path, failing: Path) -> None:
@@ -43,7 +45,7 @@ class FailingMedium:
         SYSTEM.flush(descriptor)
 
     def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        """See ``sys.addaudithook``: refuse a change of something under the root."""
+        """Refuse a change of something under the root. This is a hook for ``sys.addaudithook``."""
         if event in _CHANGES or (
             event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
         ):
@@ -61,7 +63,9 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove the product's protection, to check that the rounds notice: nothing is marked before a write."""
+    """Remove a protection of the product, to check that the rounds notice: objects are no longer marked
+    before a write.
+    """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
 
@@ -76,7 +80,7 @@ def main() -> None:
     settings = Settings.load(options.config)
     medium = FailingMedium(settings.cache.disk.path, options.failing)
     sys.addaudithook(medium.audit)
-    directory._BOOT_ID = options.boot  # noqa: SLF001 (a power failure without one)
+    directory._BOOT_ID = options.boot  # noqa: SLF001 (a power failure, without one)
     if options.planted:
         _plant()
     serve(settings, calls={"disk": medium})

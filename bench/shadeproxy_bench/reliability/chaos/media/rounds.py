@@ -1,5 +1,5 @@
-"""Rounds: a proxy on media that fail for good, and an origin that is a directory, so that the right answer
-can be read there at any time.
+"""Rounds of a proxy on failing media. The origin is a directory, so that the right answer can be read there
+at any time.
 """
 
 import base64
@@ -43,9 +43,9 @@ _PROXY = (sys.executable, "-m", "shadeproxy_bench.reliability.chaos.media.proxy"
 
 
 class MediaRun(msgspec.Struct):
-    """The result. ``rounds``: by medium, fault and end. ``outcomes``: of writes under a failing medium.
-    ``stale``: answers that differ from the origin, in words. ``broken_promises``: 503 answers to writes that
-    the origin has carried out.
+    """The result. ``rounds``: counts by medium, fault and end. ``outcomes``: results of writes under a
+    failing medium. ``stale``: descriptions of answers that differ from the origin. ``broken_promises``:
+    writes that were answered by 503 although the origin carried them out.
     """
 
     seed: int
@@ -59,7 +59,9 @@ class MediaRun(msgspec.Struct):
 
     @property
     def passed(self) -> bool:
-        """Return whether no answer was stale, though the disk tier gave some."""
+        """Return whether no answer was stale and no promise broken, and the disk tier gave some of the
+        answers.
+        """
         return not self.stale and not self.broken_promises and self.from_disk > 0
 
 
@@ -83,7 +85,7 @@ def judged(run: MediaRun) -> list[str]:
 
 @dataclass
 class _Life:
-    """The proxy over one medium, restarted after each round."""
+    """The proxy over one medium. It is restarted after each round."""
 
     work: Path
     ram: Path
@@ -107,7 +109,8 @@ class _Life:
         self.phoenix = Phoenix("proxy", self.work, lambda _turn: command, piped=False)
 
     def _settings(self) -> dict[str, object]:
-        # The state lies beside the disk tier, as by default: no other device helps.
+        # Keep the state beside the disk tier, as by default. The device that fails then holds both, and no
+        # healthy device can help.
         return {
             "s3": {"listen": "127.0.0.1:0"},
             "control": {"listen": "127.0.0.1:0"},
@@ -126,7 +129,7 @@ class _Life:
         self.server = wait_until_ready(self.phoenix.start(), _READY_S)
 
     def reboot(self, *, lose: bool) -> None:
-        """Change the boot id; with ``lose`` also drop the contents of RAM."""
+        """Change the boot id. With ``lose``, also drop the contents of RAM."""
         self.boot += 1
         (self.work / "boot").write_text(f"boot-{self.boot}\n")
         if lose:
@@ -134,7 +137,7 @@ class _Life:
 
 
 class _Client:
-    """A client with one connection a request, because the proxy may be gone."""
+    """A client that opens a connection for each request, because the proxy may be gone."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
@@ -149,7 +152,7 @@ class _Client:
         *,
         control: bool = False,
     ) -> tuple[int, bytes, str]:
-        """Return status (0: no answer), body, and the source of the answer."""
+        """Return the answer's status (0: no answer), its body, and its source."""
         server = self._life.server
         address = urlsplit(server.control_url if control else server.s3_url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port or 0, timeout=_ANSWER_S)
@@ -165,7 +168,7 @@ class _Client:
 
 
 class Rounds:
-    """The rounds over one medium; findings go to ``run``."""
+    """The rounds over one medium. Findings are added to ``run``."""
 
     def __init__(self, life: _Life, run: MediaRun, choices: random.Random) -> None:
         self._life, self._run, self._choices = life, run, choices
@@ -179,7 +182,7 @@ class Rounds:
         self._life.start()
 
     def play(self) -> None:
-        """Play one round; the proxy of the next round runs afterwards."""
+        """Play one round. At its end the proxy for the next round is running."""
         life, choices, medium = self._life, self._choices, self._life.medium
         for number in range(OBJECTS):
             if not (life.origin / str(number)).exists():
@@ -188,7 +191,7 @@ class Rounds:
             self._read_all("before")
         medium.settle()
         how = choices.choice(list(medium.breaks))
-        # The medium breaks before, between or after the writes; sometimes it heals before the proxy ends.
+        # The medium breaks before, between or after the writes. Sometimes it heals before the proxy ends.
         broken_at = choices.choice((0, 0, OBJECTS // 2, OBJECTS))
         heals = choices.random() < 0.3
         for turn, number in enumerate(choices.sample(range(OBJECTS), OBJECTS)):
@@ -283,7 +286,9 @@ class Rounds:
         return ask("POST", f"{path}?uploadId={upload}", document)[0]
 
     def _purge(self, number: int) -> int:
-        """Change the object at the origin; only a purge tells the proxy."""
+        """Change the object at the origin directly, and purge it. Only the purge tells the proxy of the
+        change.
+        """
         path = self._life.origin / str(number)
         before = path.read_bytes() if path.exists() else None
         fresh = path.with_name(f".new-{number}")
@@ -293,7 +298,8 @@ class Rounds:
         fields = {"Content-Type": "application/json"}
         status = self._client.ask("POST", "/v1/purge", asked, fields, control=True)[0]
         if status != 200:
-            # The purge failed, so the proxy may still serve the old version: restore it at the origin.
+            # The purge failed, so the proxy may still serve the old version. Restore that version at the
+            # origin.
             path.unlink() if before is None else path.write_bytes(before)
         return status
 
@@ -310,7 +316,9 @@ def play(
     arguments: tuple[str, ...] = (),
     loops: bool = True,
 ) -> MediaRun:
-    """Play ``rounds`` rounds; every second one on an ext4 image if that works and ``loops`` is true."""
+    """Play ``rounds`` rounds. If ``loops`` is true and images can be mounted, half of them are on an ext4
+    image.
+    """
     run, began_s = MediaRun(seed), time.monotonic()
     with workplace(on_disk=True) as work:
         kinds: list[type[FailingDirectory | LoopMounted]] = [FailingDirectory]
