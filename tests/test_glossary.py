@@ -5,6 +5,7 @@ name at all, not of an attribute or a parameter either, has a word that was repl
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -86,6 +87,7 @@ def identifiers() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """The docstrings of the product and of the bench, of attributes too, by place."""
     return {
