@@ -62,7 +62,7 @@ bench: $(VENV)/.bench ## Measure beside nginx, Ceph RGW and stock clients, write
 	@$(BIN)/shadeproxy bench $(if $(SUITE),--suite $(SUITE)) $(if $(QUICK),--quick)
 
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
-	@$(BIN)/python -m pytest -q -m rgw
+	@$(BIN)/python -m pytest -q -m rgw tests/rgw tests/origin
 
 test-harness: $(VENV)/.dev ## Short runs of `chaos` and `crash`, and that planted faults make them fail
 	@$(BIN)/python -m pytest -q -m harness
@@ -129,11 +129,13 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.t
 	@$(LANE)
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
-	@echo "installing what tests and checks need ..."
+# Not behind .demo, which would build and compile all of it once more.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.toml constraints.txt $(COMPILED)
+	@echo "installing ShadeProxy and what tests and checks need; this takes a few minutes, once ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
 	@$(INSTALL) --editable sdk --editable ".[demo]" --editable bench --group test --group frameworks --group check
-	@touch $@
+	@$(LANE)
+	@touch $(VENV)/.demo $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."

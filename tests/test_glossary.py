@@ -5,6 +5,7 @@ name at all, not even of an attribute or a parameter, has a word that was replac
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -88,6 +89,7 @@ def identifiers() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def docstrings() -> dict[str, str]:
     """Return the docstrings of the product and of the bench, including those of attributes, by place."""
     return {

@@ -371,15 +371,16 @@ async def test_a_late_reader_of_one_head_does_not_fail_the_others(make_case):
 
 @pytest.mark.parametrize("kind", ["get", "range", "list", "batch"])
 async def test_waiting_for_a_slot_is_part_of_the_budget(make_case, kind):
-    case = await make_case("origin.max_connections=1", "origin.timeouts.first_byte=2 s")
-    holding = ["list"] if kind == "list" else ["get"]
+    case = await make_case("origin.max_connections=1")
     case.origin.behave = hang
     async with leaving_nothing(case):
-        held = [asyncio.create_task(case.ask(one, "held")) for one in holding]
-        await asyncio.sleep(0.5)
+        held = asyncio.create_task(case.ask("list" if kind == "list" else "get", "held"))
+        async with asyncio.timeout(LIMIT_S):
+            while not case.origin.asked:
+                await asyncio.sleep(0.01)
         status, _, body = await case.ask(kind)
         assert (status == 503 and b"SlowDown" in body) or (kind == "batch" and status_of_item(body) == 503)
-        await asyncio.gather(*held)
+        await held
 
 
 async def test_waiting_for_memory_is_part_of_the_budget(make_case):
@@ -440,7 +441,7 @@ async def test_a_client_that_reads_slowly_is_no_slow_origin(make_case):
             reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
             writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(3 * (FIRST_BYTE_S + WINDOW_S))
+            await asyncio.sleep(1.5 * (FIRST_BYTE_S + WINDOW_S))
             async with asyncio.timeout(LIMIT_S):
                 assert await reader.readexactly(len(body)) == body
             writer.close()

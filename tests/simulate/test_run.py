@@ -66,12 +66,12 @@ def test_several_jobs_find_what_the_others_read():
     """
     two = {
         row.policy: row.hit_ratio
-        for row in rows_of(uniform(4000, 4, jobs=2), "default,lru", "20%", Announce(2)).rows
+        for row in rows_of(uniform(2000, 4, jobs=2), "default,lru", "20%", Announce(2)).rows
     }
     assert two["lru"] == pytest.approx(0.11, abs=0.02)
     assert two["default"] >= 0.43
     lag = {
-        row.policy: row.hit_ratio for row in rows_of(lagged(4000, 3), "default,lru", "10%", Announce(1)).rows
+        row.policy: row.hit_ratio for row in rows_of(lagged(2000, 3), "default,lru", "10%", Announce(1)).rows
     }
     assert lag["lru"] < 0.02
     assert lag["default"] >= 0.48

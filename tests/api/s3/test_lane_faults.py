@@ -206,7 +206,7 @@ async def test_shutdown_closes_the_descriptors_that_bodies_left_by(proxy):
         while not (connections := proxy.server.connections) or connections[0]._sender._direct is None:
             await asyncio.sleep(0.01)
     direct = connections[0]._sender._direct
-    await connections[0].shutdown(5.0)
+    await connections[0].shutdown(0.1)
     assert direct.fileno() == -1, "and not when the loop finds time for it"
     writer.close()
 

@@ -156,7 +156,7 @@ def test_workers_give_what_the_main_process_gives(data, near, method):
         data,
         batch_size=4,
         sampler=ids,
-        num_workers=2,
+        num_workers=1 if method == "spawn" else 2,  # one that is spawned imports torch once more
         multiprocessing_context=method,
         timeout=60,
         collate_fn=Shared() if method == "fork" else shade.collate,

@@ -80,16 +80,16 @@ async def talk(port, data, *, pieces=(), count=None):
 
 def answers(received):
     """Return (head, body) of each complete answer."""
-    found = []
-    while (end := received.find(b"\r\n\r\n")) >= 0:
-        head = received[: end + 4]
+    found, start = [], 0
+    while (end := received.find(b"\r\n\r\n", start)) >= 0:
+        head = received[start : end + 4]
         length = re.search(rb"\r\nContent-Length: (\d+)", head)
         no_body = head.startswith((b"HTTP/1.1 304", b"HTTP/1.1 204"))
         stop = end + 4 + (0 if no_body or length is None else int(length[1]))
         if len(received) < stop:
             break
         found.append((head, received[end + 4 : stop]))
-        received = received[stop:]
+        start = stop
     return found
 
 
