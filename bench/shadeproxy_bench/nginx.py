@@ -44,7 +44,8 @@ _CACHED = (
     " proxy_http_version 1.1; proxy_set_header Connection ''; proxy_cache objects; proxy_cache_valid 200 1h;"
     " proxy_cache_key $uri; sendfile on; tcp_nopush on; }} }}\n"
 )
-_TLS = " ssl; ssl_certificate {cert}; ssl_certificate_key {key}"
+# nginx before 1.23 leaves TLS 1.3 out by default, which the proxy has.
+_TLS = " ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {cert}; ssl_certificate_key {key}"
 _STORING = (
     "upstream origin {{ server {upstream}; keepalive 256; keepalive_requests 1000000000; }}\n"
     "server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://origin;"

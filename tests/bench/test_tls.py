@@ -1,6 +1,8 @@
 """Rows over TLS: the same honesty as without it."""
 
 import shutil
+import socket
+import ssl
 
 import pytest
 
@@ -70,6 +72,23 @@ def test_nginx_serves_the_right_bytes_over_tls(stack, tmp_path, certificate):
     assert [one.name for one in variants] == list(VARIANTS)
     for one in variants:
         assert read_pieces(one, asked, connections=2).requests == 2
+
+
+@has_nginx
+def test_proxy_and_nginx_encrypt_alike(make_origin, stack, tmp_path, certificate):
+    ours = stack.enter_context(proxy(tmp_path, make_origin(), ram_bytes=64 * MIB, certificate=certificate))
+    reference, *_ = stack.enter_context(nginx(tmp_path, [Piece(4000, 1)], certificate=certificate))
+    assert cipher(ours) == cipher(reference)
+    assert cipher(ours)[1] == "TLSv1.3"
+
+
+def cipher(server):
+    context = ssl.create_default_context(cafile=server.trusted)
+    with (
+        socket.create_connection(server.address, timeout=20) as link,
+        context.wrap_socket(link, server_hostname=server.host) as encrypted,
+    ):
+        return encrypted.cipher()
 
 
 @pytest.mark.skipif(shutil.which("wrk", path=PATH) is None, reason="wrk is not installed")

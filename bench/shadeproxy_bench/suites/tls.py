@@ -86,7 +86,7 @@ def tls(scale: Scale) -> Iterator[Planned]:
             Target(1.0),
             f"{len(pieces)} distinct objects, {CONNECTIONS} kept connections, user + system time of the "
             "server process tree; nginx: the cheapest of its variants, one worker, the same certificate, "
-            "version and ciphers as OpenSSL chooses them",
+            "both with TLS 1.3 and the cipher that OpenSSL chooses",
             partial(encrypted_hit, pieces, scale),
         )
     once = cache(partial(https_origin, scale))
