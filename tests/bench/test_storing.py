@@ -13,7 +13,14 @@ from shadeproxy_bench.plan import Scale
 from shadeproxy_bench.registry import SUITES
 from shadeproxy_bench.server import proxy
 from shadeproxy_bench.suites.misses import read_pieces
-from shadeproxy_bench.suites.storing import NewObjects, compare_misses, fill, load_misses, most_misses
+from shadeproxy_bench.suites.storing import (
+    LATENCY_S,
+    NewObjects,
+    compare_misses,
+    fill,
+    load_misses,
+    most_misses,
+)
 
 has_nginx = pytest.mark.skipif(shutil.which("nginx", path=PATH) is None, reason="nginx is not installed")
 MIB = 1024**2
@@ -28,7 +35,7 @@ def compared(ours, reference, *, all_stored=False, size_bytes=4000):
 
 @pytest.fixture
 def source(make_origin):
-    return make_origin(latency_s=0.005)
+    return make_origin(latency_s=LATENCY_S)
 
 
 def test_nothing_is_asked_for_twice():
@@ -68,16 +75,20 @@ def test_a_full_cache_of_nginx_evicts(source, stack, tmp_path):
     assert read_pieces(reference, last, connections=1).sources == {"hit": 1}
 
 
-def test_what_is_not_stored_fails_a_row_of_a_growing_tier(source, make_fake):
+def test_what_is_not_stored_fails_a_row_of_a_growing_tier(source, make_origin):
     """An origin stores nothing."""
+    other = make_origin("other", latency_s=LATENCY_S)
     with pytest.raises(BenchError, match=r"^origin stored only 0% of the objects$"):
-        compared(make_fake("ram"), source, all_stored=True)
-    assert compared(make_fake("ram"), source).note.endswith("asked for: ram 100%..100%, origin 0%..0%")
+        compared(other, source, all_stored=True)
+    assert compared(other, source).note.endswith("asked for: other 0%..0%, origin 0%..0%")
 
 
 @pytest.mark.parametrize("wrong_side", ["ours", "reference"])
 def test_wrong_bytes_on_either_side_fail_the_row(make_origin, wrong_side):
-    right, wrong = make_origin("right"), make_origin("wrong", seed=1)
+    right, wrong = (
+        make_origin("right", latency_s=LATENCY_S),
+        make_origin("wrong", latency_s=LATENCY_S, seed=1),
+    )
     sides = (wrong, right) if wrong_side == "ours" else (right, wrong)
     with pytest.raises(BenchError, match="wrong bytes"):
         compared(*sides)

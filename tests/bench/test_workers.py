@@ -10,7 +10,7 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.plan import Scale
 from shadeproxy_bench.server import proxy
 from shadeproxy_bench.suites import workers
-from shadeproxy_bench.suites.storing import NewObjects
+from shadeproxy_bench.suites.storing import LATENCY_S, NewObjects
 from shadeproxy_bench.suites.workers import (
     Cost,
     ask_hits,
@@ -23,7 +23,7 @@ from shadeproxy_bench.suites.workers import (
 
 @pytest.fixture
 def source(make_origin):
-    return make_origin()
+    return make_origin(latency_s=LATENCY_S)
 
 
 @pytest.fixture
@@ -47,7 +47,10 @@ def test_what_is_no_hit_fails_the_row(ours):
 
 
 def test_wrong_bytes_fail_the_row(make_origin):
-    wrong, pieces = make_origin("wrong", seed=1), [Piece(4000, number) for number in range(20)]
+    wrong, pieces = (
+        make_origin("wrong", latency_s=LATENCY_S, seed=1),
+        [Piece(4000, number) for number in range(20)],
+    )
     for ask in (
         ask_hits(ReaderLoad(), pieces, seconds=0.1),
         ask_misses(ReaderLoad(), NewObjects(4000), seconds=0.1),
