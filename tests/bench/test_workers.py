@@ -60,16 +60,17 @@ def test_wrong_bytes_fail_the_row(make_origin):
 
 
 def test_workers_that_did_nothing_fail_the_row(ours, source, monkeypatch):
-    several, one = ours._replace(name="several"), source
+    several, one, asked = ours._replace(name="several"), source, []
     costs = {"several": Cost(100.0, 60.0, 9.0), "origin": Cost(80.0, 80.0, 5.0)}
     monkeypatch.setattr(workers, "cost_of", lambda server, _ask, **_options: costs[server.name])
-    found = compare_processes(several, one, None, rounds=2, seconds=1)
+    found = compare_processes(several, one, asked.append, rounds=2, seconds=1)
+    assert asked == [several] * 5 + [one]
     assert (found.total.ours, found.total.reference) == (100.0, 80.0)
     assert (found.coordinator.ours, found.coordinator.reference) == (60.0, None)
     assert (found.rate.ours, found.rate.reference) == (9.0, 5.0)
     costs["several"] = Cost(100.0, 96.0, 9.0)
     with pytest.raises(BenchError, match=r"^several: the workers took no part$"):
-        compare_processes(several, one, None, rounds=2, seconds=1)
+        compare_processes(several, one, asked.append, rounds=2, seconds=1)
 
 
 def test_a_machine_with_too_few_cores_says_so(monkeypatch):
