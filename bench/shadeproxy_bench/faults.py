@@ -11,5 +11,9 @@ class ReferenceMissing(ShadeProxyError):
     """The reference of a comparison is not installed here. The text says how to install it."""
 
 
+class TooFewCores(ShadeProxyError):
+    """The machine has too few processor cores for what the row measures."""
+
+
 class NotBuilt(ShadeProxyError):
     """The part of ShadeProxy that the row measures does not exist yet."""

@@ -2,13 +2,16 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 
 
-async def listen(connection: Callable[[], asyncio.BaseProtocol], port: int = 0) -> asyncio.Server:
+async def listen(
+    connection: Callable[[], asyncio.BaseProtocol], port: int = 0, *, tls: ssl.SSLContext | None = None
+) -> asyncio.Server:
     """Return a listener on ``port`` of loopback (0: any free one)."""
     return await asyncio.get_running_loop().create_server(
-        connection, "127.0.0.1", port, backlog=4096, family=socket.AF_INET, reuse_address=True
+        connection, "127.0.0.1", port, backlog=4096, family=socket.AF_INET, reuse_address=True, ssl=tls
     )
 
 
@@ -18,8 +21,10 @@ def port_of(server: asyncio.Server) -> int:
     return port
 
 
-async def serve(connection: Callable[[], asyncio.BaseProtocol], port: int = 0) -> None:
-    """Listen as ``listen`` does, print the port, and serve until cancelled."""
-    server = await listen(connection, port)
+async def serve(
+    connection: Callable[[], asyncio.BaseProtocol], port: int = 0, *, tls: ssl.SSLContext | None = None
+) -> None:
+    """Listen as ``listen``, print the port, and serve until cancelled."""
+    server = await listen(connection, port, tls=tls)
     print(port_of(server), flush=True)
     await server.serve_forever()

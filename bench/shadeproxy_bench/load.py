@@ -20,6 +20,7 @@ from typing import Protocol
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.reader import read
+from shadeproxy_bench.server import Served
 
 PATH = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 """PATH with the directories in which Debian installs servers; an ordinary user's PATH lacks them."""
@@ -55,10 +56,8 @@ class Load(Protocol):
 
     name: str
 
-    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
-        """Cycle through ``requests`` for ``seconds``; return how many were answered. Raises BenchError for a
-        wrong answer.
-        """
+    def run(self, server: Served, requests: Requests, *, connections: int, seconds: float) -> int:
+        """Cycle through ``requests``; return how many were answered. Raises BenchError for a wrong answer."""
         ...
 
 
@@ -70,16 +69,15 @@ class WrkLoad:
     def __init__(self, program: str) -> None:
         self._program = program
 
-    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
+    def run(self, server: Served, requests: Requests, *, connections: int, seconds: float) -> int:
         with tempfile.TemporaryDirectory(prefix="shadeproxy-bench-") as directory:
             data, script = Path(directory, "requests"), Path(directory, "requests.lua")
             data.write_bytes(b"".join(request + b"\0" for _, request in requests))
             script.write_text(_SCRIPT.format(requests=data))
             # wrk accepts only whole seconds.
             options = ["-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
-            url = f"http://{address[0]}:{address[1]}"
             done = subprocess.run(
-                [self._program, *options, "-s", str(script), url],
+                [self._program, *options, "-s", str(script), server.url],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -99,10 +97,12 @@ class ReaderLoad:
 
     name = "a Python client (wrk is not installed)"
 
-    def run(self, address: tuple[str, int], requests: Requests, *, connections: int, seconds: float) -> int:
-        exchanges = [(request, piece.body()) for piece, request in requests]
-        cycle = itertools.cycle(exchanges)
-        return read(address, cycle, connections=connections, seconds=seconds).requests
+    def run(self, server: Served, requests: Requests, *, connections: int, seconds: float) -> int:
+        cycle = itertools.cycle([(request, piece.body()) for piece, request in requests])
+        reading = read(
+            server.address, cycle, connections=connections, seconds=seconds, trusted=server.trusted
+        )
+        return reading.requests
 
 
 def best_load() -> Load:

@@ -35,6 +35,12 @@ def cpu_s(pid: int) -> float:
     return total * _TICK_S
 
 
+def own_cpu_s(pid: int) -> float:
+    """Return the user and system seconds of ``pid`` alone so far."""
+    fields = _stats()[pid]
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
 def children_of(pid: int) -> list[int]:
     """Return the living processes that ``pid`` started."""
     return [child for child, fields in _stats().items() if int(fields[1]) == pid and fields[0] != "Z"]

@@ -1,14 +1,15 @@
 """A lean S3 origin with a stated latency, in a process of its own: ``python -m shadeproxy_bench.origin``.
 
-It answers GET and HEAD of the objects of ``bench.objects``, whole or one range. Every bucket, and every key
-of that form, exists. It computes bodies from the key and stores nothing. A request costs it less than 20 us,
-so it is never the bottleneck. It prints its port on the first line.
+Answers GET and HEAD of the objects of ``bench.objects``, whole or one range; every bucket and key of that
+form exists. Takes a PUT of such an object, and refuses one with other bytes. It makes bodies from the key and
+stores nothing, so that it is never the bottleneck: a GET takes under 20 us. Prints its port first.
 """
 
 import argparse
 import asyncio
 import random
 import re
+import ssl
 from hashlib import blake2b
 from typing import cast
 
@@ -18,11 +19,13 @@ from shadeproxy_bench.listening import serve
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
 
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d+)-(\d*)", re.IGNORECASE)
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _LISTING = (
     b'<?xml version="1.0" encoding="UTF-8"?><ListAllMyBucketsResult><Owner><ID>bench</ID></Owner><Buckets>'
     b"<Bucket><Name>bench</Name><CreationDate>2026-01-01T00:00:00.000Z</CreationDate></Bucket></Buckets>"
     b"</ListAllMyBucketsResult>"
 )
+_BAD_DIGEST = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>BadDigest</Code></Error>'
 _NO_SUCH_KEY = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>NoSuchKey</Code></Error>'
 _PREFIX = f"/{BUCKET}/".encode()
 _HEAD = (
@@ -63,6 +66,32 @@ class Latency:
         )
 
 
+class Upload:
+    """The body of a PUT as it arrives, compared with the bytes of the object."""
+
+    def __init__(self, length: int, expected: memoryview) -> None:
+        self._left_bytes = length
+        self._expected = expected
+        self._right = length == len(expected)
+
+    def take(self, data: bytes) -> bytes:
+        """Take the part of ``data`` that belongs to the body; return the rest."""
+        body = data[: self._left_bytes]
+        start = len(self._expected) - self._left_bytes
+        self._right = self._right and body == self._expected[start : start + len(body)]
+        self._left_bytes -= len(body)
+        return data[len(body) :]
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._left_bytes
+
+    def answer(self) -> tuple[bytes, memoryview]:
+        if self._right:
+            return b'HTTP/1.1 200 OK\r\nETag: "uploaded"\r\nContent-Length: 0\r\n\r\n', memoryview(b"")
+        return _document(b"400 Bad Request", _BAD_DIGEST)
+
+
 class ObjectServer(asyncio.Protocol):
     """One connection. Requests are answered in the order in which they arrive."""
 
@@ -72,25 +101,50 @@ class ObjectServer(asyncio.Protocol):
         self._seed = seed
         self._received = b""
         self._last_s = 0.0
+        self._upload: Upload | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while (end := self._received.find(b"\r\n\r\n")) >= 0:
+        while self._take_body() and (end := self._received.find(b"\r\n\r\n")) >= 0:
             head, self._received = self._received[:end], self._received[end + 4 :]
-            parts = self._answer(head)
-            loop = asyncio.get_running_loop()
-            # Use the link only when the latency is over: until then other answers may use it.
-            now_s = loop.time()
-            ready_s = max(now_s + self._latency.next_s(), self._last_s)
-            self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))
-            delay_s = self._last_s - now_s
-            if delay_s:
-                loop.call_later(delay_s, self._write, parts)
+            if head.startswith(b"PUT "):
+                self._upload = self._begin_upload(head)
             else:
-                self._write(parts)
+                self._schedule(self._answer(head))
+
+    def _take_body(self) -> bool:
+        """Take arrived bytes of an upload; return whether a head comes next."""
+        if self._upload is None:
+            return True
+        self._received = self._upload.take(self._received)
+        if not self._upload.is_complete:
+            return False
+        self._schedule(self._upload.answer())
+        self._upload = None
+        return True
+
+    def _begin_upload(self, head: bytes) -> Upload:
+        path = head.split(b" ", 2)[1].partition(b"?")[0]
+        found, length = parse_key(path.removeprefix(_PREFIX).decode("latin-1")), _LENGTH.search(head)
+        if b"100-continue" in head.lower():
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        expected = memoryview(b"") if found is None else body_of(*found, self._seed)
+        return Upload(int(length[1]) if length else 0, expected)
+
+    def _schedule(self, parts: tuple[bytes, memoryview]) -> None:
+        loop = asyncio.get_running_loop()
+        # Other answers use the link while this answer waits for its latency.
+        now_s = loop.time()
+        ready_s = max(now_s + self._latency.next_s(), self._last_s)
+        self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))
+        delay_s = self._last_s - now_s
+        if delay_s:
+            loop.call_later(delay_s, self._write, parts)
+        else:
+            self._write(parts)
 
     def _write(self, parts: tuple[bytes, memoryview]) -> None:
         if not self._transport.is_closing():
@@ -129,10 +183,16 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="other bodies under the same keys")
     parser.add_argument("--rate", type=float, default=0.0, help="bytes a second over all connections; 0: any")
+    parser.add_argument("--cert", default="", help="PEM file; with --key: HTTPS only")
+    parser.add_argument("--key", default="", help="PEM file")
     options = parser.parse_args()
     latency = Latency(options.latency, sigma=options.sigma, seed=options.seed)
     link = Link(options.rate)
-    uvloop.run(serve(lambda: ObjectServer(link, latency, seed=options.seed)))
+    tls = None
+    if options.cert:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(options.cert, options.key)
+    uvloop.run(serve(lambda: ObjectServer(link, latency, seed=options.seed), tls=tls))
 
 
 if __name__ == "__main__":

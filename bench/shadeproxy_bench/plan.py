@@ -1,7 +1,7 @@
 """The parts of a suite: rows, each measured by a function of its own.
 
-A suite is a generator. Servers that several rows share start within it and end with it. A measurement that
-gives no number raises ReferenceMissing, NotBuilt or BenchError, and its row then gives the reason.
+A suite is a generator: servers that several rows share start in it and end with it. A measurement that gives
+no number raises ReferenceMissing, TooFewCores, NotBuilt or BenchError; the row then says so.
 """
 
 from collections.abc import Callable, Iterator

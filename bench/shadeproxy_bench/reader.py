@@ -7,6 +7,7 @@ because a fast wrong answer is the worst result of a cache.
 
 import select
 import socket
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -38,9 +39,11 @@ class Reading:
 class _Link:
     """One connection and the answer that is arriving on it."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         self.socket = socket.create_connection(address, timeout=_PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=address[0])
         self.expected = memoryview(b"")
         self.request = b""
         self._received = self._body_start = 0
@@ -60,9 +63,14 @@ class _Link:
         self.socket.sendall(self.request)
 
     def receive(self, heard: Callable[[str], None]) -> bool:
-        """Read the bytes that have arrived; return whether the answer is complete and right. ``heard`` is
-        ``told`` of ``read``.
-        """
+        """Take arrived bytes; return whether the answer is complete and right. ``heard``: see ``read``."""
+        while not self._receive(heard):
+            # epoll reports what lies in the kernel, not what is decrypted already.
+            if not (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()):
+                return False
+        return True
+
+    def _receive(self, heard: Callable[[str], None]) -> bool:
         count = self.socket.recv_into(self._view[self._received :])
         if not count:
             raise self._wrong("the server closed the connection")
@@ -115,17 +123,20 @@ def read(
     connections: int,
     seconds: float = 0.0,
     told: Callable[[str], None] | None = None,
+    trusted: str = "",
 ) -> Reading:
     """Read ``exchanges`` over ``connections`` connections: all of them, or with ``seconds`` those that begin
     in that time.
 
-    ``told`` is called with the x-shade-cache of each answer, in the order of arrival. Raises BenchError for
+    ``told`` is called with the x-shade-cache of each answer, in the order of arrival. ``trusted``: see
+    ``Served``; not empty: over TLS. Raises BenchError for
     any wrong answer.
     """
+    tls = ssl.create_default_context(cafile=trusted) if trusted else None
     waiting = _until(seconds, exchanges) if seconds else iter(exchanges)
     with ExitStack() as stack:
         try:
-            links = [stack.enter_context(_Link(address)) for _ in range(connections)]
+            links = [stack.enter_context(_Link(address, tls)) for _ in range(connections)]
             return _read(links, waiting, stack.enter_context(select.epoll()), told)
         except OSError as error:
             raise BenchError(f"{address[0]}:{address[1]} broke off: {error}") from error

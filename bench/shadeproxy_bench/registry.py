@@ -13,13 +13,21 @@ from shadeproxy_bench.suites.report import report
 from shadeproxy_bench.suites.sdk import sdk
 from shadeproxy_bench.suites.stall import stall
 from shadeproxy_bench.suites.start import start
+from shadeproxy_bench.suites.storing import storing
 from shadeproxy_bench.suites.tiers import tiers
+from shadeproxy_bench.suites.tls import tls
+from shadeproxy_bench.suites.uploads import uploads
+from shadeproxy_bench.suites.workers import workers
 
 SUITES: dict[str, Suite] = {
     "hits": hits,
     "disk": disk,
     "sdk": sdk,
     "misses": misses,
+    "storing": storing,
+    "tls": tls,
+    "uploads": uploads,
+    "workers": workers,
     "epochs": epochs,
     "tiers": tiers,
     "knowledge": knowledge,

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-Status = Literal["measured", "reference missing", "not built", "failed"]
+Status = Literal["measured", "reference missing", "too few cores", "not built", "failed"]
 RatioIs = Literal["reference / ours", "ours / reference"]
 
 

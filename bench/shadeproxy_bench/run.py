@@ -13,7 +13,7 @@ from rich.console import Console
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
-from shadeproxy_bench.faults import NotBuilt, ReferenceMissing
+from shadeproxy_bench.faults import NotBuilt, ReferenceMissing, TooFewCores
 from shadeproxy_bench.markdown import markdown
 from shadeproxy_bench.plan import Planned, Scale, Suite
 from shadeproxy_bench.registry import SUITES
@@ -92,6 +92,8 @@ def measure(suite: str, planned: Planned) -> Row:
         return _judged(suite, planned, planned.measure())
     except ReferenceMissing as error:
         return _without_number(suite, planned, "reference missing", str(error))
+    except TooFewCores as error:
+        return _without_number(suite, planned, "too few cores", str(error))
     except NotBuilt as error:
         return _without_number(suite, planned, "not built", str(error))
     except ShadeProxyError as error:

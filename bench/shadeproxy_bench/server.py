@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment, serving
+from shadeproxy_bench.certificate import Certificate
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.requests import CLIENT
 
@@ -21,7 +22,10 @@ _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
 
 
 class Served(NamedTuple):
-    """A running server: its address, and the process that works for it with its descendants."""
+    """A running server: its address, and the process whose tree does the work.
+
+    ``trusted``: the PEM file of the authority that signed its certificate; "" for plain HTTP.
+    """
 
     name: str
     host: str
@@ -29,6 +33,7 @@ class Served(NamedTuple):
     pid: int
     control_url: str = ""
     control_token: str = ""
+    trusted: str = ""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -41,7 +46,7 @@ class Served(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"http://{self.authority}"
+        return f"{'https' if self.trusted else 'http'}://{self.authority}"
 
     @property
     def control_fields(self) -> dict[str, str]:
@@ -81,15 +86,18 @@ def origin(
     sigma: float = 0.0,
     rate: float = 0.0,
     seed: int = 0,
+    certificate: Certificate | None = None,
     name: str = "origin",
 ) -> Iterator[Served]:
-    """Run an S3 server that answers after ``latency_s`` (lognormal around it with ``sigma``), over a link of
-    ``rate`` bytes a second (0: unlimited).
+    """Run an S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
+    ``rate`` bytes a second (0: unlimited). ``certificate``: it speaks HTTPS only.
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
     command += ["--rate", str(rate), "--seed", str(seed)]
+    if certificate is not None:
+        command += ["--cert", str(certificate.cert), "--key", str(certificate.key)]
     with listening(name, command, work) as served:
-        yield served
+        yield served._replace(trusted=_trusted(certificate))
 
 
 @contextmanager
@@ -105,25 +113,28 @@ def proxy(
     upstream: Credentials | None = None,
     rules: Sequence[Mapping[str, Any]] = (),
     more: Mapping[str, Mapping[str, Any]] | None = None,
+    certificate: Certificate | None = None,
     name: str = "proxy",
 ) -> Iterator[Served]:
     """Run ``shadeproxy serve`` in front of ``behind``, with empty caches and all other settings at their
     defaults.
 
-    ``inflight_bytes``: 0 means the product's default. ``signed``: requests must be signed, and signatures are
-    verified. ``clients``: the clients that the proxy knows. ``upstream``: the credentials that sign requests
-    to ``behind``; None: unsigned. ``rules``: freshness by bucket and prefix. ``more``: other sections of the
-    configuration.
+    ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
+    ``clients``: the clients that it knows. ``upstream``: the credentials that sign requests to ``behind``
+    (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
+    configuration. ``certificate``: its S3 listener speaks HTTPS only.
     """
     own: dict[str, str] = {"source": "anonymous"}
     if upstream is not None:
         own = {"file": str(_credentials_file(work / f"{name}-upstream.secret", upstream))}
     settings: dict[str, Any] = {
-        "origin": {"kind": "s3", "endpoint": behind.url, "credentials": own},
+        "origin": {"kind": "s3", "endpoint": behind.url, "ca_file": behind.trusted, "credentials": own},
         "cache": {"ram": {"capacity": ram_bytes}, "disk": {"capacity": disk_bytes, "min_free": "0"}},
         "rules": [dict(rule) for rule in rules],
         **(more or {}),
     }
+    if certificate is not None:
+        settings["s3"] = {"tls": {"cert": str(certificate.cert), "key": str(certificate.key)}}
     if inflight_bytes:
         settings["cache"]["inflight"] = inflight_bytes
     # Stock clients sign even when they need not.
@@ -136,7 +147,13 @@ def proxy(
         parts = urlsplit(server.s3_url)
         if parts.hostname is None or parts.port is None:
             raise BenchError(f"the proxy says that it listens on {server.s3_url!r}")
-        yield Served(name, parts.hostname, parts.port, server.pid, server.control_url, token)
+        yield Served(
+            name, parts.hostname, parts.port, server.pid, server.control_url, token, _trusted(certificate)
+        )
+
+
+def _trusted(certificate: Certificate | None) -> str:
+    return "" if certificate is None else str(certificate.cert)
 
 
 def _credentials_file(path: Path, own: Credentials) -> Path:

@@ -1,10 +1,12 @@
-"""Checks that the settings fit the machine: the tiers on their file systems, and everything in memory.
+"""Checks that the settings fit the machine: the tiers on their file systems, everything in memory, the
+processes on the cores, and files and connections below the limit of descriptors.
 
-``check``, ``serve`` and ``doctor`` all judge by this module. Settings that would end in an OOM kill are
-refused.
+``check``, ``serve`` and ``doctor`` all judge by this module. Settings that would end in an OOM kill, or
+without a descriptor for the next file, are refused.
 """
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,14 +14,17 @@ from typing import NamedTuple
 
 import structlog
 
+from shadeproxy.app.limits import client_descriptors, own_descriptors
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
+from shadeproxy.core.cores import available_cores
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit, is_memory, memory_limit
 from shadeproxy.core.units import format_size
 from shadeproxy.engine.placement.histories import ghosts_for
 from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.policy.registry import POLICIES
+from shadeproxy.tiers.files import default_segment_bytes, most_segments
 from shadeproxy.tiers.room import Verdict
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version, why_unusable
 
@@ -126,11 +131,61 @@ def _held_bytes(path: Path) -> int:
     return held_bytes
 
 
-def require_memory(settings: Settings) -> None:
-    """Raise ConfigError if the settings need more memory than the limit (a short blocking call)."""
-    verdict = judge_memory(settings, memory_limit())
-    if not verdict.possible:
-        raise ConfigError(verdict.cause, remedy=verdict.remedy)
+def judge_workers(settings: Settings, cores: int) -> Verdict:
+    """Judge whether each process has a core. More processes take turns on the cores, and only cost memory."""
+    processes = settings.s3.processes
+    if processes <= cores:
+        return Verdict(possible=True)
+    return Verdict(
+        True,
+        f"s3.workers: {processes} processes share {cores} core{'s' * (cores > 1)}",
+        f'set s3.workers to at most {cores}, or to "auto"',
+    )
+
+
+def descriptor_limit() -> int:
+    """Return the hard limit of descriptors, to which ``serve`` raises the soft one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return hard
+
+
+def judge_descriptors(settings: Settings, limit: int) -> Verdict:
+    """Judge ``limit`` descriptors: whether the proxy can run at all, and whether all connections fit."""
+    capacities = [tier.capacity_bytes for tier in tier_settings(settings)]
+    # A tier whose further segments cannot be opened holds less; that is no reason to refuse the start.
+    least = own_descriptors(origin_connections=1, segments=len(capacities))
+    own = own_descriptors(
+        origin_connections=settings.origin.max_connections,
+        segments=sum(most_segments(size, default_segment_bytes(size)) for size in capacities),
+    )
+    clients = client_descriptors(limit, own)
+    if limit == resource.RLIM_INFINITY or own + clients <= limit:
+        return Verdict(possible=True)
+    may_open = f"descriptors: the proxy may open {limit} files and connections"
+    raise_limit = "raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit nofile=65536)"
+    if limit <= least:
+        return Verdict(False, f"{may_open}, and needs more than {least} without any client", raise_limit)
+    return Verdict(
+        True,
+        f"{may_open}, but its tiers and origin.max_connections may take {own} and clients {clients}",
+        f"{raise_limit}, or lower origin.max_connections",
+    )
+
+
+def require_fit(settings: Settings) -> None:
+    """Raise ConfigError if the settings do not fit the machine; log what fits badly (a short blocking
+    call).
+    """
+    verdicts = {
+        "too little memory": judge_memory(settings, memory_limit()),
+        "more workers than cores": judge_workers(settings, available_cores()),
+        "few descriptors": judge_descriptors(settings, descriptor_limit()),
+    }
+    for event, verdict in verdicts.items():
+        if not verdict.possible:
+            raise ConfigError(verdict.cause, remedy=verdict.remedy)
+        if verdict.cause:
+            _log.warning(event, cause=verdict.cause, hint=verdict.remedy)
 
 
 class MemoryWatch:

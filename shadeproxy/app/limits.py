@@ -53,14 +53,22 @@ class _FreezeSurvivors:
             gc.unfreeze()
 
 
-def client_connections(*, origin_connections: int, segments: int) -> int:
-    """Return how many clients may connect beside the proxy's own descriptors.
-
-    The proxy needs ``origin_connections`` for each pool to the origin and two for each of ``segments`` files.
-    The clients get at least a quarter of the limit.
+def own_descriptors(*, origin_connections: int, segments: int) -> int:
+    """Return the descriptors of the proxy beside those of clients: ``origin_connections`` for each pool to
+    the origin and two for each of ``segments`` files.
     """
+    return _OTHERS + _ORIGIN_POOLS * origin_connections + 2 * segments
+
+
+def client_descriptors(limit: int, own: int) -> int:
+    """Return the part of ``limit`` descriptors that clients may take: at least a quarter."""
+    return max(limit - own, limit // 4)
+
+
+def client_connections(*, origin_connections: int, segments: int) -> int:
+    """Return how many clients may connect beside the proxy's own descriptors."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return 1 << 20
-    own = _OTHERS + _ORIGIN_POOLS * origin_connections + 2 * segments
-    return max(limit - own, limit // 4) // _OF_CLIENT
+    own = own_descriptors(origin_connections=origin_connections, segments=segments)
+    return client_descriptors(limit, own) // _OF_CLIENT

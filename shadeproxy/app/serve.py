@@ -10,7 +10,7 @@ import structlog
 import uvloop
 
 from shadeproxy.app.bus_errors import explain_bus_errors
-from shadeproxy.app.fitting import require_memory
+from shadeproxy.app.fitting import require_fit
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.app.reload import ConfigReloader
@@ -34,7 +34,7 @@ def serve(
     configure_log(settings.telemetry)
     raise_descriptor_limit()
     explain_bus_errors()
-    require_memory(settings)
+    require_fit(settings)
     uvloop.run(_run(settings, load or (lambda: settings), calls))
 
 

@@ -12,7 +12,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.app import build_origin
-from shadeproxy.app.fitting import judge_memory, tier_settings
+from shadeproxy.app.fitting import (
+    descriptor_limit,
+    judge_descriptors,
+    judge_memory,
+    judge_workers,
+    tier_settings,
+)
 from shadeproxy.app.media import ghost_share
 from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
@@ -48,6 +54,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
     yield _check_workers(settings)
     yield _check_memory(settings)
+    yield _check_descriptors(settings)
     yield _check_histories(settings)
     for tier in tier_settings(settings):
         yield check_tier(settings, tier)
@@ -108,12 +115,14 @@ def _check_tls(cert: str, key: str) -> CheckRow:
 
 def _check_workers(settings: Settings) -> CheckRow:
     number = settings.s3.processes
-    detail = f"{number} processes serve" if number > 1 else "one process serves"
+    verdict = judge_workers(settings, available_cores())
+    detail = verdict.cause.removeprefix("s3.workers: ")
+    detail = detail or (f"{number} processes serve" if number > 1 else "one process serves")
     if settings.s3.workers == AUTO:
         detail += f", chosen for {available_cores()} cores"
     if why := why_no_fills(settings):
         detail += f"; {why}"
-    return CheckRow("s3.workers", ok=True, detail=detail)
+    return CheckRow("s3.workers", ok=True, detail=detail, change=verdict.remedy)
 
 
 def _check_memory(settings: Settings) -> CheckRow:
@@ -124,6 +133,13 @@ def _check_memory(settings: Settings) -> CheckRow:
             "memory", ok=False, detail=verdict.cause.removeprefix("memory: "), change=verdict.remedy
         )
     return CheckRow("memory", ok=True, detail=f"{limit.place} allows {format_size(limit.limit_bytes)}")
+
+
+def _check_descriptors(settings: Settings) -> CheckRow:
+    limit = descriptor_limit()
+    verdict = judge_descriptors(settings, limit)
+    detail = verdict.cause.removeprefix("descriptors: ") or f"{limit} files and connections may be open"
+    return CheckRow("descriptors", ok=verdict.possible, detail=detail, change=verdict.remedy)
 
 
 def _check_histories(settings: Settings) -> CheckRow:

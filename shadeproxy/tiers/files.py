@@ -30,6 +30,11 @@ def default_segment_bytes(capacity_bytes: int) -> int:
     return min(max(_LEAST_SEGMENT_BYTES, wanted), MOST_SEGMENT_BYTES)
 
 
+def most_segments(capacity_bytes: int, segment_bytes: int) -> int:
+    """Return the largest number of segments of a tier: twice as many as its capacity fills, and a few."""
+    return min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
+
+
 def check_segment_bytes(segment_bytes: int | None, capacity_bytes: int) -> int:
     """Return ``segment_bytes`` or its default. Raises ConfigError for a length that no segment can have."""
     if segment_bytes is None:

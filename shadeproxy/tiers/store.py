@@ -20,9 +20,9 @@ from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, Sendab
 from shadeproxy.tiers.directory import PROBE_NAME, HeldDirectory, check_medium, claim
 from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
-from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, run_inline
+from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, most_segments, run_inline
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.location import MOST_RECORD_UNITS, NUMBERS, address_at, bytes_of, pack, unpack
+from shadeproxy.tiers.location import MOST_RECORD_UNITS, address_at, bytes_of, pack, unpack
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
 from shadeproxy.tiers.pins import ViewPins
@@ -77,7 +77,7 @@ class SegmentStore:
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
         self.name, self.path, self.capacity_bytes = name, path, capacity_bytes
-        self.most_segments = min(2 * -(-capacity_bytes // segment_bytes) + 4, NUMBERS // 2)
+        self.most_segments = most_segments(capacity_bytes, segment_bytes)
         self._segment_bytes, self._min_free_bytes = segment_bytes, min_free_bytes
         self._submit = submit
         self._claim = partial(

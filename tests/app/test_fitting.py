@@ -1,8 +1,9 @@
-"""Checks that the settings fit into the machine's memory."""
+"""Settings against the machine's memory, cores and descriptors."""
 
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shadeproxy.app import fitting
-from shadeproxy.app.fitting import judge_memory, require_memory
+from shadeproxy.app.fitting import judge_descriptors, judge_memory, judge_workers, require_fit
 from shadeproxy.config import Settings
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.memory_limit import MemoryLimit
@@ -131,7 +132,46 @@ def test_with_two_tiers_in_memory_the_remedy_leaves_room_for_the_other():
 def test_it_is_refused_with_what_to_change(monkeypatch):
     monkeypatch.setattr(fitting, "memory_limit", lambda: limit(100 * MIB))
     with pytest.raises(ConfigError, match=r"lower cache.inflight or s3.workers, or raise the limit$"):
-        require_memory(settings())
+        require_fit(settings())
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(1, 1), (2, 2), ("auto", 1)])
+def test_a_core_for_each_process_is_enough(workers, cores):
+    assert judge_workers(settings(f"s3.workers={workers}"), cores) == (True, "", "")
+
+
+@pytest.mark.parametrize(("cores", "shared"), [(1, "1 core"), (3, "3 cores")])
+def test_more_workers_than_cores_start_with_a_warning(cores, shared):
+    verdict = judge_workers(settings("s3.workers=4"), cores)
+    assert verdict == (
+        True,
+        f"s3.workers: 4 processes share {shared}",
+        f'set s3.workers to at most {cores}, or to "auto"',
+    )
+
+
+RAISE = "raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit nofile=65536)"
+
+
+def test_all_connections_and_segments_need_descriptors():
+    """20 segments of 64 MiB: 40 descriptors; 64 others; 4 pools of 128. At least one of each."""
+    ours = settings("cache.disk.capacity=0")
+    assert judge_descriptors(ours, 822) == (True, "", "")
+    assert judge_descriptors(ours, 820) == (
+        True,
+        (
+            "descriptors: the proxy may open 820 files and connections, but its tiers and"
+            " origin.max_connections may take 616 and clients 205"
+        ),
+        f"{RAISE}, or lower origin.max_connections",
+    )
+    assert judge_descriptors(ours, 71).possible
+    assert judge_descriptors(ours, 70) == (
+        False,
+        "descriptors: the proxy may open 70 files and connections, and needs more than 70 without any client",
+        RAISE,
+    )
+    assert judge_descriptors(settings(), resource.RLIM_INFINITY).cause == ""
 
 
 @pytest.fixture

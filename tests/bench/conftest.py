@@ -8,6 +8,7 @@ import pytest
 
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment
+from shadeproxy_bench.certificate import make_certificate
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.plan import Planned
@@ -31,6 +32,11 @@ def make_origin(stack, tmp_path):
         return stack.enter_context(origin(tmp_path, name=name, **options))
 
     return make
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    return make_certificate(tmp_path)
 
 
 @pytest.fixture

@@ -29,6 +29,11 @@ class FakeServer(ObjectServer):
             fields = fields.replace(b"200 OK", b"503 Slow Down")
         return fields, body
 
+    def _begin_upload(self, head):
+        if FAULT == "closing":
+            self._transport.close()
+        return super()._begin_upload(head)
+
 
 async def main():
     server = await asyncio.get_running_loop().create_server(FakeServer, "127.0.0.1", 0)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from shadeproxy.cli.main import app
 from shadeproxy.core.errors import ConfigError
 from shadeproxy_bench import machine, run
-from shadeproxy_bench.faults import BenchError, NotBuilt, ReferenceMissing
+from shadeproxy_bench.faults import BenchError, NotBuilt, ReferenceMissing, TooFewCores
 from shadeproxy_bench.markdown import markdown
 from shadeproxy_bench.plan import Scale
 from shadeproxy_bench.results import Doubt, Measured, Results, Target, merged, read_results
@@ -59,6 +59,7 @@ def test_a_target_judges_ratio_or_figure(target, ours, ratio, met, shortfall):
     [
         (BenchError("wrong bytes"), "failed"),
         (ReferenceMissing("install it"), "reference missing"),
+        (TooFewCores("4 are needed"), "too few cores"),
         (NotBuilt("later"), "not built"),
         (ValueError("a defect"), "failed"),
     ],

@@ -34,6 +34,7 @@ def test_all_is_well_and_nothing_was_created(check, tmp_path):
         "bucket names",
         "s3.workers",
         "memory",
+        "descriptors",
         "read histories",
         "cache.ram.path",
         "cache.disk.path",
@@ -265,6 +266,49 @@ def test_it_says_how_many_processes_serve(check, monkeypatch, workers, detail):
     for module in ("shadeproxy.config.sections", "shadeproxy.core.cores"):
         monkeypatch.setattr(f"{module}.available_cores", lambda: 12)
     assert f"ok      s3.workers: {detail}\n" in check.run("--set", f"s3.workers={workers}").stdout
+
+
+def test_more_workers_than_cores_are_a_warning(check, monkeypatch):
+    monkeypatch.setattr("shadeproxy.core.cores.available_cores", lambda: 2)
+    result = check.run("--set", "s3.workers=3")
+    assert warnings(result) == [
+        ("s3.workers: 3 processes share 2 cores", 'set s3.workers to at most 2, or to "auto"')
+    ]
+    assert result.exit_code == 0
+
+
+def test_workers_on_an_architecture_that_reorders_stores_are_refused(check, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    result = check.run("--set", "s3.workers=2")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: s3.workers = 2 does not go with this machine, aarch64: only x86-64 shows stores to other"
+        ' cores in their order; write s3.workers = 1 or "auto"\n'
+    )
+
+
+def test_the_shared_memory_of_a_container_is_too_small(check, file_system):
+    file_system(total=64, free=64)
+    ((found, advice),) = failures(check.run("--set", "cache.ram.capacity=1 GiB"))
+    assert found.startswith("cache.ram.path: cache.ram.capacity is 1.0 GiB, but the file system of ")
+    assert found.endswith(" has 64.0 MiB in all")
+    assert advice == (
+        'set cache.ram.capacity to at most "64 MiB", choose another cache.ram.path, or enlarge it'
+        " (tmpfs: mount -o remount,size=..., docker --shm-size)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "row"),
+    [
+        (20_000, "ok      descriptors: 20000 files and connections may be open\n"),
+        (600, "warning descriptors: the proxy may open 600 files and connections, but its tiers and"),
+        (70, "failed  descriptors: the proxy may open 70 files and connections, and needs more than"),
+    ],
+)
+def test_the_limit_of_descriptors(check, monkeypatch, limit, row):
+    monkeypatch.setattr("resource.getrlimit", lambda _which: (limit, limit))
+    assert row in check.run().stdout
 
 
 def test_tls_files(check, tmp_path):

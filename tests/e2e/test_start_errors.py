@@ -83,6 +83,29 @@ def test_an_origin_that_is_the_proxy_itself(tmp_path, name, listener):
     ) in fails(tmp_path, f"{listener}=127.0.0.1:9000", f"origin.endpoint={endpoint}")
 
 
+def test_too_few_descriptors_are_told_before_anything_is_opened(tmp_path, origin, monkeypatch):
+    limited = ["sh", "-c", 'ulimit -n 60 && exec "$@"', "sh"]
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(limited + command, **options))
+    assert fails(tmp_path, "origin.kind=file", origin) == (
+        "error: descriptors: the proxy may open 60 files and connections, and needs more than 70 without any"
+        " client; raise the hard limit (LimitNOFILE=65536, ulimit -Hn, docker --ulimit nofile=65536)\n"
+    )
+    assert not (tmp_path / "state").exists()
+
+
+def test_more_workers_than_cores_are_told_at_the_start(tmp_path, origin):
+    cores = len(os.sched_getaffinity(0))
+    process = serve(tmp_path, "origin.kind=file", origin, f"s3.workers={cores + 1}")
+    try:
+        (warning,) = [line for line in wait_for(process, "ready") if line["level"] == "warning"]
+        assert warning["event"] == "more workers than cores"
+        assert warning["cause"].startswith(f"s3.workers: {cores + 1} processes share ")
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
 def test_a_cache_directory_of_a_running_proxy(tmp_path, origin):
     first = serve(tmp_path, "origin.kind=file", origin)
     try:

@@ -52,7 +52,7 @@ def shard_ranges(scale: Scale) -> list[Piece]:
 def cpu_us(server: Served, load: Load, requests: Requests, *, seconds: float) -> float:
     """Return microseconds of the server's CPU per request."""
     before = cpu_s(server.pid)
-    count = load.run(server.address, requests, connections=CONNECTIONS, seconds=seconds)
+    count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds)
     return (cpu_s(server.pid) - before) / count * 1e6
 
 
@@ -201,7 +201,7 @@ def _check(
     ``sources``.
     """
     exchanges = ((request, piece.body()) for piece, request in requests)
-    reading = read(server.address, exchanges, connections=connections)
+    reading = read(server.address, exchanges, connections=connections, trusted=server.trusted)
     if sources is not None and not set(reading.sources) <= set(sources):
         raise BenchError(f"{server.name}: wanted hits of {', '.join(sources)}, got {dict(reading.sources)}")
     return set(reading.sources)
