@@ -81,6 +81,7 @@ class WorkerFill:
         "_outlet",
         "_peer",
         "_read",
+        "_refused",
         "_relayed",
         "_reported",
         "_served",
@@ -107,6 +108,7 @@ class WorkerFill:
         self._lane: LaneRead[WorkerFill] | None = None
         self._read: Callable[[], None] | None = None  # ends the read of the origin; None: it has ended
         self._relayed = False
+        self._refused = False  # True: the coordinator has left the read, and will tell nothing more of it
         self._reported = 0
         self._held: tuple[FillHead, memoryview] | None = None  # not shown yet
         self._span = Span(-1, -1)
@@ -156,6 +158,7 @@ class WorkerFill:
         self._took_connection()
         if refused and self._read is not None:
             # The client's time is up. The fill goes on without it, as other readers may want the page.
+            self._refused = True
             if self._lane is not None:
                 self._lane.too_late()
             return
@@ -246,8 +249,10 @@ class WorkerFill:
         error = handed.take_error()
         self._say_failed(error, received=handed.received_bytes)
         handed.close()
-        if not self._reported or self._lacks_proof:
+        if not self._reported or self._lacks_proof or self._refused:
             self._end_flight(error)
+        else:
+            self._forget_if_over()  # its client may have left before, served with a part
 
     # ------------------------------------------------------------------ what the client's read calls
 

@@ -4,13 +4,23 @@ import asyncio
 
 import pytest
 
-from tests.support.s3.cases import ok
+from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
-from tests.support.s3.scripted import PAUSE, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
 
 pytestmark = pytest.mark.timeout(30)
 BODY = bytes(range(256)) * 200
+HALF = len(BODY) // 2
 HEAD = ok(BODY).removesuffix(BODY)
+REST = part(BODY, HALF, len(BODY))
+
+
+async def go_on(setup: Setup) -> None:
+    """Let the server's answer go on to its next wait."""
+    await setup.server.reached.wait()
+    setup.server.reached.clear()
+    setup.server.go_on.set()
+    setup.server.go_on.clear()
 
 
 async def test_a_page_that_came_whole_is_stored_though_memory_is_short(tmp_path):
@@ -97,3 +107,65 @@ async def test_an_error_of_the_engine_is_no_end_of_the_worker(tmp_path, monkeypa
         assert worker.begun == []
         assert setup.reads.limited.open_now == 0
         await worker.settle()
+
+
+async def test_a_page_that_breaks_off_after_its_client_was_served_keeps_no_memory(tmp_path):
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD + BODY[:HALF], WAIT, CUT], [REST]]
+        client = await worker.client()
+        assert (await client.get("/b/k", "Range: bytes=0-99")).body == BODY[:100]
+        await go_on(setup)
+        await worker.settle()
+        assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
+    async with (
+        set_up(tmp_path, by_callbacks=True, origin__timeouts__first_byte="500ms") as setup,
+        fetching(setup) as worker,
+    ):
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD, WAIT, BODY[:HALF], WAIT, CUT], [REST]]
+        crossed = await worker.client()
+        crossed.ask("/b/k")
+        await setup.server.reached.wait()
+        await asyncio.sleep(0.3)
+        other = await setup.client()
+        other.ask("/b/k")
+        worker.wire.hold()
+        await go_on(setup)
+        await crossed.reader.readuntil(b"\r\n\r\n")
+        (read,) = worker.fills._reads.values()
+        while read._reading is not None:
+            await asyncio.sleep(0.001)
+        worker.wire.go_on()
+        await go_on(setup)
+        assert (await other.answer()).body == BODY
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await crossed.reader.readexactly(len(BODY))
+        await worker.settle()
+
+
+async def test_one_new_object_asked_by_64_clients_over_three_workers_is_read_once(tmp_path):
+    async with (
+        set_up(tmp_path, by_callbacks=True) as setup,
+        fetching(setup) as one,
+        fetching(setup) as two,
+        fetching(setup) as three,
+    ):
+        workers = [one, two, three]
+        await setup.warm(2)
+        for worker in workers:
+            await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD + BODY[:HALF], PAUSE, BODY[HALF:]]]
+        clients = [await workers[n % 3].client() for n in range(64)]
+        for client in clients:
+            client.ask("/b/k")
+        for client in clients:
+            assert (await client.answer()).body == BODY
+        assert len(setup.server.asked) == 1
+        for worker in workers:
+            await worker.settle()

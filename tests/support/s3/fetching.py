@@ -28,23 +28,43 @@ FILL_BYTES = 16 * PAGE
 
 
 class Wire:
-    """The frames between the two halves: delivered a turn later, in order. ``rng``: late, at random."""
+    """The frames between the two halves: delivered a turn later, in order. ``rng``: late, at random.
+
+    ``is_cut``: the worker is dead. ``hold``: it is stopped, and neither half hears the other.
+    """
 
     def __init__(self, rng: random.Random | None = None) -> None:
         self.rng = rng
         self.is_cut = False
         self.behind = 0
         self.frames: list[bytes] = []
-        self._ways: dict[Callable[[bytes], None], deque[bytes]] = {}
+        self._is_held = False
+        self._deliver: list[Callable[[], None]] = []
+
+    def hold(self) -> None:
+        """Deliver nothing until ``go_on``."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """Deliver what waited, and what comes."""
+        self._is_held = False
+        for deliver in self._deliver:
+            asyncio.get_running_loop().call_soon(deliver)
+
+    def _is_stopped(self, waiting: deque[bytes]) -> bool:
+        """Return whether nothing is delivered now: ``go_on`` delivers it, or it is lost."""
+        if self.is_cut:
+            waiting.clear()
+        return self.is_cut or self._is_held
 
     def outbox(self, hear: Callable[[], Callable[[bytes], None]]) -> Outbox:
         """Return an outbox whose frames ``hear()`` gets."""
         waiting: deque[bytes] = deque()
 
         def deliver() -> None:
-            if self.is_cut:
-                waiting.clear()
-            elif self.rng is not None and self.rng.random() < 0.6:
+            if self._is_stopped(waiting):
+                return
+            if self.rng is not None and self.rng.random() < 0.6:
                 asyncio.get_running_loop().call_later(self.rng.random() * 0.004, deliver)
             elif waiting:
                 hear()(waiting.popleft())
@@ -63,6 +83,7 @@ class Wire:
         def behind() -> None:
             self.behind += 1
 
+        self._deliver.append(deliver)
         return Outbox(say, behind)
 
 
@@ -90,6 +111,19 @@ class Silent:
     def on_job(self, _job: Any) -> None: ...
 
     def on_request(self, **_facts: Any) -> None: ...
+
+
+class _Connection(WorkerProtocol):
+    """A connection that may be made after its worker died: then the kernel ends it."""
+
+    def __init__(self, wire: Wire, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self._wire = wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._wire.is_cut:
+            self.cut()
 
 
 class FetchingWorker:
@@ -161,8 +195,8 @@ class FetchingWorker:
             await loop.create_connection(lambda: protocol, host, int(port))
 
         def accept() -> WorkerProtocol:
-            return WorkerProtocol(
-                self.fast, connect, self.connections, keepalive_s=3600.0, misses=self.misses
+            return _Connection(
+                self.wire, self.fast, connect, self.connections, keepalive_s=3600.0, misses=self.misses
             )
 
         self._server = await loop.create_server(accept, "127.0.0.1", 0)
@@ -185,8 +219,10 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """Die, as the coordinator sees it: nothing more is heard or said."""
+        """Die, as the coordinator and clients see it: nothing more is heard, said, fetched or accepted."""
         self.wire.is_cut = True
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.connections):
             connection.cut()
         for fill in list(self.misses._fills.values()):
