@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from shadeproxy.api.s3 import timeout_answers, worker_misses
 from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
@@ -71,7 +72,8 @@ async def test_readers_do_not_wait_for_a_worker_that_is_stuck(tmp_path):
         other.ask("/b/k")  # joins the flight that the worker fills
         answer = await other.answer()
         assert (answer.status, answer.body) == (200, BODY)
-        assert (await stuck.answer()).body == BODY
+        answer = await stuck.answer()
+        assert (answer.status, answer.cut) == (503, False)
         setup.server.go_on.set()
         await worker.settle()
 
@@ -169,3 +171,46 @@ async def test_one_new_object_asked_by_64_clients_over_three_workers_is_read_onc
         assert len(setup.server.asked) == 1
         for worker in workers:
             await worker.settle()
+
+
+IMPATIENT = {"origin__timeouts__first_byte": "100ms", "origin__timeouts__window": "100ms"}
+
+
+async def test_a_client_is_refused_in_time_though_the_coordinator_is_stuck(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_misses, "PROGRESS_S", 0.02)
+    monkeypatch.setattr(timeout_answers, "_GRACE_S", 0.02)
+    async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[ok(BODY)]]
+        client = await worker.client()
+        worker.wire.hold()
+        answer = await client.get("/b/k")
+        assert (answer.status, answer.cut) == (503, False)
+        assert b"<Code>SlowDown</Code>" in answer.body
+        worker.wire.go_on()
+        await worker.settle()
+        assert (await client.get("/b/k")).body == BODY
+        await worker.settle()
+
+
+async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_path):
+    reached = asyncio.Event()
+
+    async def stuck(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read(-1)
+        out.close()
+
+    listening = await asyncio.start_server(stuck, "127.0.0.1", 0)
+    async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
+        worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        worker.late.relayed_s = 0.1
+        client = await worker.client()  # no connection to the origin is idle
+        answer = await client.get("/b/k")
+        assert reached.is_set()
+        assert (answer.status, answer.cut) == (503, False)
+        assert answer.field(b"connection") == b"close"
+        assert await client.reader.read() == b""
+        await worker.settle()
+    listening.close()

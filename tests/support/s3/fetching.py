@@ -14,6 +14,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.reloadable import build_reloadable
@@ -163,12 +164,16 @@ class FetchingWorker:
             observer=Silent(),
             log=structlog.get_logger("test"),
         )
+        self.late = TimeoutAnswers(authorizer, clock=clock, bounds=read_bounds(settings))
+        self.coordinator = setup.proxy.s3_address
+        """The address to which requests are relayed."""
         self.misses = WorkerMisses(
             gets,
             keys,
             self.extents,
             self.wire.outbox(lambda: self.fills.hear),
             reports=authorizer,
+            late=self.late,
             clock=clock,
             page_size=PAGE,
         )
@@ -189,14 +194,20 @@ class FetchingWorker:
     async def listen(self) -> None:
         """Accept clients; ``setup.client`` connects here from now on."""
         loop = asyncio.get_running_loop()
-        host, _, port = self.setup.proxy.s3_address.rpartition(":")
 
         async def connect(protocol: asyncio.Protocol, _peer: str) -> None:
+            host, _, port = self.coordinator.rpartition(":")
             await loop.create_connection(lambda: protocol, host, int(port))
 
         def accept() -> WorkerProtocol:
             return _Connection(
-                self.wire, self.fast, connect, self.connections, keepalive_s=3600.0, misses=self.misses
+                self.wire,
+                self.fast,
+                connect,
+                self.connections,
+                keepalive_s=3600.0,
+                misses=self.misses,
+                late=self.late,
             )
 
         self._server = await loop.create_server(accept, "127.0.0.1", 0)
