@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash soak fuzz fuzz-control memory overload audit lock clean
+.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control memory overload audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -73,6 +73,10 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+
+kills: ROUNDS := $(if $(filter file,$(origin ROUNDS)),220,$(ROUNDS))
+kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages are fetched (ROUNDS=220 SEED=1, half an hour); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.kills --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 # Logs and the result are in chaos-report/. Several seeds can run at once.
 # MEDIA=1: media that fail for good under acknowledged writes, ROUNDS times; as root with an ext4 image too.

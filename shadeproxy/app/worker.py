@@ -20,6 +20,7 @@ from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
 from shadeproxy.app.bus_errors import explain_bus_errors
 from shadeproxy.app.channel import (
@@ -35,7 +36,7 @@ from shadeproxy.app.channel import (
     unpack_opening,
 )
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
-from shadeproxy.app.origins import build_origin
+from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verbose, remembers
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.tls import Certificate, server_context, use_certificate
@@ -95,6 +96,7 @@ class WorkerProcess:
             remembers=remembers(telemetry),
         )
         self._clock = clock
+        self._late = TimeoutAnswers(self._authorizer, clock=clock, bounds=read_bounds(settings))
         self._misses: WorkerMisses | None = None
 
     async def run(self, end: socket.socket) -> None:
@@ -138,6 +140,7 @@ class WorkerProcess:
             FillExtents(FillMemory(ends.memory)),
             Outbox(channel.say, self._die),
             reports=self._authorizer,
+            late=self._late,
             clock=self._clock,
             page_size=settings.cache.page_size,
         )
@@ -145,7 +148,12 @@ class WorkerProcess:
 
     def _protocol(self) -> WorkerProtocol:
         connection = WorkerProtocol(
-            self._fast, self._connect, self._connections, keepalive_s=KEEPALIVE_S, misses=self._misses
+            self._fast,
+            self._connect,
+            self._connections,
+            keepalive_s=KEEPALIVE_S,
+            misses=self._misses,
+            late=self._late,
         )
         if self._over.is_set():
             # This connection was accepted in the turn of the loop in which the server was closed.

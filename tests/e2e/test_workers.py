@@ -239,6 +239,24 @@ def test_a_killed_coordinator_takes_its_workers_along_and_a_new_one_starts_at_on
     load.end()
 
 
+def test_a_coordinator_that_is_stopped_holds_up_no_hit_and_no_client_for_ever(workers):
+    served = workers(origin__timeouts__first_byte="1s", origin__timeouts__window="1s")
+    put(served, "/data/0", body_of("0", 1))
+    put(served, "/data/cold", body_of("cold", 1))
+    for _ in range(2):
+        assert ask(served, "/data/0")[0] == 200
+    served.process.send_signal(signal.SIGSTOP)
+    try:
+        with connect(served) as connection:
+            assert get(connection, "/data/0")[2] == body_of("0", 1)
+            status, _, document = get(connection, "/data/cold")
+            assert (status, b"<Code>SlowDown</Code>" in document) == (503, True)
+            assert get(connection, "/data/0")[2] == body_of("0", 1)
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+    assert ask(served, "/data/cold")[2] == body_of("cold", 1)
+
+
 def test_no_coordinator_starts_while_a_worker_of_the_last_one_lives(alone):
     (old,) = worker_pids(alone)
     os.kill(old, signal.SIGSTOP)

@@ -15,8 +15,10 @@ from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.head import body_bytes
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import peer_of
+from shadeproxy.api.s3.relay_connection import RelayConnection
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Copying
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_fill import WorkerFill
 from shadeproxy.api.s3.worker_misses import WorkerMisses
 
@@ -53,10 +55,16 @@ class WorkerProtocol(asyncio.Protocol):
         *,
         keepalive_s: float,
         misses: WorkerMisses | None = None,
+        late: TimeoutAnswers | None = None,
     ) -> None:
-        """Set it up. ``misses``: fetches pages; None: the coordinator fetches all."""
+        """Set it up. ``misses``: fetches pages; None: the coordinator fetches all. ``late``: answers relayed
+        reads if the coordinator is stuck; None: they wait for it.
+        """
         self._fast = fast
         self._misses = misses
+        self._late = late
+        self._asked: Asked | None = None  # the read that is relayed, until its answer begins
+        self._patience: asyncio.TimerHandle | None = None
         self._fill: WorkerFill | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
@@ -77,7 +85,7 @@ class WorkerProtocol(asyncio.Protocol):
         self._coordinator_full = False
         self._ending = False
         self._client: asyncio.Transport | None = None
-        self._coordinator: _Coordinator | None = None
+        self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._answer = AnswerEnd(b"")
@@ -98,6 +106,7 @@ class WorkerProtocol(asyncio.Protocol):
         self._others.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+        self._answered()
         if self._opening is not None:
             self._opening.cancel()
         if self._fill is not None:
@@ -203,7 +212,8 @@ class WorkerProtocol(asyncio.Protocol):
                 # Not at once: with TLS, a close allows a slow client half a minute for all that still waits.
                 self.end()
                 return
-            if isinstance(outcome, Asked) and self._read(outcome, raw):
+            self._asked = outcome if isinstance(outcome, Asked) else None
+            if self._asked is not None and self._read(self._asked, raw):
                 return
             one_request = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
             self._pass_on(raw, one_request=one_request and raw.startswith((b"GET ", b"HEAD ")))
@@ -267,6 +277,8 @@ class WorkerProtocol(asyncio.Protocol):
     def _pass_on(self, raw: bytes, *, one_request: bool) -> None:
         self._lane = _ONE_REQUEST if one_request else _GIVEN
         self._answer = AnswerEnd(raw)
+        if one_request and self._asked is not None and self._late is not None:
+            self._patience = self._loop.call_later(self._late.relayed_s, self._too_late)
         if not one_request:
             raw, self._held = raw + self._held if raw is not self._held else raw, b""
         if self._coordinator is not None:
@@ -274,8 +286,24 @@ class WorkerProtocol(asyncio.Protocol):
         else:
             self._opening = self._loop.create_task(self._open(raw))
 
+    def _too_late(self) -> None:
+        """Answer a relayed read, because the coordinator is stuck."""
+        self._patience = None
+        if self._lane == _ONE_REQUEST and self._asked is not None and self._late is not None:
+            if self._fill is not None:
+                self._fill.cancel()
+            self._late.send(self, self._asked._replace(keep_alive=False))
+            self.read_ended(keep=False)
+
+    def _answered(self) -> None:
+        """Note that a relayed read has its answer."""
+        self._asked = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
     async def _open(self, raw: bytes) -> None:
-        coordinator = _Coordinator(self)
+        coordinator = RelayConnection(self)
         try:
             await self._connect(coordinator, peer_of(self._client))
         except OSError:
@@ -290,7 +318,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._lane == _GIVEN:
             self._give_held(coordinator)  # send the bytes that came while it connected
 
-    def _give_held(self, coordinator: "_Coordinator") -> None:
+    def _give_held(self, coordinator: RelayConnection) -> None:
         held, self._held = self._held, b""
         if held:
             coordinator.write(held)
@@ -303,6 +331,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._client is None:
             return
         self._end_fill()
+        self._answered()
         if self._lane in {_OURS, _READING}:
             self.cut()  # an answer without a request
             return
@@ -336,44 +365,3 @@ class WorkerProtocol(asyncio.Protocol):
         """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
         self._coordinator_full = full
         self._regulate()
-
-
-class _Coordinator(asyncio.Protocol):
-    """The connection to the coordinator that belongs to one client connection."""
-
-    def __init__(self, worker: WorkerProtocol) -> None:
-        self._worker = worker
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class, which is no subclass of asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._transport = None
-        self._worker.coordinator_lost()
-
-    def data_received(self, data: bytes) -> None:
-        self._worker.coordinator_sent(data)
-
-    def pause_writing(self) -> None:
-        self._worker.coordinator_full(full=True)
-
-    def resume_writing(self) -> None:
-        self._worker.coordinator_full(full=False)
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def pause(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

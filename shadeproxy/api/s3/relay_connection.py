@@ -1,12 +1,70 @@
-"""Connects a worker to the coordinator, for one client connection."""
+"""The connection of a worker to the coordinator, for one client connection."""
 
 import asyncio
 import socket
+from typing import Protocol, cast
 
 from shadeproxy.api.s3.port import relayed_name
 
 _TRIES = 20
 _AGAIN_S = 0.01
+
+
+class RelaysAnswers(Protocol):
+    """The client's connection (relay.py)."""
+
+    def coordinator_sent(self, data: bytes) -> None:
+        """Relay bytes of an answer, or of several."""
+        ...
+
+    def coordinator_lost(self) -> None:
+        """Handle the end of the coordinator's connection."""
+        ...
+
+    def coordinator_full(self, *, full: bool) -> None:
+        """Stop or resume reading the client."""
+        ...
+
+
+class RelayConnection(asyncio.Protocol):
+    """The connection to the coordinator that belongs to one client connection."""
+
+    def __init__(self, client: RelaysAnswers) -> None:
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's own transport class, which is no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._client.coordinator_lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._client.coordinator_sent(data)
+
+    def pause_writing(self) -> None:
+        self._client.coordinator_full(full=True)
+
+    def resume_writing(self) -> None:
+        self._client.coordinator_full(full=False)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: bool = False) -> None:

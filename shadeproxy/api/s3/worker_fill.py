@@ -10,6 +10,7 @@ from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports
 from shadeproxy.api.s3.lane_read import LaneOutlet, LaneRead
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError, OriginUnavailable, ShadeProxyError
@@ -52,6 +53,7 @@ class Misses(Protocol):
     extents: FillExtents
     outbox: Outbox
     reports: ReadReports
+    late: TimeoutAnswers
     clock: Clock
     pace: TurnLimiter
 
@@ -77,11 +79,13 @@ class WorkerFill:
         "_flight",
         "_held",
         "_ident",
+        "_is_late",
         "_lane",
         "_misses",
         "_outlet",
         "_peer",
         "_read",
+        "_refused",
         "_relayed",
         "_reported",
         "_served",
@@ -102,8 +106,8 @@ class WorkerFill:
         """``outlet``, ``asked``, ``peer``: of the client's read; None for a prefetch."""
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
-        self.deadline: Deadline | None = None
-        """See ``LaneReading.deadline``: the coordinator watches it."""
+        self.deadline: Deadline | None = misses.late.deadline()
+        """See ``LaneReading.deadline``: the coordinator watches it, and ``look_at_time`` if that is stuck."""
         self.under_pressure = False
         """See ``LaneReading.under_pressure``: fill memory is bounded by itself."""
         self._misses = misses
@@ -116,6 +120,8 @@ class WorkerFill:
         self._lane: LaneRead[WorkerFill] | None = None
         self._read: Callable[[], None] | None = None  # ends the read of the origin; None: it has ended
         self._relayed = False
+        self._is_late = False
+        self._refused = False  # True: the coordinator has left the read, and will tell nothing more of it
         self._reported = 0
         self._held: tuple[FillHead, memoryview] | None = None  # not shown yet
         self._span = Span(-1, -1)
@@ -172,14 +178,18 @@ class WorkerFill:
         self._flight, self._read = flight, read.abort
         return flight
 
-    def stop(self, *, refused: bool) -> None:
-        """End the read. ``refused``: the coordinator will answer the request; else the fill was given up."""
+    def refuse(self, *, late: bool) -> None:
+        """Leave the request to the coordinator. ``late``: the client's time is up, and it gets its 503. The
+        fill goes on without it, as other readers may want the page.
+        """
         self._took_connection()
-        if refused and self._read is not None:
-            # The client's time is up. The fill goes on without it, as other readers may want the page.
-            if self._lane is not None:
-                self._lane.too_late()
-            return
+        self._refused = True
+        self._too_late() if late else self.relay()
+        self._forget_if_over()
+
+    def stop(self) -> None:
+        """End the read: the fill was given up."""
+        self._took_connection()
         self._abort()
         if self._flight is None:
             self.relay()
@@ -267,9 +277,10 @@ class WorkerFill:
         error = handed.take_error()
         self._say_failed(error, received=handed.received_bytes)
         handed.close()
-        if not self._reported or self._lacks_proof:
+        if not self._reported or self._lacks_proof or self._refused:
             self._end_flight(error)
-        self._forget_if_over()
+        else:
+            self._forget_if_over()  # its client may have left before, served with a part
 
     # ------------------------------------------------------------------ what the client's read calls
 
@@ -312,10 +323,24 @@ class WorkerFill:
 
     def relay(self) -> None:
         """Relay the request, of which nothing was sent; idempotent."""
-        if not self._relayed and self._outlet is not None:
-            self._relayed = True
-            self._span = Span(-1, -1)  # the relayed request is counted
+        if self._relayed or self._outlet is None or self._asked is None:
+            return
+        self._relayed = True
+        self._span = Span(-1, -1)  # the relayed request is counted
+        if not self._is_late:
             self._outlet.relay()
+            return
+        outlet, lane = self._outlet, self._lane
+        self._misses.late.send(outlet, self._asked, "" if lane is None else lane.request_id)
+        self._end()
+        outlet.read_ended(keep=self._asked.keep_alive)
+
+    def look_at_time(self) -> None:
+        """Tell the coordinator how much has come; answer a client that got nothing in time."""
+        self.report_progress()
+        came = self._flight is not None and self._flight.filled
+        if not came and self.deadline is not None and self._misses.late.overdue(self.deadline):
+            self._too_late()
 
     def report_progress(self) -> None:
         """Tell the coordinator how much has come."""
@@ -330,6 +355,13 @@ class WorkerFill:
     def _lacks_proof(self) -> bool:
         """True if the coordinator cannot fill the rest, because the checksum of the bytes is here."""
         return self._flight is not None and self._flight.doubtful
+
+    def _too_late(self) -> None:
+        self._is_late = True
+        if self._lane is None:
+            self.relay()
+        else:
+            self._lane.too_late()
 
     def _took_connection(self) -> None:
         peer, self._peer = self._peer, None

@@ -10,6 +10,7 @@ import itertools
 from contextlib import suppress
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports, client_of
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_fill import WorkerFill, WorkerOutlet
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
@@ -18,7 +19,6 @@ from shadeproxy.core.types import OWN, SHARED, Intent, ObjectRef
 from shadeproxy.engine.base import first_needed
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
-    AbortFill,
     AllowFill,
     BeginFill,
     FillFailure,
@@ -28,6 +28,7 @@ from shadeproxy.engine.read.fill_messages import (
     OrderFill,
     OriginKeys,
     Outbox,
+    RefuseFill,
     from_coordinator,
 )
 from shadeproxy.origin.callback_reads import CallbackReads
@@ -82,7 +83,10 @@ class SentKeys:
 
 
 class WorkerMisses:
-    """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the ends of reads."""
+    """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the ends of reads.
+
+    ``late``: answers clients whose time is up.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class WorkerMisses:
         outbox: Outbox,
         *,
         reports: ReadReports,
+        late: TimeoutAnswers,
         clock: Clock,
         page_size: int,
     ) -> None:
@@ -101,6 +106,7 @@ class WorkerMisses:
         self.extents = extents
         self.outbox = outbox
         self.reports = reports
+        self.late = late
         self.clock = clock
         self.pace = TurnLimiter()
         self._gets = gets
@@ -166,8 +172,10 @@ class WorkerMisses:
                 fill.allow(message)
             elif isinstance(message, FillProgress):
                 fill.progressed(message.filled)
+            elif isinstance(message, RefuseFill):
+                fill.refuse(late=message.late)
             else:
-                fill.stop(refused=not isinstance(message, AbortFill))
+                fill.stop()
 
     def _prefetch(self, order: OrderFill) -> None:
         peer = self._gets.peer_of(ObjectRef(order.bucket, order.key, OWN))
@@ -226,7 +234,7 @@ class WorkerMisses:
 
     def _report_progress(self) -> None:
         self._timer = None
-        for fill in self._fills.values():
-            fill.report_progress()
+        for fill in list(self._fills.values()):
+            fill.look_at_time()
         if self._fills:
             self._watch_progress()

@@ -100,9 +100,10 @@ class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
 
 
 class RefuseFill(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
-    """Relay the request."""
+    """Relay the request. ``late``: answer 503 instead, because the client got no byte in time."""
 
     ident: int
+    late: bool = False
 
 
 class AbortFill(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):

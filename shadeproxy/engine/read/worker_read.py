@@ -149,12 +149,11 @@ class WorkerRead:
     def too_late(self) -> None:
         """See ``Follower.too_late``: the worker's client leaves, others may still wait."""
         flight = self._flight
+        self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
             # The worker may be stuck: others that wait, or come, shall not wait for it too.
             self._fills.outbox.send(AbortFill(self._ident))
             self._hand_over(OriginUnavailable(_SILENT), 0)
-        else:
-            self._fills.outbox.send(RefuseFill(self._ident))
         self._leave(served=False)
 
     # ------------------------------------------------------------------ what the worker says

@@ -4,13 +4,24 @@ import asyncio
 
 import pytest
 
-from tests.support.s3.cases import ok
+from shadeproxy.api.s3 import timeout_answers, worker_misses
+from tests.support.s3.cases import ok, part
 from tests.support.s3.fetching import fetching
-from tests.support.s3.scripted import PAUSE, WAIT, set_up
+from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
 
 pytestmark = pytest.mark.timeout(30)
 BODY = bytes(range(256)) * 200
+HALF = len(BODY) // 2
 HEAD = ok(BODY).removesuffix(BODY)
+REST = part(BODY, HALF, len(BODY))
+
+
+async def go_on(setup: Setup) -> None:
+    """Let the server's answer go on to its next wait."""
+    await setup.server.reached.wait()
+    setup.server.reached.clear()
+    setup.server.go_on.set()
+    setup.server.go_on.clear()
 
 
 async def test_a_page_that_came_whole_is_stored_though_memory_is_short(tmp_path):
@@ -61,7 +72,8 @@ async def test_readers_do_not_wait_for_a_worker_that_is_stuck(tmp_path):
         other.ask("/b/k")  # joins the flight that the worker fills
         answer = await other.answer()
         assert (answer.status, answer.body) == (200, BODY)
-        assert (await stuck.answer()).body == BODY
+        answer = await stuck.answer()
+        assert (answer.status, answer.cut) == (503, False)
         setup.server.go_on.set()
         await worker.settle()
 
@@ -97,3 +109,108 @@ async def test_an_error_of_the_engine_is_no_end_of_the_worker(tmp_path, monkeypa
         assert worker.begun == []
         assert setup.reads.limited.open_now == 0
         await worker.settle()
+
+
+async def test_a_page_that_breaks_off_after_its_client_was_served_keeps_no_memory(tmp_path):
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD + BODY[:HALF], WAIT, CUT], [REST]]
+        client = await worker.client()
+        assert (await client.get("/b/k", "Range: bytes=0-99")).body == BODY[:100]
+        await go_on(setup)
+        await worker.settle()
+        assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+async def test_a_client_whose_bytes_crossed_its_refusal_does_not_hang(tmp_path):
+    async with (
+        set_up(tmp_path, by_callbacks=True, origin__timeouts__first_byte="500ms") as setup,
+        fetching(setup) as worker,
+    ):
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD, WAIT, BODY[:HALF], WAIT, CUT], [REST]]
+        crossed = await worker.client()
+        crossed.ask("/b/k")
+        await setup.server.reached.wait()
+        await asyncio.sleep(0.3)
+        other = await setup.client()
+        other.ask("/b/k")
+        worker.wire.hold()
+        await go_on(setup)
+        await crossed.reader.readuntil(b"\r\n\r\n")
+        (read,) = worker.fills._reads.values()
+        while read._reading is not None:
+            await asyncio.sleep(0.001)
+        worker.wire.go_on()
+        await go_on(setup)
+        assert (await other.answer()).body == BODY
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await crossed.reader.readexactly(len(BODY))
+        await worker.settle()
+
+
+async def test_one_new_object_asked_by_64_clients_over_three_workers_is_read_once(tmp_path):
+    async with (
+        set_up(tmp_path, by_callbacks=True) as setup,
+        fetching(setup) as one,
+        fetching(setup) as two,
+        fetching(setup) as three,
+    ):
+        workers = [one, two, three]
+        await setup.warm(2)
+        for worker in workers:
+            await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[HEAD + BODY[:HALF], PAUSE, BODY[HALF:]]]
+        clients = [await workers[n % 3].client() for n in range(64)]
+        for client in clients:
+            client.ask("/b/k")
+        for client in clients:
+            assert (await client.answer()).body == BODY
+        assert len(setup.server.asked) == 1
+        for worker in workers:
+            await worker.settle()
+
+
+IMPATIENT = {"origin__timeouts__first_byte": "100ms", "origin__timeouts__window": "100ms"}
+
+
+async def test_a_client_is_refused_in_time_though_the_coordinator_is_stuck(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_misses, "PROGRESS_S", 0.02)
+    monkeypatch.setattr(timeout_answers, "_GRACE_S", 0.02)
+    async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[ok(BODY)]]
+        client = await worker.client()
+        worker.wire.hold()
+        answer = await client.get("/b/k")
+        assert (answer.status, answer.cut) == (503, False)
+        assert b"<Code>SlowDown</Code>" in answer.body
+        worker.wire.go_on()
+        await worker.settle()
+        assert (await client.get("/b/k")).body == BODY
+        await worker.settle()
+
+
+async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_path):
+    reached = asyncio.Event()
+
+    async def stuck(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        reached.set()
+        await reader.read(-1)
+        out.close()
+
+    listening = await asyncio.start_server(stuck, "127.0.0.1", 0)
+    async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
+        worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        worker.late.relayed_s = 0.1
+        client = await worker.client()  # no connection to the origin is idle
+        answer = await client.get("/b/k")
+        assert reached.is_set()
+        assert (answer.status, answer.cut) == (503, False)
+        assert answer.field(b"connection") == b"close"
+        assert await client.reader.read() == b""
+        await worker.settle()
+    listening.close()

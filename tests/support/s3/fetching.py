@@ -14,6 +14,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.relay import WorkerProtocol
+from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.reloadable import build_reloadable
@@ -30,6 +31,8 @@ FILL_BYTES = 16 * PAGE
 class Wire:
     """The frames between worker and coordinator: delivered in order, one turn of the loop later. ``rng``:
     delays some of them at random.
+
+    ``is_cut``: the worker is dead. ``hold``: it is stopped, and neither half hears the other.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -37,16 +40,33 @@ class Wire:
         self.is_cut = False
         self.behind = 0
         self.frames: list[bytes] = []
-        self._ways: dict[Callable[[bytes], None], deque[bytes]] = {}
+        self._is_held = False
+        self._deliver: list[Callable[[], None]] = []
+
+    def hold(self) -> None:
+        """Deliver nothing until ``go_on``."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """Deliver what waited, and what comes."""
+        self._is_held = False
+        for deliver in self._deliver:
+            asyncio.get_running_loop().call_soon(deliver)
+
+    def _is_stopped(self, waiting: deque[bytes]) -> bool:
+        """Return whether nothing is delivered now: ``go_on`` delivers it, or it is lost."""
+        if self.is_cut:
+            waiting.clear()
+        return self.is_cut or self._is_held
 
     def outbox(self, hear: Callable[[], Callable[[bytes], None]]) -> Outbox:
         """Return an outbox whose frames go to ``hear()``."""
         waiting: deque[bytes] = deque()
 
         def deliver() -> None:
-            if self.is_cut:
-                waiting.clear()
-            elif self.rng is not None and self.rng.random() < 0.6:
+            if self._is_stopped(waiting):
+                return
+            if self.rng is not None and self.rng.random() < 0.6:
                 asyncio.get_running_loop().call_later(self.rng.random() * 0.004, deliver)
             elif waiting:
                 hear()(waiting.popleft())
@@ -65,6 +85,7 @@ class Wire:
         def behind() -> None:
             self.behind += 1
 
+        self._deliver.append(deliver)
         return Outbox(say, behind)
 
 
@@ -92,6 +113,19 @@ class Silent:
     def on_job(self, _job: Any) -> None: ...
 
     def on_request(self, **_facts: Any) -> None: ...
+
+
+class _Connection(WorkerProtocol):
+    """A connection that may be made after its worker died: then the kernel ends it."""
+
+    def __init__(self, wire: Wire, *parts: Any, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self._wire = wire
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._wire.is_cut:
+            self.cut()
 
 
 class FetchingWorker:
@@ -137,12 +171,16 @@ class FetchingWorker:
             observer=Silent(),
             log=structlog.get_logger("test"),
         )
+        self.late = TimeoutAnswers(authorizer, clock=clock, bounds=read_bounds(settings))
+        self.coordinator = setup.proxy.s3_address
+        """The address to which requests are relayed."""
         self.misses = WorkerMisses(
             gets,
             keys,
             self.extents,
             self.wire.outbox(lambda: self.fills.hear),
             reports=authorizer,
+            late=self.late,
             clock=clock,
             page_size=PAGE,
         )
@@ -163,14 +201,20 @@ class FetchingWorker:
     async def listen(self) -> None:
         """Accept clients. From now on ``setup.client`` connects to this worker."""
         loop = asyncio.get_running_loop()
-        host, _, port = self.setup.proxy.s3_address.rpartition(":")
 
         async def connect(protocol: asyncio.Protocol, _peer: str) -> None:
+            host, _, port = self.coordinator.rpartition(":")
             await loop.create_connection(lambda: protocol, host, int(port))
 
         def accept() -> WorkerProtocol:
-            return WorkerProtocol(
-                self.fast, connect, self.connections, keepalive_s=3600.0, misses=self.misses
+            return _Connection(
+                self.wire,
+                self.fast,
+                connect,
+                self.connections,
+                keepalive_s=3600.0,
+                misses=self.misses,
+                late=self.late,
             )
 
         self._server = await loop.create_server(accept, "127.0.0.1", 0)
@@ -193,8 +237,10 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """Behave like a worker that has died: send and receive no more messages."""
+        """Die, as the coordinator and clients see it: nothing more is heard, said, fetched or accepted."""
         self.wire.is_cut = True
+        if self._server is not None:
+            self._server.close()
         for connection in list(self.connections):
             connection.cut()
         for fill in list(self.misses._fills.values()):

@@ -61,7 +61,9 @@ class ScriptedServer:
         self._tasks.add(task)
         self.connections += 1
         try:
-            with suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
+            # RuntimeError: uvloop's, for a connection that was lost.
+            gone = (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError, RuntimeError)
+            with suppress(*gone):
                 while await self._exchange(reader, writer):
                     pass
         finally:
@@ -137,7 +139,11 @@ class Client:
         sock.setblocking(False)
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        except BaseException:
+            sock.close()
+            raise
         limit = receive_bytes or 1 << 16
         return cls(*await asyncio.open_connection(sock=sock, limit=limit))
 

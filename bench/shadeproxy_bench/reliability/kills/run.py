@@ -1,0 +1,245 @@
+"""The rounds: clients read cold objects through all workers, and at a random moment a process is lost."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shadeproxy.config.toml import write_toml
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.demo.servers import wait_until_ready
+from shadeproxy_bench import machine
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.reliability.kills.client import BUSY, RIGHT, WRONG, End, read
+from shadeproxy_bench.reliability.kills.origin import PAGE_BYTES, PacedOrigin
+from shadeproxy_bench.reliability.kit.processes import Phoenix
+from shadeproxy_bench.reliability.kit.watch import Sample, Watch
+from shadeproxy_bench.reliability.kit.workers import clients_of, listens, ports_to
+from shadeproxy_bench.server import Served, workplace
+
+WORKER_KILLED, WORKER_STOPPED = "worker, kill -9", "worker, SIGSTOP and SIGCONT"
+COORDINATOR_KILLED = "coordinator, kill -9"
+LOSSES = (*(WORKER_KILLED, WORKER_STOPPED, WORKER_STOPPED) * 3, COORDINATOR_KILLED)
+"""The losses of ten rounds, in order."""
+_SIZES = {4_096: 45, 100_000: 45, 1_000_000: 8, PAGE_BYTES: 2}
+_CLIENTS, _READS = 96, 3
+_PROCESSES = 3
+_READY_S, _CALM_S = 60.0, 30.0
+_AGAIN_S = 0.1
+_MOST_WAIT_S, _MOST_LOSS_S = 0.2, 0.6
+_MOST_STOPPED_S = 1.0
+_RECORD_BYTES = 16 * 1024
+"""The most that a record takes beside its body."""
+
+
+class Found(msgspec.Struct):
+    """The result. ``fills``: pages that a lost process was fetching, by kind of loss."""
+
+    seed: int
+    rounds: dict[str, int] = {}
+    fills: dict[str, int] = {}
+    outcomes: dict[str, dict[str, int]] = {}
+    pages: dict[str, int] = {}
+    """Pages by the number of requests for each."""
+    failures: list[str] = []
+    seconds: float = 0.0
+
+
+def kills(
+    rounds: int,
+    seed: int,
+    say: Callable[[str], None],
+    *,
+    losses: Sequence[str] = LOSSES,
+    most_s: float = float("inf"),
+) -> Found:
+    """Play ``rounds`` rounds, with ``losses`` in turn; begin none after ``most_s``.
+
+    Raises ShadeProxyError if a proxy does not start.
+    """
+    with workplace() as work:
+        return asyncio.run(_Kills(work, seed).play(rounds, losses, say, most_s))
+
+
+class _Kills:
+    def __init__(self, work: Path, seed: int) -> None:
+        self._work = work
+        self._choices = random.Random(seed)
+        self._origin = PacedOrigin(random.Random(seed + 1))
+        self._found = Found(seed)
+        self._number = 0
+        self._read: list[Piece] = []
+
+    async def play(
+        self, rounds: int, losses: Sequence[str], say: Callable[[str], None], most_s: float
+    ) -> Found:
+        began_s = time.monotonic()
+        server = await asyncio.start_server(self._origin.serve, "127.0.0.1", 0)
+        self._origin_port = server.sockets[0].getsockname()[1]
+        with Phoenix("proxy", self._work, self._command, piped=False) as proxy:
+            self._proxy = proxy
+            await self._start()
+            for turn in range(rounds):
+                if time.monotonic() - began_s > most_s:
+                    break
+                await self._round(losses[turn % len(losses)])
+                if not (turn + 1) % 10:
+                    seconds = time.monotonic() - began_s
+                    fills, failures = sum(self._found.fills.values()), len(self._found.failures)
+                    say(f"{turn + 1} rounds, {fills} fills lost in {seconds:.0f} s, {failures} failures")
+            await self._judge_books()
+            if status := await asyncio.to_thread(proxy.end, signal.SIGTERM):
+                self._found.failures.append(f"the proxy ended with status {status} after SIGTERM")
+        server.close()
+        self._found.seconds = time.monotonic() - began_s
+        return self._found
+
+    # ------------------------------------------------------------------ one round
+
+    async def _round(self, loss: str) -> None:
+        pieces = self._new_objects()
+        reads = [asyncio.create_task(self._client(pieces)) for _ in range(_CLIENTS)]
+        await asyncio.sleep(self._choices.random() * _MOST_LOSS_S)
+        fills, lost = await self._lose(loss)
+        ends = [end for client in await asyncio.gather(*reads) for end in client]
+        if loss == COORDINATOR_KILLED:
+            await self._start()
+        elif loss == WORKER_KILLED:
+            await self._wait_for_workers()
+        ends += [await read(self._served.address, piece) for piece in pieces]
+        self._judge(loss, pieces, ends, lost)
+        await self._wait_until_calm(loss)
+        self._read += pieces
+        for counts, count in ((self._found.rounds, 1), (self._found.fills, fills)):
+            counts[loss] = counts.get(loss, 0) + count
+
+    def _new_objects(self) -> list[Piece]:
+        pieces = []
+        for size_bytes, count in _SIZES.items():
+            for _ in range(count):
+                self._number += 1
+                pieces.append(Piece(size_bytes, self._number))
+        return pieces
+
+    async def _client(self, pieces: Sequence[Piece]) -> list[End]:
+        wanted = self._choices.sample(pieces, _READS)
+        await asyncio.sleep(self._choices.random() * _MOST_WAIT_S)
+        return [await read(self._served.address, piece) for piece in wanted]
+
+    async def _lose(self, loss: str) -> tuple[int, set[int] | None]:
+        """Lose a process; return how many pages it was fetching, and the ports of the clients that it takes
+        along (None: all). With the coordinator all pages are lost.
+        """
+        if loss == COORDINATOR_KILLED:
+            workers, fills = machine.children_of(self._proxy.pid), len(self._origin.under_way)
+            await asyncio.to_thread(self._proxy.end, signal.SIGKILL)
+            await self._until(lambda: not any(map(machine.is_alive, workers)), "a worker outlived the proxy")
+            return fills, None
+        worker = self._choices.choice(machine.children_of(self._proxy.pid))
+        os.kill(worker, signal.SIGSTOP)
+        fills = len(self._origin.under_way & ports_to(worker, self._origin_port))
+        if loss == WORKER_STOPPED:
+            await asyncio.sleep(self._choices.random() * _MOST_STOPPED_S)
+            os.kill(worker, signal.SIGCONT)
+            return fills, set()
+        clients = clients_of(worker, self._served.port)
+        os.kill(worker, signal.SIGKILL)
+        return fills, clients
+
+    # ------------------------------------------------------------------ what must hold
+
+    def _judge(self, loss: str, pieces: Sequence[Piece], ends: Sequence[End], lost: set[int] | None) -> None:
+        failures, outcomes = self._found.failures, self._found.outcomes.setdefault(loss, {})
+        for end in ends:
+            outcomes[end.outcome] = outcomes.get(end.outcome, 0) + 1
+            undisturbed = lost is not None and end.port not in lost
+            if end.outcome in {WRONG, BUSY} or (undisturbed and end.outcome != RIGHT):
+                failures.append(f"{loss}: {end.outcome}: {end.what}")
+        most = 1 if loss == WORKER_STOPPED else 2
+        for piece in pieces:
+            count = self._origin.gets[piece.number, 0]
+            self._found.pages[str(count)] = self._found.pages.get(str(count), 0) + 1
+            if count > most:
+                failures.append(f"{loss}: {piece.path} was read {count} times")
+
+    async def _wait_until_calm(self, loss: str) -> None:
+        """Wait until nothing is under way, or note what is held for ever."""
+        watch = Watch(self._served, self._work)
+        deadline_s = time.monotonic() + _CALM_S
+        while any(held := _held(await asyncio.to_thread(watch.look))):
+            if time.monotonic() > deadline_s:
+                self._found.failures.append(f"{loss}: readings, bytes in flight, connections: {held}")
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _judge_books(self) -> None:
+        """Compare the bytes of the tier with those of the objects that were read: all have a place."""
+        sample = await asyncio.to_thread(Watch(self._served, self._work).look)
+        least = sum(piece.size_bytes for piece in self._read)
+        if not least <= sample.tier_bytes["ram"] <= least + len(self._read) * _RECORD_BYTES:
+            self._found.failures.append(f"the tier has {sample.tier_bytes['ram']} bytes for {least}")
+
+    # ------------------------------------------------------------------ the proxy
+
+    def _command(self, _turn: int) -> list[str]:
+        directory = self._work / "proxy"
+        config = directory / "config.toml"
+        if not config.exists():
+            directory.mkdir()
+            config.write_text(write_toml(self._settings(directory)))
+        return [sys.executable, "-m", "shadeproxy", "serve", "--config", str(config)]
+
+    def _settings(self, directory: Path) -> dict[str, Any]:
+        return {
+            "s3": {"listen": "127.0.0.1:0", "workers": _PROCESSES},
+            "control": {"listen": "127.0.0.1:0"},
+            "origin": {
+                "kind": "s3",
+                "endpoint": f"http://127.0.0.1:{self._origin_port}",
+                "credentials": {"source": "anonymous"},
+            },
+            "auth": {"anonymous": True},
+            "cache": {
+                "page_size": PAGE_BYTES,
+                "ram": {"path": str(directory / "ram"), "capacity": "4 GiB"},
+                "disk": {"path": str(directory / "disk"), "capacity": 0, "min_free": "0"},
+            },
+            "prefetch": {"enabled": False},
+            "rules": [{"bucket": "bench", "freshness": "immutable"}],
+            "state": {"path": str(directory / "state")},
+            "telemetry": {"log_level": "info", "log_format": "json"},
+        }
+
+    async def _start(self) -> None:
+        """Start the proxy, and wait for its workers and pages."""
+        child = self._proxy.start()
+        server = await asyncio.to_thread(wait_until_ready, child, _READY_S)
+        port = int(server.s3_url.rpartition(":")[2])
+        self._served = Served("proxy", "127.0.0.1", port, child.process.pid, server.control_url)
+        await self._wait_for_workers()
+
+    async def _wait_for_workers(self) -> None:
+        pid, port = self._served.pid, self._served.port
+
+        def serve() -> bool:
+            return sum(listens(child, port) for child in machine.children_of(pid)) == _PROCESSES - 1
+
+        await self._until(serve, "the workers do not serve")
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + _READY_S
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise ShadeProxyError(what)
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _held(sample: Sample) -> tuple[int, int, int]:
+    return sample.readings, sample.inflight_bytes, sample.connections

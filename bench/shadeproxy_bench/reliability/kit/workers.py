@@ -1,0 +1,52 @@
+"""The workers of a proxy, seen from outside: which process accepts, and whose a connection is."""
+
+from contextlib import suppress
+from pathlib import Path
+
+_TCP = Path("/proc/net/tcp")
+_ESTABLISHED, _LISTENS = "01", "0A"
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether a worker waits for connections."""
+    process = Path(f"/proc/{pid}")
+    inodes = {inode for inode, own, _ in _sockets(_LISTENS) if own == port}
+    with suppress(OSError):
+        # Until it runs a program of its own it has the descriptors of its coordinator, which listens too.
+        if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
+            return False
+        targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
+        polls = [name for name, target in targets.items() if "eventpoll" in target]
+        watched = [line for name in polls for line in (process / "fdinfo" / name).read_text().splitlines()]
+        return any(targets.get(line.split()[1]) in inodes for line in watched if line.startswith("tfd:"))
+    return False
+
+
+def clients_of(pid: int, port: int) -> set[int]:
+    """Return the clients' ports of the connections to ``port`` that a process has accepted."""
+    held = _held_by(pid)
+    return {other for inode, own, other in _sockets(_ESTABLISHED) if own == port and inode in held}
+
+
+def ports_to(pid: int, port: int) -> set[int]:
+    """Return the own ports of the connections that a process has made to ``port``."""
+    held = _held_by(pid)
+    return {own for inode, own, other in _sockets(_ESTABLISHED) if other == port and inode in held}
+
+
+def _held_by(pid: int) -> set[str]:
+    held = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            held.add(str(link.readlink()))
+    return held
+
+
+def _sockets(state: str) -> list[tuple[str, int, int]]:
+    """Return all sockets of TCP in a state: what descriptors link to, the own port, and the other end's."""
+    lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
+    return [
+        (f"socket:[{line[9]}]", int(line[1].rpartition(":")[2], 16), int(line[2].rpartition(":")[2], 16))
+        for line in lines
+        if line[3] == state
+    ]
