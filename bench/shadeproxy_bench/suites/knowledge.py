@@ -189,7 +189,7 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
             partial(
                 read_beside,
                 jobs=100,
-                samples=scale.pick(1_000_000, 100_000),
+                samples=scale.pick(100_000, 20_000),
                 shape=shape,
                 rounds=scale.pick(200, 40),
             ),

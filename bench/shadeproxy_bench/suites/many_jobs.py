@@ -20,7 +20,7 @@ from shadeproxy_bench.rounds import measured
 
 _ROUND, _MISSES, _RANKED = 256, 16, 1024
 _NOW_S = 1.0
-_WARM_ROUNDS = 40
+_WARM_ROUNDS = 60  # until shared columns of 100,000 samples are in use
 _PAGE = np.zeros(1, np.uint32)
 
 
