@@ -17,6 +17,7 @@ TABLE = {
     "api.s3.relay_connection": "api/s3/test_relay.py",
     "engine.read.worker_fills": "api/s3/test_worker_misses.py",
     "engine.read.worker_read": "api/s3/test_worker_misses.py",
+    "hints.job_expectations": "hints/test_many_jobs.py",
     "hints.shared_columns": "hints/test_many_jobs.py",
     "origin.callback_reads": "api/s3/test_lane_read.py",
     "engine.read.writes": "engine/test_races.py",

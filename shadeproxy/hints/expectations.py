@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
+from shadeproxy.hints.job_expectations import JobExpectations
 from shadeproxy.hints.jobs import Job, Jobs
-from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
+from shadeproxy.hints.order.activity import JobActivity
 from shadeproxy.hints.order.orders import JobMatch, Orders
-from shadeproxy.hints.order.sequence import NEVER
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import (
     LEAST_JOBS,
@@ -28,15 +28,16 @@ from shadeproxy.hints.shared_columns import (
     has_whole_objects,
 )
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, JobScale, expect, expect_one
+from shadeproxy.policy.expected import JobColumns, expect, expect_one
 
-_LEAST_WEIGHT = 1e-9
-_MOST_JOB_WEIGHT = 32.0
 _NEW_READS = 128
 _DOUBT = 0.5
 _SPACES_TICKS = 64.0  # for which one list of many jobs serves
 _WORTH_COLUMNS = 4
 """Pages of which columns are made: fewer cost less one by one."""
+
+_WORTH_BATCH = 6
+"""Reads of one job that are noted as columns: fewer cost less one by one."""
 
 _UNREGISTERED = JobContext("")
 """Stands for all jobs that readers name and that are not registered: names cost nothing."""
@@ -73,6 +74,7 @@ class Expectations:
         self._space = space
         self._page_size = page_size
         self._activities: dict[str, JobActivity] = {}
+        self._each = JobExpectations(self._activities, orders, scoreboard)
         self._tick = 0.0
         self._spaces: list[tuple[Space, list[Job]]] = []
         self._spaces_until = 0.0
@@ -103,7 +105,7 @@ class Expectations:
             if len(pages.outside) < count:
                 shared = self._shared_by(space)
                 if shared is None:
-                    columns += [self._columns(job, space, pages, tick) for job in jobs]
+                    columns += [self._each.of_pages(job, space, pages, tick) for job in jobs]
                 else:
                     columns.append(shared.columns(pages, tick))
         return expect(columns, count)
@@ -139,11 +141,8 @@ class Expectations:
         numbers = (offsets // self._page_size).astype(np.uint32)
         for shared in self._shared:
             shared.read(object_hashes, numbers, tick, explained)
-            if tick >= shared.due_tick:
-                jobs = next((jobs for space, jobs in self._spaces if space is shared.space), [])
-                pages = shared.due(len(jobs), tick)
-                columns = (self._columns(job, shared.space, pages, tick, kept=True) for job in jobs)
-                shared.tell(pages, list(columns), tick)
+            jobs = next((jobs for space, jobs in self._spaces if space is shared.space), [])
+            shared.ask(jobs, self._each.of_jobs, tick)
 
     def _expect_few(
         self, spaces: list[tuple[Space, list[Job]]], object_hashes: Hashes, tick: float
@@ -158,73 +157,13 @@ class Expectations:
                 continue
             if (shared := self._shared_by(space)) is None:
                 for job in jobs:
-                    self._add_parts(parts, job, space.count, samples, tick)
+                    self._each.add_samples(parts, job, space.count, samples, tick)
             else:
                 for part, sample in zip(parts, samples, strict=True):
                     if sample >= 0:
                         part.append(shared.column(sample, tick))
         soonest, rates = np.array([expect_one(part) for part in parts]).T
         return soonest, rates
-
-    def _add_parts(
-        self, parts: list[list[JobColumns[float]]], job: Job, count: int, samples: list[int], tick: float
-    ) -> None:
-        """Add a job's part in each sample, as ``_columns`` has it; -1 is none of its samples."""
-        tracker, scores = self._orders.tracker(job.name), self._scores(job.name)
-        scale = self._scale(job, tick)
-        trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * (1 / count)
-        for part, sample in zip(parts, samples, strict=True):
-            if sample < 0:
-                continue
-            left, draws = np.inf, 1 / count
-            if (
-                tracker is not None
-                and tracker.left
-                and (place := tracker.columns.next_at.item(sample)) != NEVER
-            ):
-                left = max(place - (tracker.cursor - 1.0), 1.0)
-            if scores is not None:
-                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), count) * trust
-            part.append(scale.columns(left, draws))
-
-    def _scale(self, job: Job, tick: float) -> JobScale:
-        activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
-        weight, coming = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT), 0 if tracker is None else tracker.left
-        return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
-
-    def _columns(
-        self, job: Job, space: Space, pages: PageUnits, tick: float, *, kept: bool = False
-    ) -> JobColumns[Column]:
-        """Return a job's part in pages. ``kept``: among those of other ticks, while its cursor jumps."""
-        tracker, left = self._orders.tracker(job.name), np.full(len(pages.units), np.inf)
-        if tracker is not None and tracker.left:
-            if pages.samples is None:
-                places = tracker.next_places(pages.object_hashes, pages.numbers)
-            else:
-                places = tracker.columns.next_at.take(pages.samples)
-                places[pages.outside] = NEVER
-            # The cursor is the median of the latest reads: a place behind it may still be read at any time.
-            cursor = tracker.cursor + tracker.unsettled if kept else tracker.cursor
-            left = np.maximum(places - (cursor - 1.0), 1.0)
-            left[places == NEVER] = np.inf
-        draws = self._draws(job.name, space, pages, 1 / space.count)
-        draws[pages.outside] = 0.0
-        return self._scale(job, tick).columns(left, draws)
-
-    def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:
-        """Return the draws of each page of the job's samples in one read; a mean sample has ``rate``."""
-        scores = self._scores(job)
-        if scores is not None:
-            units, samples = pages.units, pages.samples
-            draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
-            np.maximum(draws, _LEAST_WEIGHT, out=draws)
-            np.minimum(draws, space.count, out=draws)
-            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * rate
-            return draws
-        if isinstance(space, Dataset) and space.pages is not None:
-            counted: Column = space.pages.counts(pages.units).astype(np.float64)
-            return counted * rate
-        return np.full(len(pages.units), rate)
 
     def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
         return self._orders.announces(object_hashes, numbers)
@@ -239,7 +178,7 @@ class Expectations:
         reasons = []
         if self._orders.tracker(job) is not None:
             reasons.append(f"{order_trust:.0%} of its reads were announced".replace("%", " %"))
-        if self._scores(job) is not None:
+        if self._each.scores(job) is not None:
             reasons.append(f"its reads follow its scores by {score_trust:.0%}".replace("%", " %"))
         if not one.in_use:
             reasons = ["it has ended or expired, and counts for nothing"]
@@ -263,7 +202,7 @@ class Expectations:
             belief, trusts = self.belief(job.name), []
             if self._orders.tracker(job.name) is not None:
                 trusts.append(belief.order_trust)
-            if self._scores(job.name) is not None:
+            if self._each.scores(job.name) is not None:
                 trusts.append(belief.score_trust)
             if belief.silent_reads or (min(trusts) < _DOUBT and activity.reads >= _NEW_READS):
                 yield job, belief
@@ -278,18 +217,10 @@ class Expectations:
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float
     ) -> bool:
         self._tick = max(tick, self._tick)
-        explained, again = False, set()
-        for match in self._orders.note_read(object_hash, offset, job, now_s):
-            found = bool(match.heard.found)
-            explained |= self._judge(match, int(found)) and found
-            if match.heard.again:
-                again.add(match.job)
-        for reader in self._readers(job):
-            is_of_job, weight = self._weight_of(reader.name, object_hash, offset)
-            if weight is not None:
-                explained |= self._judge_scores(reader, [weight])
-            if (is_of_job or job is not None) and reader.name not in again:
-                self._activity(reader.name).read(1, tick)
+        counts: Counter[str] = Counter()
+        explained = self._note_one(object_hash, offset, job, now_s, counts)
+        for name in counts:
+            self._activity(name).read(1, tick)
         if self._shared:
             self._read_on(np.array([object_hash], np.uint64), np.array([offset]), tick, np.array([explained]))
         return explained
@@ -315,13 +246,36 @@ class Expectations:
         counts: Counter[str] = Counter()
         explained = np.zeros(len(jobs), dtype=np.bool_)
         for job, code in codes.items():
-            mine = slice(None) if len(codes) == 1 else of == code
-            explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
+            mine = np.flatnonzero(of == code)
+            if len(mine) < _WORTH_BATCH:
+                for at in mine.tolist():
+                    one, offset = object_hashes.item(at), offsets.item(at)
+                    explained[at] = self._note_one(one, offset, job, now_s, counts)
+            else:
+                explained[mine] = self._note_together(object_hashes[mine], offsets[mine], job, now_s, counts)
         # Count all reads of a job together: its ranks and epochs read in the same ticks.
         for name, reads in counts.items():
             self._activity(name).read(reads, tick)
         if self._shared:
             self._read_on(object_hashes, offsets, tick, explained)
+        return explained
+
+    def _note_one(
+        self, object_hash: int, offset: int, job: JobContext | None, now_s: float, counts: Counter[str]
+    ) -> bool:
+        """Note a read, and count it for its jobs unless they repeat it. Return whether it is explained."""
+        explained, again = False, set()
+        for match in self._orders.note_read(object_hash, offset, job, now_s):
+            found = bool(match.heard.found)
+            explained |= self._judge(match, int(found)) and found
+            if match.heard.again:
+                again.add(match.job)
+        for reader in self._readers(job):
+            is_of_job, weight = self._weight_of(reader.name, object_hash, offset)
+            if weight is not None:
+                explained |= self._judge_scores(reader, [weight])
+            if (is_of_job or job is not None) and reader.name not in again:
+                counts[reader.name] += 1
         return explained
 
     def _note_together(
@@ -335,7 +289,7 @@ class Expectations:
                 explained |= match.heard.found
         numbers = (offsets // self._page_size).astype(np.uint32)
         for reader in self._readers(job):
-            reads, scores = len(explained), self._scores(reader.name)
+            reads, scores = len(explained), self._each.scores(reader.name)
             if job is None or scores is not None:
                 units = self._space(reader.name).units_of(object_hashes, numbers)
                 inside = units >= 0
@@ -379,7 +333,7 @@ class Expectations:
 
     def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
         """Return whether a read is of a job's samples, and the weight of what was read; None: no scores."""
-        scores, space = self._scores(job), self._space(job)
+        scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset) and space.groups.find_one(object_hash) < 0:
             return False, None  # of a hundred jobs with parts most are through here: arrays would cost 1 ms
         if isinstance(space, Dataset) and space.pages is None:
@@ -391,10 +345,5 @@ class Expectations:
             return False, None
         return True, None if scores is None else float(scores.draw_weights(units)[0])
 
-    def _scores(self, job: str) -> ScoreColumn | None:
-        """Return the scores of a job, if it has any."""
-        scores = self._scoreboard.get(job)
-        return scores if scores is not None and scores.known else None
-
     def _says_anything(self, job: Job) -> bool:
-        return self._orders.tracker(job.name) is not None or self._scores(job.name) is not None
+        return self._orders.tracker(job.name) is not None or self._each.scores(job.name) is not None

@@ -6,7 +6,8 @@ Laws: what is kept was told by ``expect`` at one time; a page that was read is t
 that are due, and every other page in its turn. Memory is 24 bytes a page. Event loop only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import is_
 from typing import NamedTuple, Self, TypeGuard
 
 import numpy as np
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
+from shadeproxy.hints.jobs import Job
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.expected import JobColumns, expect, second_use
+from shadeproxy.policy.expected import JobColumns, JobTable, expect_table
 
 LEAST_JOBS = 8
 """Jobs on a dataset for which columns are shared: fewer are asked each time, and exactly."""
@@ -23,9 +25,16 @@ LEAST_JOBS = 8
 LEAST_PAGES = 10_000
 """Pages of a dataset for which columns are shared: with few of them, what was told ages soon (ADR 27)."""
 
+MOST_ASKED = 1 << 14
+"""Jobs x pages that are asked about in one turn of the loop, which takes 1 to 3 ms."""
+
+MOST_TOLD = 1 << 16
+"""Jobs x pages whose answers are taken in together, in 1 ms; twice as many where reads have piled up."""
+
 _LEAST_TOGETHER, _MOST_TOGETHER, _TOGETHER_SHARE = 64, 256, 16
-_MOST_ASKED = 1 << 15  # jobs x pages at a time: 6 ms
-_FIRST_ASKED = 8  # times as many at first: they lie in a row
+_MOST_DUE = 1 << 15  # jobs x pages
+_FIRST_TICKS = 16  # from one question to the next, until every page was told once
+_MOST_WAITING = 1024  # pages that were read; those beyond have their turn
 _TURN_SHARE = 32  # of an epoch of all jobs, in which each page has its turn
 _NEAR_READS = 128  # by which a job may be ahead of its place in its order
 _NEXT = 1.0  # ticks until a page that should have been read by now
@@ -59,12 +68,43 @@ class PageUnits(NamedTuple):
         return self.units if self.samples is None else self.samples
 
 
+Ask = Callable[[Sequence[Job], Space, PageUnits, float], JobTable]
+"""Returns the parts of jobs in pages of a space at a tick."""
+
+
+class _AskedPages:
+    """Pages that all ``left`` jobs are asked about, a few jobs in each turn of the loop, from ``tick`` on."""
+
+    def __init__(self, pages: PageUnits, left: list[Job], tick: float) -> None:
+        self.pages = pages
+        self.tick = tick
+        self._jobs = left
+        self._told: list[JobTable] = []
+        self._asked = 0
+
+    def is_of(self, jobs: Sequence[Job]) -> bool:
+        """Return whether these jobs are asked, and no others."""
+        return len(jobs) == len(self._jobs) and all(map(is_, jobs, self._jobs))
+
+    def ask_on(self, space: Space, ask: Ask, tick: float) -> bool:
+        """Ask the next jobs. Return whether all were asked."""
+        stop = self._asked + max(MOST_ASKED // max(len(self.pages.rows), 1), 1)
+        table = ask(self._jobs[self._asked : stop], space, self.pages, tick)
+        self._told.append(table._replace(distance=table.distance + (tick - self.tick)))
+        self._asked = stop
+        return stop >= len(self._jobs)
+
+    def answer(self) -> JobTable:
+        """Return what all jobs said, as of the first turn."""
+        return JobTable(*(np.concatenate(parts) for parts in zip(*self._told, strict=True)))
+
+
 class SharedColumns:
-    """Shared columns of ``space``. ``ready``: every page was told once. ``due_tick``: when pages are due."""
+    """Shared columns of ``space``. ``ready``: every page was told once."""
 
     def __init__(self, space: Dataset, tick: float) -> None:
         self.space = space
-        self.ready = False
+        self.ready = self._at_end = False
         self._count = space.count if space.pages is None else len(space.pages)
         self._soonest: Column = np.full(self._count, np.inf)
         self._rate: Column = np.zeros(self._count)
@@ -72,7 +112,8 @@ class SharedColumns:
         self._read: list[int] = []
         self._at = 0
         self._near_ticks = 0.0
-        self.due_tick = tick
+        self._due_tick = tick
+        self._question: _AskedPages | None = None
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
         """Return the next uses of pages in the form of one job's."""
@@ -105,28 +146,46 @@ class SharedColumns:
         rows = rows[self._soonest[rows] < tick + self._near_ticks]
         self._soonest[rows] = self._second[rows]
 
+    def ask(self, jobs: Sequence[Job], ask: Ask, tick: float) -> None:
+        """Ask the jobs about pages that are due, as many jobs as one turn of the loop has time for. ``jobs``:
+        all that count now.
+        """
+        if not jobs:
+            return
+        question = self._question
+        if question is not None and not question.is_of(jobs):
+            question = self._question = _AskedPages(question.pages, list(jobs), tick)
+        if question is None and tick >= self._due_tick:
+            question = self._question = _AskedPages(self.due(len(jobs), tick), list(jobs), tick)
+        if question is not None and question.ask_on(self.space, ask, tick):
+            self._question = None
+            self.tell(question.pages, question.answer(), question.tick)
+
     def due(self, jobs: int, tick: float) -> PageUnits:
         """Return the pages of which so many jobs are to tell: those that were read, and the next in turn.
 
         ``tell`` them then.
         """
-        together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_ASKED // max(jobs, 1))
+        together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_DUE // jobs)
         together = max(together, _LEAST_TOGETHER)
-        in_turn = -(-together * _TURN_SHARE // max(jobs, 1)) if self.ready else _FIRST_ASKED * together
-        self.due_tick = tick + (together if self.ready else _LEAST_TOGETHER)
+        # Until every page was told once, all decisions ask all jobs: pages that were read can wait.
+        read, in_turn = 0, MOST_TOLD // jobs
+        if self._at_end:
+            read, in_turn = 2 * together, -(-together * _TURN_SHARE // jobs)
+        self._due_tick = tick + (together if self._at_end else _FIRST_TICKS)
         self._near_ticks = float(_NEAR_READS * jobs)
-        stop = min(self._at + in_turn, self._count)
-        rows = np.append(np.array(self._read, np.int64), np.arange(self._at, stop))
-        self._read, self._at = [], stop
+        stop = min(self._at + max(in_turn, 1), self._count)
+        rows = np.append(np.array(self._read[:read], np.int64), np.arange(self._at, stop))
+        self._read, self._at = self._read[read:][:_MOST_WAITING], stop
         if stop == self._count:
-            self._at, self.ready = 0, True
+            self._at, self._at_end = 0, True
         return self._pages(np.unique(rows))
 
-    def tell(self, pages: PageUnits, jobs: Sequence[JobColumns[Column]], tick: float) -> None:
+    def tell(self, pages: PageUnits, jobs: JobTable, tick: float) -> None:
         """Take in what the jobs say of pages that were due."""
-        rows, (soonest, rate) = pages.rows, expect(jobs, len(pages.rows))
-        self._soonest[rows], self._rate[rows] = soonest + tick, rate
-        self._second[rows] = second_use(jobs, len(rows)) + tick
+        soonest, self._rate[pages.rows], second = expect_table(jobs)
+        self._soonest[pages.rows], self._second[pages.rows] = soonest + tick, second + tick
+        self.ready = self._at_end
 
     def _pages(self, rows: Ids) -> PageUnits:
         none = np.empty(0, dtype=np.int64)

@@ -5,7 +5,7 @@ Pure functions on columns (docs/adr/0027).
 
 from collections.abc import Sequence
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,23 @@ class JobScale(NamedTuple):
         return JobColumns(distance, draws * self.rate, self.horizon, self.doubt)
 
 
+class JobTable(NamedTuple):
+    """The parts of j jobs in n pages, as in ``JobColumns``. distance, draws: f64[j, n]; horizon, doubt:
+    f64[j, 1].
+    """
+
+    distance: Column
+    draws: Column
+    horizon: Column
+    doubt: Column
+
+    @classmethod
+    def of(cls, scales: Sequence[JobScale], left: Column, draws: Column) -> Self:
+        """Return what ``JobScale.columns`` does, of a job in each row."""
+        gap, silent, divisor, rate, horizon, doubt = np.array(scales).reshape(-1, 6, 1).transpose(1, 0, 2)
+        return cls((left * gap + silent) / divisor, draws * rate, horizon, doubt)
+
+
 def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Column]:
     """Return two columns of shape (count,): the ticks until the earliest announced use (inf where none is
     announced), and the reads per tick by jobs that may draw the page before that use.
@@ -73,15 +90,15 @@ def expect(jobs: Sequence[JobColumns[Column]], count: int) -> tuple[Column, Colu
     return soonest, rate
 
 
-def second_use(jobs: Sequence[JobColumns[Column]], count: int) -> Column:
-    """Return, for each page, the ticks until its earliest announced use by any job except the job that uses
-    the page first: f64[count].
+def expect_table(jobs: JobTable) -> tuple[Column, Column, Column]:
+    """Return what ``expect`` returns, for one job or more, and a third column: the ticks until the earliest
+    announced use by any job except the job that uses the page first.
     """
-    first, second = np.full((2, count), np.inf)
-    for job in jobs:
-        np.minimum(second, np.maximum(first, job.distance), out=second)
-        np.minimum(first, job.distance, out=first)
-    return second
+    soonest, others = jobs.distance.min(axis=0), jobs.distance.copy()
+    np.put_along_axis(others, others.argmin(axis=0)[None], np.inf, axis=0)
+    drawn = np.where(jobs.horizon < soonest, jobs.draws / (1 + jobs.horizon * jobs.draws), 0.0)
+    rate = np.where(np.isinf(jobs.distance), drawn, jobs.doubt * jobs.draws).sum(axis=0)
+    return soonest, rate, others.min(axis=0)
 
 
 def expect_one(jobs: Sequence[JobColumns[float]]) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from shadeproxy.core.types import JobContext
 from shadeproxy.hints import expectations, shared_columns
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.shared_columns import PageUnits, SharedColumns
-from shadeproxy.policy.expected import JobColumns, expect, second_use
+from shadeproxy.policy.expected import JobColumns, JobTable, expect
 from tests.support.announcing import NOW_S, Long, announce, tick_of
 from tests.support.shard_pages import PAGE, pages_of, shards
 
@@ -75,7 +75,8 @@ def test_shared_columns_say_what_the_jobs_told(seed):
         draws = random.random(count) * random.integers(0, 2)
         told.append(JobColumns(distance, draws, random.exponential(3000), random.random()))
     shared = SharedColumns(job.hints.space("one"), tick)
-    shared.tell(pages, told, tick)
+    table = [np.array(part) for part in zip(*told, strict=True)]
+    shared.tell(pages, JobTable(*table[:2], *(part[:, None] for part in table[2:])), tick)
     soonest, rate = expect(told, count)
     found = expect([shared.columns(pages, tick)], count)
     assert found[0] == pytest.approx(soonest, abs=1e-6)
@@ -83,7 +84,6 @@ def test_shared_columns_say_what_the_jobs_told(seed):
     later = shared.columns(pages, tick + 700).distance
     assert later == pytest.approx(np.maximum(soonest - 700, 1), abs=1e-6)
     distances = np.sort([one.distance for one in told] + [np.full(count, np.inf)], axis=0)
-    assert np.array_equal(second_use(told, count), distances[1])
     shared.read(job.hashes[:9], np.zeros(9, np.uint32), 2e6, np.ones(9, bool))
     assert shared.columns(pages, tick).distance[:9] == pytest.approx(distances[1][:9], abs=1e-6)
 
@@ -169,3 +169,49 @@ def test_jobs_on_a_small_dataset_are_each_asked(monkeypatch):
     asked = job.expect(np.arange(0, 1024, 3))
     assert np.array_equal(asked, of_each(job, np.arange(0, 1024, 3), monkeypatch))
     assert not shared_columns.can_share(job.hints.space(names[0]))
+
+
+@pytest.mark.parametrize("together", [1, 400])
+@pytest.mark.parametrize("jobs", [8, 100, 1000])
+def test_no_turn_asks_about_more_than_its_share(jobs, together):
+    job = Long(10_000)
+    space, some = job.hints.space("one"), [Job(f"job{number}") for number in range(jobs)]
+    shared, asked, answered = SharedColumns(space, 0.0), [], 0
+
+    def ask(those, _space, pages, tick):
+        asked.append((len(those), len(pages.rows)))
+        shape = len(those), len(pages.rows)
+        return JobTable(np.full(shape, 1e6 - tick), np.ones(shape), *np.ones((2, len(those), 1)))
+
+    for turn in range(3500):
+        before, tick = len(asked), float(turn * together)
+        read = job.hashes[turn % 10_000 : turn % 10_000 + together]
+        shared.read(read, np.zeros(len(read), np.uint32), tick, np.zeros(len(read), bool))
+        shared.ask(some, ask, tick)
+        assert len(asked) - before <= 1
+    for some_jobs, pages in asked:
+        answered += some_jobs
+        assert some_jobs * pages <= shared_columns.MOST_ASKED or some_jobs == 1
+        assert jobs * pages <= 2 * shared_columns.MOST_TOLD + 4 * jobs
+    assert shared.ready
+    assert answered >= 10 * jobs
+    pages = PageUnits.of(space, job.hashes, np.zeros(10_000, np.uint32))
+    assert shared.columns(pages, 1.0).distance == pytest.approx(1e6 - 1), "as of one tick"
+
+
+def test_jobs_that_leave_while_others_are_asked_are_not_asked():
+    job, some = Long(10_000), [Job(f"job{number}") for number in range(100)]
+    shared, asked = SharedColumns(job.hints.space("one"), 0.0), []
+
+    def ask(those, _space, pages, _tick):
+        asked.extend(those)
+        return JobTable(*np.ones((2, len(those), len(pages.rows))), *np.ones((2, len(those), 1)))
+
+    shared.ask(some, ask, 0.0)
+    assert 0 < len(asked) < 100
+    left = some[50:]
+    asked.clear()
+    for tick in range(1, 9):
+        shared.ask(left, ask, float(tick))
+    assert asked[:50] == left
+    assert not set(map(id, asked)) & set(map(id, some[:50]))

@@ -27,6 +27,7 @@ from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.suites.decisions import decide
+from shadeproxy_bench.suites.many_jobs import Shape, read_beside
 
 _JOB = "bench"
 _PAGE_BYTES = 100_000
@@ -177,6 +178,27 @@ def knowledge(scale: Scale) -> Iterator[Planned]:
         "Placement.find_place of a scored new page, default policy: sample, weights, ranks; CPU of the call",
         partial(choose_victim, residents=samples, choices=scale.pick(2000, 500)),
     )
+    for shape, words in (
+        (Shape(shared=True, announced=True, scored=True), "one dataset, orders and scores"),
+        (Shape(shared=True, announced=True, scored=False), "one dataset, orders"),
+        (Shape(shared=True, announced=False, scored=False), "one dataset, nothing said"),
+        (Shape(shared=False, announced=True, scored=False), "a dataset each, orders"),
+    ):
+        yield Planned(
+            f"hints of a read beside 100 jobs, {words}",
+            "us",
+            Target(1.2, at_least=False),
+            "beside the same with one job, in turn: 240 hits noted together, 16 misses noted and asked for"
+            " alone, 1,024 pages ranked; CPU of the calls by read",
+            partial(
+                read_beside,
+                jobs=100,
+                samples=scale.pick(100_000, 20_000),
+                shape=shape,
+                rounds=scale.pick(200, 40),
+            ),
+            ratio_is="ours / reference",
+        )
     for policy in ("default", "lru"):
         for mixed in (False, True):
             sizes = "mixed" if mixed else "equal"

@@ -1,0 +1,120 @@
+"""Expectations of each job: when it will read pages, by its order and its scores, as far as it is believed.
+
+One job at a time, or many in one table: a hundred jobs that are asked one by one cost eight times as much.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.growing import Space
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
+from shadeproxy.hints.order.orders import Orders
+from shadeproxy.hints.order.sequence import NEVER, Places
+from shadeproxy.hints.order.tracker import OrderTracker
+from shadeproxy.hints.scoreboard import ScoreColumn
+from shadeproxy.hints.shared_columns import PageUnits
+from shadeproxy.policy.base import Column
+from shadeproxy.policy.expected import JobColumns, JobScale, JobTable
+
+_LEAST_WEIGHT = 1e-9
+_MOST_JOB_WEIGHT = 32.0
+
+
+class JobExpectations:
+    """Expectations of jobs in use that have read: each has one of ``activities``."""
+
+    def __init__(
+        self,
+        activities: Mapping[str, JobActivity],
+        orders: Orders,
+        scoreboard: Mapping[str, ScoreColumn],
+    ) -> None:
+        self._activities = activities
+        self._orders = orders
+        self._scoreboard = scoreboard
+
+    def scores(self, job: str) -> ScoreColumn | None:
+        """Return the scores of a job, if it has any."""
+        scores = self._scoreboard.get(job)
+        return scores if scores is not None and scores.known else None
+
+    def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
+        """Return a job's part in pages."""
+        tracker = self._orders.tracker(job.name)
+        left = np.full(len(pages.units), np.inf)
+        if tracker is not None and tracker.left:
+            places = _places(tracker, pages)
+            left = np.maximum(places - (tracker.cursor - 1.0), 1.0)
+            left[places == NEVER] = np.inf
+        draws = self._draws(job.name, space, pages, 1 / space.count)
+        draws[pages.outside] = 0.0
+        return self._scale(job, tick).columns(left, draws)
+
+    def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
+        """Return the parts of jobs in pages that are asked about now and then, while cursors jump."""
+        trackers = [self._orders.tracker(job.name) for job in jobs]
+        shape = len(jobs), len(pages.units)
+        places, cursors = np.full(shape, NEVER, np.int32), np.zeros((len(jobs), 1))
+        draws = np.empty(shape)
+        for row, (job, tracker) in enumerate(zip(jobs, trackers, strict=True)):
+            if tracker is not None and tracker.left:
+                # The cursor is the median of the latest reads: places behind it may still be read.
+                places[row], cursors[row] = _places(tracker, pages), tracker.cursor + tracker.unsettled
+            draws[row] = self._draws(job.name, space, pages, 1 / space.count)
+        draws[:, pages.outside] = 0.0
+        left = np.maximum(places - (cursors - 1.0), 1.0)
+        left[places == NEVER] = np.inf
+        return JobTable.of([self._scale(job, tick) for job in jobs], left, draws)
+
+    def add_samples(
+        self, parts: list[list[JobColumns[float]]], job: Job, count: int, samples: list[int], tick: float
+    ) -> None:
+        """Add a job's part in each sample, as ``of_pages`` has it; -1 is none of its samples."""
+        tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
+        scale = self._scale(job, tick)
+        trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * (1 / count)
+        for part, sample in zip(parts, samples, strict=True):
+            if sample < 0:
+                continue
+            left, draws = np.inf, 1 / count
+            if (
+                tracker is not None
+                and tracker.left
+                and (place := tracker.columns.next_at.item(sample)) != NEVER
+            ):
+                left = max(place - (tracker.cursor - 1.0), 1.0)
+            if scores is not None:
+                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), count) * trust
+            part.append(scale.columns(left, draws))
+
+    def _scale(self, job: Job, tick: float) -> JobScale:
+        activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
+        weight, coming = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT), 0 if tracker is None else tracker.left
+        return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
+
+    def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:
+        """Return the draws of each page of the job's samples in one read; a mean sample has ``rate``."""
+        scores = self.scores(job)
+        if scores is not None:
+            units, samples = pages.units, pages.samples
+            draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
+            np.maximum(draws, _LEAST_WEIGHT, out=draws)
+            np.minimum(draws, space.count, out=draws)
+            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * rate
+            return draws
+        if isinstance(space, Dataset) and space.pages is not None:
+            counted: Column = space.pages.counts(pages.units).astype(np.float64)
+            return counted * rate
+        return np.full(len(pages.units), rate)
+
+
+def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
+    """Return the place of each page's next announced read, or NEVER."""
+    if pages.samples is None:
+        return tracker.next_places(pages.object_hashes, pages.numbers)
+    places = tracker.columns.next_at.take(pages.samples)
+    places[pages.outside] = NEVER
+    return places
