@@ -39,6 +39,8 @@ from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus,
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.worker_fills import FillsOpener
+from shadeproxy.app.worker_forwarding import trailed_budget_bytes
+from shadeproxy.app.worker_forwards import ForwardsOpener
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
@@ -138,7 +140,10 @@ class Proxy:
             if callback_reads is None
             else FillsOpener(settings, engine, callback_reads, providers, clock, on_job=observer.on_job)
         )
-        workers = self._make_workers(engine, reloadable, observer, tls, fills)
+        forwards = (
+            None if callback_reads is None else ForwardsOpener(engine, callback_reads, providers, observer)
+        )
+        workers = self._make_workers(engine, reloadable, observer, tls, fills=fills, forwards=forwards)
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -184,6 +189,7 @@ class Proxy:
             instance=self._instance,
             verbose=is_verbose(settings.telemetry),
             bounds=read_bounds(settings),
+            trailed_budget_bytes=trailed_budget_bytes(settings),
             begins=engine,
         )
         lane = FastLane(
@@ -326,7 +332,9 @@ class Proxy:
         reloadable: ReloadableSettings,
         observer: Observer,
         tls: ServerTls | None,
+        *,
         fills: FillsOpener | None,
+        forwards: ForwardsOpener | None,
     ) -> Workers | None:
         """Make the workers, which accept connections too, and relay what they cannot do; None for none."""
         if self._share is None:
@@ -345,6 +353,7 @@ class Proxy:
             on_reads=note,
             certificate=None if tls is None else tls.certificate,
             fills=fills,
+            forwards=forwards,
         )
 
 

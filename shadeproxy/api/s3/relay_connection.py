@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Protocol, cast
 
 from shadeproxy.api.s3.port import relayed_name
 
@@ -29,3 +30,60 @@ async def dial(relay: str, coordinator: asyncio.Protocol, peer: str, *, secure: 
         else:
             await asyncio.get_running_loop().create_unix_connection(lambda: coordinator, sock=link)
             return
+
+
+class RelayedClient(Protocol):
+    """A client's connection (relay.py)."""
+
+    def coordinator_sent(self, data: bytes) -> None:
+        """Relay bytes of an answer."""
+        ...
+
+    def coordinator_lost(self) -> None:
+        """Handle the end of the coordinator's connection."""
+        ...
+
+    def coordinator_full(self, *, full: bool) -> None:
+        """Stop or resume reading the client."""
+        ...
+
+
+class CoordinatorConnection(asyncio.Protocol):
+    """The connection to the coordinator that belongs to one client connection."""
+
+    def __init__(self, worker: RelayedClient) -> None:
+        self._worker = worker
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's own transport class, which is no subclass of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._transport = None
+        self._worker.coordinator_lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._worker.coordinator_sent(data)
+
+    def pause_writing(self) -> None:
+        self._worker.coordinator_full(full=True)
+
+    def resume_writing(self) -> None:
+        self._worker.coordinator_full(full=False)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

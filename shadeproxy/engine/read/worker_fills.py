@@ -15,7 +15,6 @@ from typing import Protocol
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import OWN, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
@@ -24,12 +23,12 @@ from shadeproxy.engine.read.fill_messages import (
     BeginFill,
     FillHead,
     FreeExtent,
-    OriginKeys,
     Outbox,
     RefuseFill,
     from_worker,
 )
 from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.origin_keys import KeySender
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.worker_read import WorkerRead
 from shadeproxy.origin.base import CallbackOrigin
@@ -85,13 +84,11 @@ class WorkerFills:
         self.outbox = outbox
         self.slots = slots
         self.counts = counts
-        self._provider = provider
+        self._keys = KeySender(provider, outbox)
         self._clock = clock
         self._bounds = bounds
         self._on_job = on_job
         self._reads: dict[int, WorkerRead] = {}
-        self._keys: Credentials | None = None
-        self._keys_sent = False
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -133,7 +130,7 @@ class WorkerFills:
     def _begin(self, message: BeginFill) -> None:
         read = WorkerRead(self, message.ident)
         try:
-            allowed = not self._closed and self._send_keys() and self._start(read, message)
+            allowed = not self._closed and self._keys.send_now() and self._start(read, message)
         except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
             read.give_slot()
             allowed = False
@@ -164,19 +161,4 @@ class WorkerFills:
             return False
         self._reads[message.ident] = read
         read.allow(*begun)
-        return True
-
-    def _send_keys(self) -> bool:
-        """Send the origin's credentials if they are new; return False if they are not known now."""
-        provider = self._provider()
-        if provider is None or not provider.is_ready:
-            return False
-        keys = provider.current
-        if not self._keys_sent or keys != self._keys:
-            self._keys, self._keys_sent = keys, True
-            self.outbox.send(
-                OriginKeys("", "", None)
-                if keys is None
-                else OriginKeys(keys.access_key, keys.secret_key, keys.session_token)
-            )
         return True
