@@ -55,9 +55,9 @@ class NoHits:
 class ForwardingWorker:
     """A worker before ``setup``'s coordinator."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, wire: Wire | None = None) -> None:
         settings, clock = setup.settings, SystemClock()
-        self.setup, self.wire = setup, Wire()
+        self.setup, self.wire = setup, wire or Wire()
         hints: Any = None
         limited: Any = setup.reads.limited
         counts: Any = setup.reads.counted
@@ -141,9 +141,9 @@ class ForwardingWorker:
 
 
 @asynccontextmanager
-async def forwarding(setup: Setup) -> AsyncIterator[ForwardingWorker]:
+async def forwarding(setup: Setup, wire: Wire | None = None) -> AsyncIterator[ForwardingWorker]:
     """Open a worker before ``setup``."""
-    worker = ForwardingWorker(setup)
+    worker = ForwardingWorker(setup, wire)
     await worker.listen()
     try:
         yield worker
