@@ -24,7 +24,7 @@ PLAIN_WORDS = """
     parameter pass path peer plain position post prepare protocol purge query readiness ready recent
     refuse report revalidate s3 scan sdk seed semantics sent serve service setting shade shadeproxy
     share side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
-    tfrecord touch train type uncounted unpack unreachable unsupported vector verify view wait want
+    tfrecord throttle touch train type uncounted unpack unreachable unsupported vector verify view wait want
     watch wire work
 """.split()  # noqa: SIM905 - as a list it takes a line a word
 PLAIN = frozenset(PLAIN_WORDS)

@@ -130,9 +130,9 @@ class Observer(RequestLog):
         request_id: str,
         origin_request_id: str = "",
     ) -> None:
-        if operation == "GetObject" and source is Source.BYPASS and status in (200, 206):
-            self._stats.record_read(bucket, source, bytes_sent, job)
-        if job is not None:
+        if source is Source.BYPASS:
+            self.count_forwarded(operation, bucket, status, bytes_sent, job)
+        elif job is not None:
             self.on_job(job)
         if self.access_log:
             super().on_request(
@@ -146,3 +146,12 @@ class Observer(RequestLog):
                 request_id=request_id,
                 origin_request_id=origin_request_id,
             )
+
+    def count_forwarded(
+        self, operation: str, bucket: str, status: int, bytes_sent: int, job: JobContext | None
+    ) -> None:
+        """Count a request that went past the cache."""
+        if operation == "GetObject" and status in (200, 206):
+            self._stats.record_read(bucket, Source.BYPASS, bytes_sent, job)
+        if job is not None:
+            self.on_job(job)

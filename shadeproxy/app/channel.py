@@ -42,6 +42,13 @@ class FillEnds(NamedTuple):
     instance: str
 
 
+class ForwardEnds(NamedTuple):
+    """The descriptor of a channel by which a worker forwards requests. ``instance``: as of ``FillEnds``."""
+
+    channel: int
+    instance: str
+
+
 Change = ReloadableSettings | Certificate
 """A message that a worker gets after its start, and confirms."""
 
@@ -50,6 +57,7 @@ class Opening(NamedTuple):
     """The start message of a worker. ``share`` and ``listener`` are descriptors that it inherits. ``relay``
     is the address where the coordinator accepts connections of workers. ``certificate`` is that of a listener
     with TLS. ``fills`` has the descriptors by which it fetches pages, or None if it fetches none.
+    ``forwards`` is the same for requests that it forwards.
     """
 
     settings: Settings
@@ -59,6 +67,7 @@ class Opening(NamedTuple):
     listener: int
     relay: str
     fills: FillEnds | None = None
+    forwards: ForwardEnds | None = None
     certificate: Certificate | None = None
 
 

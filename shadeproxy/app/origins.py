@@ -19,7 +19,7 @@ from shadeproxy.origin.credentials import (
 from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.limit import ForwardSlots, LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
@@ -71,11 +71,12 @@ def build_origin(
     providers: Providers | None = None,
     health: OriginHealth | None = None,
     instance: str = "",
+    forwards: ForwardSlots | None = None,
 ) -> BuiltOrigin:
     """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
 
     ``providers`` may change while the origin is used. ``health`` records its successes and failures.
-    ``instance``: see S3Origin.
+    ``instance``: see S3Origin. ``forwards``: see LimitedOrigin.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)
@@ -106,7 +107,9 @@ def build_origin(
     if section.bandwidth:
         origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
-    limited = LimitedOrigin(origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s)
+    limited = LimitedOrigin(
+        origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s, forwards=forwards
+    )
     verified = VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
     bounded = BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
     return BuiltOrigin(bounded, limited, gets)

@@ -39,6 +39,8 @@ from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus,
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.worker_fills import FillsOpener
+from shadeproxy.app.worker_forwarding import trailed_budget_bytes
+from shadeproxy.app.worker_forwards import ForwardsOpener
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
@@ -148,7 +150,10 @@ class Proxy:
                 prefetch=prefetch,
             )
         )
-        workers = self._make_workers(engine, reloadable, observer, tls, fills)
+        forwards = (
+            None if callback_reads is None else ForwardsOpener(engine, callback_reads, providers, observer)
+        )
+        workers = self._make_workers(engine, reloadable, observer, tls, fills=fills, forwards=forwards)
         targets = ReloadTargets(
             authenticator=authenticator,
             rules=rules,
@@ -194,6 +199,7 @@ class Proxy:
             instance=self._instance,
             verbose=is_verbose(settings.telemetry),
             bounds=read_bounds(settings),
+            trailed_budget_bytes=trailed_budget_bytes(settings),
             begins=engine,
         )
         lane = FastLane(
@@ -336,7 +342,9 @@ class Proxy:
         reloadable: ReloadableSettings,
         observer: Observer,
         tls: ServerTls | None,
+        *,
         fills: FillsOpener | None,
+        forwards: ForwardsOpener | None,
     ) -> Workers | None:
         """Return the workers, which accept connections and relay what they cannot answer, or None."""
         if self._share is None:
@@ -355,6 +363,7 @@ class Proxy:
             on_reads=note,
             certificate=None if tls is None else tls.certificate,
             fills=fills,
+            forwards=forwards,
         )
 
 

@@ -30,6 +30,7 @@ from shadeproxy.app.channel import (
     Change,
     Channel,
     FillEnds,
+    ForwardEnds,
     Opening,
     pack_reads,
     unpack_change,
@@ -41,6 +42,7 @@ from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verb
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.tls import Certificate, server_context, use_certificate
 from shadeproxy.app.worker_access import SharedReadsAuthorizer
+from shadeproxy.app.worker_forwarding import WorkerForwarding
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.access_records import Kind, Uses
@@ -98,12 +100,15 @@ class WorkerProcess:
         self._clock = clock
         self._late = TimeoutAnswers(self._authorizer, clock=clock, bounds=read_bounds(settings))
         self._misses: WorkerMisses | None = None
+        self._forwards: WorkerForwarding | None = None
 
     async def run(self, end: socket.socket) -> None:
         """Accept connections until the coordinator ends it, then let the open ones finish."""
         self._channel = await Channel.open(end, self._hear, self._die)
         if self._opening.fills is not None:
             self._misses = await self._open_misses(self._opening.fills)
+        if self._opening.forwards is not None:
+            self._forwards = await self._open_forwards(self._opening.forwards)
         listener = socket.socket(fileno=self._opening.listener)
         if self._over.is_set():
             listener.close()
@@ -120,6 +125,8 @@ class WorkerProcess:
         self._reader.flush()
         if self._misses is not None:
             await self._misses.aclose()
+        if self._forwards is not None:
+            await self._forwards.aclose()
         self._channel.leave()
 
     async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
@@ -146,6 +153,25 @@ class WorkerProcess:
         )
         return misses
 
+    async def _open_forwards(self, ends: ForwardEnds) -> WorkerForwarding:
+        """Open what forwards requests."""
+
+        def hear(frame: bytes) -> None:
+            forwards.hear(frame)
+
+        channel = await Channel.open(socket.socket(fileno=ends.channel), hear, self._die)
+        forwards = WorkerForwarding(
+            self._opening.settings,
+            self._reader,
+            self._authenticator,
+            Outbox(channel.say, self._die),
+            instance=ends.instance,
+            clock=self._clock,
+            request_log=self._request_log,
+            authorizer=self._authorizer,
+        )
+        return forwards
+
     def _protocol(self) -> WorkerProtocol:
         connection = WorkerProtocol(
             self._fast,
@@ -154,6 +180,7 @@ class WorkerProcess:
             keepalive_s=KEEPALIVE_S,
             misses=self._misses,
             late=self._late,
+            forwards=None if self._forwards is None else self._forwards.server,
         )
         if self._over.is_set():
             # This connection was accepted in the turn of the loop in which the server was closed.
@@ -191,6 +218,8 @@ class WorkerProcess:
         self._rules.adopt(reloadable.rules)
         self._reader.forget(by_verdicts=reloadable.origin_decides)
         self._authorizer.verbose = is_verbose(telemetry)
+        if self._forwards is not None:
+            self._forwards.handler.verbose = is_verbose(telemetry)
         self._request_log.access_log = telemetry.access_log
         self._fast.forget(remembers=remembers(telemetry))
         configure_log(telemetry, worker=os.getpid())

@@ -5,8 +5,11 @@ verdicts. A worker neither answers such a client nor remembers its requests, whi
 it remembers for others.
 """
 
+from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
-from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.exchange import Call, Exchange
+from shadeproxy.api.s3.forward_handler import ForwardHandler
+from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.types import SHARED
 
 
@@ -16,3 +19,13 @@ class SharedReadsAuthorizer(RequestAuthorizer):
     def reads_cache(self, call: Call) -> bool:
         """Return whether this process's cache may answer this call; otherwise it is relayed."""
         return call.identity.upstream == SHARED and super().reads_cache(call)
+
+
+class SharedForwardHandler(ForwardHandler):
+    """The handler of a worker."""
+
+    async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
+        if call.identity.upstream != SHARED:
+            # The configuration changed after the request was found to be one of this process.
+            raise Overloaded("the rights of this client have just changed; retry")
+        await super()._forward(exchange, call, authenticated)

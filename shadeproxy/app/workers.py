@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -34,6 +35,7 @@ from shadeproxy.app.channel import (
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
 from shadeproxy.app.worker_fills import FillsOpener, OpenFills
+from shadeproxy.app.worker_forwards import ForwardsOpener, OpenForwards
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
@@ -70,6 +72,36 @@ class _Link:
     unconfirmed: deque[asyncio.Future[None]]
 
 
+class _Opened(NamedTuple):
+    """The other channels of a worker."""
+
+    fills: OpenFills | None
+    forwards: OpenForwards | None
+
+    def serve(self) -> None:
+        """Note that the worker serves."""
+        if self.fills is not None:
+            self.fills.serve()
+
+    @property
+    def inherited(self) -> list[int]:
+        """The descriptors that the worker inherits."""
+        found = [] if self.fills is None else [self.fills.ends.channel, self.fills.ends.memory]
+        return found if self.forwards is None else [*found, self.forwards.ends.channel]
+
+    def close_theirs(self) -> None:
+        """Close the worker's ends, which it has now."""
+        for one in (self.fills, self.forwards):
+            if one is not None:
+                one.theirs.close()
+
+    def close(self) -> None:
+        """Note that the worker has ended."""
+        for one in (self.fills, self.forwards):
+            if one is not None:
+                one.close()
+
+
 class Workers:
     """All workers but the coordinator; ``on_reads`` gets their reads."""
 
@@ -83,11 +115,14 @@ class Workers:
         on_reads: Callable[[Uses, list[Kind]], None],
         certificate: Certificate | None,
         fills: FillsOpener | None = None,
+        forwards: ForwardsOpener | None = None,
     ) -> None:
         """Make them; ``start`` starts the processes. ``certificate``: of a listener with TLS. ``fills``: by
-        which they fetch pages; None: the coordinator fetches all.
+        which they fetch pages; None: the coordinator fetches all. ``forwards``: the same for requests that
+        they forward.
         """
         self._fills = fills
+        self._forwards = forwards
         self._count = settings.s3.processes - 1
         # An abstract socket: it is in no file system and ends with the process.
         self._address = f"\0shadeproxy-{secrets.token_hex(16)}"
@@ -177,11 +212,6 @@ class Workers:
                 _log.warning("a worker ended; another one is started", code=code)
                 await asyncio.sleep(_RESTART_S)
 
-    def _serves(self, fills: OpenFills | None) -> None:
-        self.serving.set()
-        if fills is not None:
-            fills.serve()
-
     async def _run(self, listener: int) -> int:
         ours, theirs = socket.socketpair()
         unconfirmed = deque[asyncio.Future[None]]()
@@ -190,13 +220,13 @@ class Workers:
             if frame == CONFIRMED:
                 unconfirmed.popleft().set_result(None)
             elif frame == SERVING:
-                self._serves(fills)
+                self.serving.set()
+                opened.serve()
             else:
                 self._on_reads(*unpack_reads(frame))
 
         started: list[asyncio.subprocess.Process] = []
-        fills = None if self._fills is None else await self._fills.open(lambda: _kill(started[0]))
-        inherited = () if fills is None else (fills.ends.channel, fills.ends.memory)
+        opened = await self._open(lambda: _kill(started[0]))
         try:
             with theirs:
                 channel = await Channel.open(ours, hear, nothing)
@@ -206,16 +236,20 @@ class Workers:
                     CRADLE,
                     str(theirs.fileno()),
                     str(os.getpid()),
-                    pass_fds=(theirs.fileno(), self._share.descriptor, listener, *self._claims, *inherited),
+                    pass_fds=(
+                        theirs.fileno(),
+                        self._share.descriptor,
+                        listener,
+                        *self._claims,
+                        *opened.inherited,
+                    ),
                     stdin=asyncio.subprocess.DEVNULL,
                 )
         except BaseException:
-            if fills is not None:
-                fills.close()
+            opened.close()
             raise
         finally:
-            if fills is not None:
-                fills.theirs.close()
+            opened.close_theirs()
         started.append(process)
         link = _Link(channel, process, unconfirmed)
         self._links.add(link)
@@ -227,7 +261,8 @@ class Workers:
             listener,
             self._address,
             certificate=self._certificate,
-            fills=None if fills is None else fills.ends,
+            fills=opened.fills and opened.fills.ends,
+            forwards=opened.forwards and opened.forwards.ends,
         )
         channel.say(pack_opening(opening))
         if self._stopping:
@@ -237,11 +272,15 @@ class Workers:
         finally:
             self._links.discard(link)
             channel.close()
-            if fills is not None:
-                fills.close()
+            opened.close()
             for future in unconfirmed:
                 future.set_result(None)
             unconfirmed.clear()
+
+    async def _open(self, kill: Callable[[], None]) -> _Opened:
+        fills = None if self._fills is None else await self._fills.open(kill)
+        forwards = None if self._forwards is None else await self._forwards.open(kill)
+        return _Opened(fills, forwards)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

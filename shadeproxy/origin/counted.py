@@ -70,7 +70,8 @@ class CountedOrigin(WrappedOrigin):
                 self._inner.forward(request) as response,
                 aclosing(_counting(response.chunks, counted)) as chunks,
             ):
-                self._health.throttled += response.status in _SLOW_DOWN
+                if response.status in _SLOW_DOWN:
+                    self.note_throttled()
                 yield replace(response, chunks=chunks)
 
     def now_s(self) -> float:
@@ -85,6 +86,10 @@ class CountedOrigin(WrappedOrigin):
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
             return DeadlineExceeded(f"no answer of the origin within {waited_s:.3g} s")
         return error
+
+    def note_throttled(self) -> None:
+        """Count a forwarded answer that asks for fewer requests."""
+        self._health.throttled += 1
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """Count a finished request. ``failure``: the error that ended it, or None."""

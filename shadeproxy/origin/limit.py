@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Protocol, Unpack
 
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.fair_queue import FairQueue, granted
@@ -112,6 +112,21 @@ class Slots:
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
 """True if a body is read only as fast as a client takes it. Such a read may stay open for long."""
 
+
+class ForwardSlots(Protocol):
+    """The slots of forwarded requests."""
+
+    taken: int
+
+    async def take(self) -> str:
+        """Acquire a slot in turn; return the name by which ``give`` knows it. Raises Overloaded."""
+        ...
+
+    def give(self, slot: str, /) -> None:
+        """Release a slot."""
+        ...
+
+
 _SPARED = 8  # One slot in this many is never used for prefetching.
 _KEPT = 4  # One slot in this many is out of one client's reach, for forwards and reads at the client's pace.
 
@@ -124,16 +139,24 @@ def prefetch_slots(max_open: int) -> int:
 class LimitedOrigin(WrappedOrigin):
     """``inner``, with at most ``max_open`` open bodies. Single event loop; not thread-safe.
 
-    A wait for a slot longer than ``max_wait_s`` raises Overloaded.
+    A wait for a slot longer than ``max_wait_s`` raises Overloaded. ``forwards``: other slots for forwarded
+    requests, where another process counts them.
     """
 
-    def __init__(self, inner: Origin, *, max_open: int, max_wait_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        inner: Origin,
+        *,
+        max_open: int,
+        max_wait_s: float = 10.0,
+        forwards: ForwardSlots | None = None,
+    ) -> None:
         super().__init__(inner)
         self._max_open = max_open
         self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         most = max_open - max_open // _KEPT
         self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
-        self._forwards = Slots(
+        self.forwards: ForwardSlots = forwards or Slots(
             max_open,
             max_wait_s=max_wait_s,
             what="uploads and other forwarded requests",
@@ -148,7 +171,7 @@ class LimitedOrigin(WrappedOrigin):
     @property
     def forwarded_now(self) -> int:
         """Number of forwarded requests under way."""
-        return self._forwards.taken
+        return self.forwards.taken
 
     @property
     def prefetch_slots(self) -> int:
@@ -196,12 +219,12 @@ class LimitedOrigin(WrappedOrigin):
 
     @asynccontextmanager
     async def _limited_forward(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
-        client = await self._forwards.take()
+        slot = await self.forwards.take()
         try:
             async with self._inner.forward(request) as answer:
                 yield answer
         finally:
-            self._forwards.give(client)
+            self.forwards.give(slot)
 
 
 class _LimitedRead:

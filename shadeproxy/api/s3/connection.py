@@ -9,7 +9,7 @@ here knows operations or the engine.
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -30,6 +30,17 @@ _READ_BYTES = 256 * 1024
 _LINGER_S = 5.0
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
+HANDLER_LIMITS: dict[str, Any] = {
+    "access_log": None,
+    # A gzip upload is stored as it was sent.
+    "auto_decompress": False,
+    "max_line_size": MAX_LINE_BYTES,
+    "max_field_size": MAX_FIELD_BYTES,
+    "max_headers": MOST_FIELDS,
+    "read_bufsize": _READ_BYTES,
+    "lingering_time": _LINGER_S,
+}
+"""Arguments of aiohttp's protocol, alike in every process."""
 # After an answer, aiohttp needs two steps of the loop until it accepts the next request.
 _STEPS_TO_IDLE = 8
 
@@ -61,19 +72,8 @@ class S3Protocol(RefusingHandler):
         keepalive_s: float,
         limiter: ConnectionLimiter,
     ) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=keepalive_s,
-            access_log=None,  # type: ignore[arg-type] # aiohttp tests for None, its types do not say so
-            # A gzip upload is stored as it was sent.
-            auto_decompress=False,
-            max_line_size=MAX_LINE_BYTES,
-            max_field_size=MAX_FIELD_BYTES,
-            max_headers=MOST_FIELDS,
-            read_bufsize=_READ_BYTES,
-            lingering_time=_LINGER_S,
-        )
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, keepalive_timeout=keepalive_s, **HANDLER_LIMITS)
         self._s3 = s3
         self._answer = fast.answer if fast.hits is None else fast.hits.answer
         self._look = fast.look

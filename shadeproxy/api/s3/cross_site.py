@@ -10,16 +10,16 @@ from urllib.parse import quote
 from shadeproxy.api.browsers import site_of
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.exchange import Call
+from shadeproxy.api.s3.forward import ForwardPath
 from shadeproxy.core.errors import AccessDenied, NotSupported
 from shadeproxy.core.types import Headers
-from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HINT = "sign the request as one of [[auth.clients]], or let this site write in the CORS rules of the bucket"
 
 
-async def refuse_cross_site_write(engine: ReadPath, call: Call, *, request_id: str) -> None:
+async def refuse_cross_site_write(engine: ForwardPath, call: Call, *, request_id: str) -> None:
     """Raise AccessDenied for an anonymous write from a page whose site may not write. Also raises
     OriginError.
     """
@@ -35,7 +35,7 @@ async def refuse_cross_site_write(engine: ReadPath, call: Call, *, request_id: s
     )
 
 
-async def _is_allowed(engine: ReadPath, call: Call, site: str, request_id: str) -> bool:
+async def _is_allowed(engine: ForwardPath, call: Call, site: str, request_id: str) -> bool:
     request = call.request
     question = ForwardRequest(
         method="OPTIONS",

@@ -12,9 +12,10 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
@@ -38,7 +39,6 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef, Span
-from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
@@ -90,12 +90,24 @@ class _Outgoing:
     trailers: Trailers | None = None
 
 
+class ForwardPath(Protocol):
+    """The way to the origin: the engine, or in a worker the coordinator and a way of its own."""
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        """See ``ReadPath.forward``."""
+        ...
+
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
+        """See ``ReadPath.writing``."""
+        ...
+
+
 class Forwarder:
     """Sends requests to the origin through ``engine``. ``trailed``: memory budget of uploads that are held
     whole.
     """
 
-    def __init__(self, engine: ReadPath, *, trailed: Ledger) -> None:
+    def __init__(self, engine: ForwardPath, *, trailed: Ledger) -> None:
         self._engine = engine
         self._trailed = trailed
 

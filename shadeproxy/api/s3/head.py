@@ -28,6 +28,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Fields that announce a body, an answer in several parts, or another protocol.
 _NOT_HERE = frozenset({"expect", "te", "trailer", "transfer-encoding", "upgrade"})
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18}) *(?=\r\n)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked *(?=\r\n)", re.IGNORECASE)
 _FRAMING = re.compile(rb"[\r\n][ \t]*(?:content-length|transfer-encoding|upgrade)|[\r\n][ \t]", re.IGNORECASE)
 _MOST_PLAIN_FIELDS = 100
 _MOST_NAMES = 512
@@ -111,6 +112,11 @@ def _keep_alive(fields: Headers) -> bool:
     if not {"close", "keep-alive"}.issuperset(options):
         raise _NotPlain
     return "close" not in options
+
+
+def is_chunked(raw: bytes) -> bool:
+    """Return whether a chunked body follows the head ``raw``."""
+    return len(_FRAMING.findall(raw)) == len(_CHUNKED.findall(raw)) == 1
 
 
 def body_bytes(raw: bytes) -> int | None:

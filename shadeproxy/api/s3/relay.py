@@ -1,8 +1,10 @@
-"""One client connection of a worker: answers hits, and relays everything else to the coordinator.
+"""One client connection of a worker: answers hits, forwards uploads and other requests to the origin
+(forward_connection.py), and relays everything else to the coordinator.
 
-Laws: a request belongs to one process. The next one is looked at only when the last answer is complete by its
-Content-Length. A request with a body, or an answer whose end only its reader can tell, gives the connection
-to the coordinator for good. If an answer breaks off, so does the client's connection.
+Laws: a request belongs to one process. The next one is looked at only when the last answer is complete; that
+of the coordinator, by its Content-Length. A relayed request with a body, or an answer whose end only its
+reader can tell, gives the connection to the coordinator for good. If an answer breaks off, so does the
+client's connection.
 """
 
 import asyncio
@@ -10,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import cast
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
+from shadeproxy.api.s3.body_end import BodyEnd, LengthEnd, end_of_body
 from shadeproxy.api.s3.connection import MOST_HEAD_BYTES, MOST_HELD_BYTES
 from shadeproxy.api.s3.exchange import Asked
-from shadeproxy.api.s3.head import body_bytes
+from shadeproxy.api.s3.forward_connection import ForwardConnection, ForwardServer
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
@@ -36,6 +39,8 @@ _GIVEN = 2
 """Bytes go through until the connection ends."""
 _READING = 3
 """This process fetches the page that a request wants (worker_misses.py); the bytes after it are held."""
+_FORWARDING = 4
+"""This process forwards a request (forward_connection.py); the bytes after its body are held."""
 
 
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
@@ -56,15 +61,20 @@ class WorkerProtocol(asyncio.Protocol):
         keepalive_s: float,
         misses: WorkerMisses | None = None,
         late: TimeoutAnswers | None = None,
+        forwards: ForwardServer | None = None,
     ) -> None:
-        """Set it up. ``misses``: fetches pages; None: the coordinator fetches all. ``late``: answers relayed
-        reads if the coordinator is stuck; None: they wait for it.
+        """Set it up. ``misses``: fetches pages, ``forwards``: forwards requests; None: the coordinator does.
+        ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
         """
         self._fast = fast
         self._misses = misses
         self._late = late
         self._asked: Asked | None = None  # the read that is relayed, until its answer begins
         self._patience: asyncio.TimerHandle | None = None
+        self._forwards = forwards
+        self._forwarding: ForwardConnection | None = None
+        self._body: BodyEnd = LengthEnd(0)
+        """The end of the body of the forwarded request."""
         self._fill: WorkerFill | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
@@ -82,7 +92,8 @@ class WorkerProtocol(asyncio.Protocol):
         """Counters that change as the client takes bytes, at the timer's last run; None: no bytes waited."""
         self._stopped = False
         """True if the transport was told not to read."""
-        self._coordinator_full = False
+        self._full = False
+        """True if the coordinator, or the forwarded request, takes no more bytes for now."""
         self._ending = False
         self._client: asyncio.Transport | None = None
         self._coordinator: RelayConnection | None = None
@@ -100,7 +111,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._ending:
             self._close()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+    def connection_lost(self, exc: Exception | None) -> None:
         self._client = None
         self._held = b""
         self._others.discard(self)
@@ -114,13 +125,19 @@ class WorkerProtocol(asyncio.Protocol):
             self._fill = None
         if self._coordinator is not None:
             self._coordinator.abort()
+        if self._forwarding is not None:
+            self._forwarding.connection_lost(exc)
+            self._forwarding = None
 
     def data_received(self, data: bytes) -> None:
         if self._lane == _GIVEN and self._coordinator is not None:
             self._active = True
             self._coordinator.write(data)
             return
-        self._held += data
+        if self._lane == _FORWARDING and not self._held:
+            self._feed(b"", data)
+        else:
+            self._held += data
         if self._lane == _OURS:
             self._go_on()
         self._regulate()
@@ -129,12 +146,16 @@ class WorkerProtocol(asyncio.Protocol):
         self._paused = True
         if self._coordinator is not None:
             self._coordinator.pause()
+        if self._forwarding is not None:
+            self._forwarding.pause_writing()
 
     def resume_writing(self) -> None:
         self._paused = False
         self._resumed += 1
         if self._coordinator is not None:
             self._coordinator.resume()
+        if self._forwarding is not None:
+            self._forwarding.resume_writing()
         if self._lane == _READING and self._fill is not None:
             self._fill.look()
         elif (self._held or self._stopped or self._ending) and self._lane == _OURS:
@@ -167,7 +188,7 @@ class WorkerProtocol(asyncio.Protocol):
         if self._taken is not None and self._taken == before:
             self.cut()  # like connection.py for a client that takes nothing
             return
-        busy = self._active or self._paused or self._lane in {_ONE_REQUEST, _READING}
+        busy = self._active or self._paused or self._lane in {_ONE_REQUEST, _READING, _FORWARDING}
         self._active, self._silent = False, 0 if busy else self._silent + 1
         if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):
             self._close()
@@ -178,7 +199,7 @@ class WorkerProtocol(asyncio.Protocol):
 
     def _regulate(self) -> None:
         """Read from the client only while few bytes are held and the coordinator accepts them."""
-        full = self._coordinator_full or len(self._held) > MOST_HELD_BYTES
+        full = self._full or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
         self._stopped = full
@@ -215,8 +236,13 @@ class WorkerProtocol(asyncio.Protocol):
             self._asked = outcome if isinstance(outcome, Asked) else None
             if self._asked is not None and self._read(self._asked, raw):
                 return
-            one_request = body_bytes(raw) == 0 and raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
-            self._pass_on(raw, one_request=one_request and raw.startswith((b"GET ", b"HEAD ")))
+            is_new = raw.partition(b"\r\n")[0].endswith(b" HTTP/1.1")
+            body = end_of_body(raw) if is_new else None
+            if body is not None and self._forwards is not None and self._forwards.takes(raw):
+                self._forward(self._forwards, raw, body)
+                return
+            bare = body is not None and body.is_over
+            self._pass_on(raw, one_request=bare and raw.startswith((b"GET ", b"HEAD ")))
 
     # ------------------------------------------------------------------ pages that this process fetches
 
@@ -271,6 +297,41 @@ class WorkerProtocol(asyncio.Protocol):
         if self._fill is not None and self._lane != _READING:
             fill, self._fill = self._fill, None
             fill.relayed()
+
+    # ------------------------------------------------------------------ requests that this process forwards
+
+    def _forward(self, forwards: ForwardServer, raw: bytes, body: BodyEnd) -> None:
+        assert self._client is not None, "a request came"
+        self._lane, self._body = _FORWARDING, body
+        if self._forwarding is None:
+            self._forwarding = forwards.open(self, self._client)
+        # With the head: aiohttp refuses a broken body at once, where it comes with it.
+        self._feed(raw, self._held)
+
+    def _feed(self, head: bytes, data: bytes) -> None:
+        """Pass on ``head`` and the bytes of ``data`` that belong to the body; hold the others."""
+        count = 0 if self._body.is_over else self._body.take(data)
+        self._held = data[count:]
+        if self._forwarding is not None and (passed := head + data[:count]):
+            self._forwarding.data_received(passed)
+
+    def forward_sent(self) -> None:
+        """See ``ClientConnection.forward_sent``."""
+        self._active = True
+
+    def forward_answered(self) -> None:
+        """See ``ClientConnection.forward_answered``."""
+        self._lane = _OURS
+        self._resume()
+
+    def forward_closed(self) -> None:
+        """See ``ClientConnection.forward_closed``."""
+        self._close()
+
+    def forward_full(self, *, full: bool) -> None:
+        """See ``ClientConnection.forward_full``."""
+        self._full = full
+        self._regulate()
 
     # ------------------------------------------------------------------ relayed requests
 
@@ -363,5 +424,5 @@ class WorkerProtocol(asyncio.Protocol):
 
     def coordinator_full(self, *, full: bool) -> None:
         """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
-        self._coordinator_full = full
+        self._full = full
         self._regulate()

@@ -130,7 +130,6 @@ class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
 
 FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft
 FromCoordinator = OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress
-Message = FromWorker | FromCoordinator
 
 _encode = msgspec.msgpack.Encoder().encode
 _FROM_WORKER = msgspec.msgpack.Decoder(list[FromWorker])
@@ -158,7 +157,7 @@ class Outbox:
         self._behind = behind
         self._messages: list[msgspec.Raw] = []
 
-    def send(self, message: Message) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send soon. Raises UnicodeEncodeError for text that is not valid Unicode; then nothing is sent."""
         packed = msgspec.Raw(_encode(message))
         if not self._messages:

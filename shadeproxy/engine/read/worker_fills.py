@@ -17,7 +17,6 @@ from typing import Protocol
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
@@ -27,12 +26,12 @@ from shadeproxy.engine.read.fill_messages import (
     FillHead,
     FreeExtent,
     OrderFill,
-    OriginKeys,
     Outbox,
     RefuseFill,
     from_worker,
 )
 from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.origin_keys import KeySender
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.worker_read import WorkerRead
 from shadeproxy.origin.base import CallbackOrigin, Sink, Wanted
@@ -94,15 +93,13 @@ class WorkerFills:
         self.outbox = outbox
         self.slots = slots
         self.counts = counts
-        self._provider = provider
+        self._keys = KeySender(provider, outbox)
         self._clock = clock
         self._bounds = bounds
         self._on_job = on_job
         self._most_orders = most_orders
         self._order_idents = itertools.count(-1, -1)
         self._reads: dict[int, WorkerRead] = {}
-        self._keys: Credentials | None = None
-        self._keys_sent = False
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -117,7 +114,7 @@ class WorkerFills:
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
         """Let the worker fetch a page of which no client of its own has asked."""
         assert wanted.upstream == SHARED, "a worker has no other credentials"
-        if not self._send_keys():
+        if not self._keys.send_now():
             return None
         slot = self.slots.take_now(intent)
         if slot is None:
@@ -170,7 +167,7 @@ class WorkerFills:
     def _begin(self, message: BeginFill) -> None:
         read = WorkerRead(self, message.ident)
         try:
-            allowed = not self._closed and self._send_keys() and self._start(read, message)
+            allowed = not self._closed and self._keys.send_now() and self._start(read, message)
         except Exception:  # noqa: BLE001 - nothing was sent: the relayed request meets it again, and answers it
             read.give_slot()
             allowed = False
@@ -201,21 +198,6 @@ class WorkerFills:
             return False
         self._reads[message.ident] = read
         read.allow(*begun)
-        return True
-
-    def _send_keys(self) -> bool:
-        """Send the origin's credentials if they are new; return False if they are not known now."""
-        provider = self._provider()
-        if provider is None or not provider.is_ready:
-            return False
-        keys = provider.current
-        if not self._keys_sent or keys != self._keys:
-            self._keys, self._keys_sent = keys, True
-            self.outbox.send(
-                OriginKeys("", "", None)
-                if keys is None
-                else OriginKeys(keys.access_key, keys.secret_key, keys.session_token)
-            )
         return True
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shadeproxy.api.s3.relay import WorkerProtocol
+from tests.support.s3.forwarding import server_before
 
 BIG = bytes(range(256)) * 1200  # of many pages, and more than a socket takes
 PATIENCE_S = 60.0
@@ -52,16 +53,20 @@ class OnlyHits:
         return outcome if isinstance(outcome, bool) else None
 
 
-@pytest.fixture
-async def scene(make_proxy):
+@pytest.fixture(params=[False, True], ids=["relays", "forwards"])
+async def scene(make_proxy, request):
+    """A proxy and the port of its worker, which relays all that is no hit, or forwards what it can."""
     proxy = await make_proxy()
+    serves, forwards = server_before(proxy) if request.param else (None, None)
     loop, connections = asyncio.get_running_loop(), set()
 
     async def connect(protocol, _peer):
         await loop.create_connection(lambda: protocol, "127.0.0.1", proxy.port)
 
     server = await loop.create_server(
-        lambda: WorkerProtocol(OnlyHits(proxy.lane), connect, connections, keepalive_s=3600.0),
+        lambda: WorkerProtocol(
+            OnlyHits(proxy.lane), connect, connections, keepalive_s=3600.0, forwards=serves
+        ),
         "127.0.0.1",
         0,
     )
@@ -71,6 +76,7 @@ async def scene(make_proxy):
     for connection in list(connections):
         connection.cut()
     await asyncio.sleep(0.01)
+    assert forwards is None or len(forwards) == 0
 
 
 async def answer_to(method, reader):

@@ -1,0 +1,162 @@
+"""Requests that a worker answers itself by forwarding them: aiohttp, in the worker's own process.
+
+Laws: the client's connection belongs to relay.py, which passes one request at a time and gets its answer
+back through a transport that has no socket of its own. Whether a request is forwarded here is decided before
+its body is read: it must be authorised, of a client that shares the proxy's upstream, and no read of the
+cache. Any other is relayed.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from shadeproxy.api.refusing import RefusingHandler
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
+from shadeproxy.api.s3.connection import HANDLER_LIMITS
+from shadeproxy.api.s3.forward_handler import ForwardHandler
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.types import SHARED
+
+_STEPS_TO_IDLE = 8
+_LOOK_AGAIN_S = 0.01
+# The connection of the client has a timer of its own.
+_KEEPALIVE_S = 1e6
+
+
+class ClientConnection(Protocol):
+    """The client's connection (relay.py)."""
+
+    def forward_full(self, *, full: bool) -> None:
+        """Stop or resume reading the client."""
+        ...
+
+    def forward_sent(self) -> None:
+        """Note that bytes of an answer were written."""
+        ...
+
+    def forward_answered(self) -> None:
+        """Note that the answer is complete, and that the connection continues."""
+        ...
+
+    def forward_closed(self) -> None:
+        """Close the client's connection when all bytes are sent."""
+        ...
+
+
+class ForwardServer:
+    """The requests that this process forwards by ``handler``. ``authorizer``: decides which these are."""
+
+    def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:
+        self._handler = handler
+        self._authorizer = authorizer
+        self._server = web.Server(self._serve, handler_cancellation=True)
+
+    def takes(self, raw: bytes) -> bool:
+        """Return whether this process forwards the request with the head ``raw``."""
+        try:
+            line, *rest = raw[:-4].decode("utf-8", "surrogateescape").split("\r\n")
+            method, target, _ = line.split(" ")
+            pairs = (one.partition(":") for one in rest)
+            fields = tuple((name, value.strip(" \t")) for name, _, value in pairs)
+            call, _ = self._authorizer.identify(method, target, fields)
+        except (ValueError, ShadeProxyError):
+            return False  # the coordinator meets it again, and answers it
+        return call.identity.upstream == SHARED and not self._authorizer.reads_cache(call)
+
+    def open(self, client: ClientConnection, transport: asyncio.Transport) -> "ForwardConnection":
+        """Open the way of the requests of a client's connection."""
+        return ForwardConnection(self._server, self._handler, client, transport)
+
+    async def aclose(self) -> None:
+        """End what is left of requests under way."""
+        await self._server.shutdown(0.0)
+
+    async def _serve(self, http: web.BaseRequest) -> web.StreamResponse:
+        response = await self._handler(http)
+        protocol = http.protocol
+        assert isinstance(protocol, ForwardConnection), "this server has no others"
+        if response.keep_alive:
+            protocol.answered()
+        return response
+
+
+class ForwardConnection(RefusingHandler):
+    """The requests of one client's connection, one after the other, as aiohttp serves them."""
+
+    __slots__ = ("_client", "_handler")
+
+    def __init__(
+        self,
+        server: web.Server,
+        handler: ForwardHandler,
+        client: ClientConnection,
+        transport: asyncio.Transport,
+    ) -> None:
+        super().__init__(
+            server, loop=asyncio.get_running_loop(), keepalive_timeout=_KEEPALIVE_S, **HANDLER_LIMITS
+        )
+        self._client = client
+        self._handler = handler
+        self.connection_made(ForwardTransport(client, transport))
+
+    def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
+        return self._handler.refuse_malformed(request)
+
+    def answered(self) -> None:
+        """Tell the client's connection when aiohttp is done with the request."""
+        self._loop.call_soon(self._look, _STEPS_TO_IDLE)
+
+    def _look(self, steps: int) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._waiter is not None and not self._waiter.done() and not self._messages:
+            self._client.forward_answered()
+        elif steps:
+            self._loop.call_soon(self._look, steps - 1)
+        else:
+            # It still reads the rest of a body that nobody wants.
+            self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
+
+
+class ForwardTransport(asyncio.Transport):
+    """Writes to the client's ``transport``, and stops its reading through ``client``."""
+
+    def __init__(self, client: ClientConnection, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._client = client
+        self._transport = transport
+        self._closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._closed or self._transport.is_closing()
+
+    def write(self, data: Any) -> None:
+        self._transport.write(data)
+        self._client.forward_sent()
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self._transport.writelines(list_of_data)
+        self._client.forward_sent()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._client.forward_full(full=True)
+
+    def resume_reading(self) -> None:
+        self._client.forward_full(full=False)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._client.forward_closed()
+
+    def abort(self) -> None:
+        self._closed = True
+        self._transport.abort()

@@ -1,0 +1,203 @@
+"""The way of the requests that a worker forwards: the worker's half of engine/read/worker_forwards.py.
+
+Laws: bodies go between client and origin, past the coordinator. It is asked for each slot, and before and
+after each write; what it refuses is answered to the client. What it must count is told when it has happened.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
+
+import msgspec
+
+from shadeproxy.api.s3.exchange import RequestObserver
+from shadeproxy.api.s3.worker_misses import SentKeys
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import ReadBounds
+from shadeproxy.core.errors import OriginError
+from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.engine.read.fill_messages import OriginKeys, Outbox
+from shadeproxy.engine.read.forward_messages import (
+    Allowed,
+    AskSlot,
+    BeginWrite,
+    Ended,
+    EndSlot,
+    EndWrite,
+    Failure,
+    ForwardEnd,
+    ForwardThrottled,
+    Refused,
+    RequestEnd,
+    from_coordinator,
+)
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.telemetry.stats import Stats
+
+_IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
+"""The slot that came with the write that this task has begun; None: it has none that is free."""
+
+
+class AskedCoordinator:
+    """The coordinator, as a worker asks it. ``keys``: gets the credentials that it sends."""
+
+    def __init__(self, outbox: Outbox, keys: SentKeys) -> None:
+        self.outbox = outbox
+        self._keys = keys
+        self._idents = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[None]] = {}
+
+    def next_ident(self) -> int:
+        return next(self._idents)
+
+    async def answer(self, ident: int, message: msgspec.Struct) -> None:
+        """Send ``message`` and wait for the answer with ``ident``. Raises the error that it holds."""
+        answer = self._answers[ident] = asyncio.get_running_loop().create_future()
+        self.outbox.send(message)
+        try:
+            await answer
+        finally:
+            del self._answers[ident]
+
+    def hear(self, frame: bytes) -> None:
+        """Take in a frame of the coordinator."""
+        for message in from_coordinator(frame):
+            if isinstance(message, OriginKeys):
+                self._keys.adopt(message)
+                continue
+            answer = self._answers.get(message.ident)
+            if answer is None or answer.done():
+                continue
+            match message:
+                case Allowed() | Ended():
+                    answer.set_result(None)
+                case Refused():
+                    answer.set_exception(message.failure.unpack())
+
+
+class CoordinatorSlots:
+    """The slots of forwarded requests, which the coordinator counts. Implements limit.py ``ForwardSlots``."""
+
+    def __init__(self, coordinator: AskedCoordinator) -> None:
+        self.taken = 0
+        self._coordinator = coordinator
+
+    async def take(self) -> str:
+        """See ``ForwardSlots.take``."""
+        ident = _IDENT.get()
+        if ident is None:
+            ident = self._coordinator.next_ident()
+            try:
+                await self._coordinator.answer(ident, AskSlot(ident, CLIENT.get()))
+            except asyncio.CancelledError:
+                self._coordinator.outbox.send(EndSlot(ident))
+                raise
+        _IDENT.set(None)
+        self.taken += 1
+        return str(ident)
+
+    def give(self, slot: str) -> None:
+        """See ``ForwardSlots.give``."""
+        self.taken -= 1
+        self._coordinator.outbox.send(EndSlot(int(slot)))
+
+
+class ReportedOrigin(CountedOrigin):
+    """Tells the coordinator what to count."""
+
+    def __init__(self, inner: Origin, outbox: Outbox, *, clock: Clock, bounds: ReadBounds) -> None:
+        super().__init__(inner, stats=Stats(), clock=clock, bounds=bounds)
+        self._outbox = outbox
+
+    def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
+        assert kind == "forward", "a worker sends no other request over this origin"
+        known = Failure.of(failure) if isinstance(failure, OriginError) else None
+        given_up = failure is not None and known is None
+        self._outbox.send(ForwardEnd(size_bytes, started_s, known, given_up))
+
+    def note_throttled(self) -> None:
+        self._outbox.send(ForwardThrottled())
+
+
+class ReportedRequests:
+    """Tells the coordinator which requests to count. ``log``: the access log of this process."""
+
+    def __init__(self, log: RequestObserver, outbox: Outbox) -> None:
+        self._log = log
+        self._outbox = outbox
+
+    def on_request(
+        self,
+        *,
+        operation: str,
+        bucket: str,
+        status: int,
+        source: Source,
+        bytes_sent: int,
+        duration_s: float,
+        job: JobContext | None,
+        request_id: str,
+        origin_request_id: str = "",
+    ) -> None:
+        """See ``RequestObserver.on_request``."""
+        self._log.on_request(
+            operation=operation,
+            bucket=bucket,
+            status=status,
+            source=source,
+            bytes_sent=bytes_sent,
+            duration_s=duration_s,
+            job=job,
+            request_id=request_id,
+            origin_request_id=origin_request_id,
+        )
+        assert source is Source.BYPASS, "a worker forwards past the cache"
+        if job is not None or operation == "GetObject":
+            self._outbox.send(RequestEnd(operation, bucket, status, bytes_sent, job))
+
+
+class WorkerPath:
+    """Implements forward.py ``ForwardPath`` over an origin of this process."""
+
+    def __init__(self, coordinator: AskedCoordinator, origin: ReportedOrigin) -> None:
+        self._coordinator = coordinator
+        self._origin = origin
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        """See ``ForwardPath.forward``."""
+        return self._origin.forward(request)
+
+    @asynccontextmanager
+    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[None]:
+        """See ``ForwardPath.writing``."""
+        coordinator = self._coordinator
+        ident = coordinator.next_ident()
+        named = tuple((ref.bucket, ref.key, ref.namespace) for ref in refs)
+        try:
+            await coordinator.answer(ident, BeginWrite(ident, CLIENT.get(), named))
+        except asyncio.CancelledError:
+            coordinator.outbox.send(EndWrite(ident, is_known=False))
+            coordinator.outbox.send(EndSlot(ident))
+            raise
+        _IDENT.set(ident)
+        try:
+            yield
+        except asyncio.CancelledError:
+            coordinator.outbox.send(EndWrite(ident, is_known=False))
+            raise
+        except BaseException as error:
+            await self._end(ident, is_known=not isinstance(error, OriginError))
+            raise
+        else:
+            await self._end(ident, is_known=True)
+        finally:
+            if _IDENT.get() == ident:  # nothing was forwarded
+                coordinator.outbox.send(EndSlot(ident))
+
+    async def _end(self, ident: int, *, is_known: bool) -> None:
+        """End a write, and wait until no read can find what it replaced."""
+        await self._coordinator.answer(ident, EndWrite(ident, is_known=is_known))

@@ -1,0 +1,78 @@
+"""Builds what a worker needs to forward requests: an origin, a handler, and a way to ask the coordinator."""
+
+import structlog
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.authorizer import RequestAuthorizer
+from shadeproxy.api.s3.forward import MAX_TRAILED_BYTES
+from shadeproxy.api.s3.forward_connection import ForwardServer
+from shadeproxy.api.s3.forward_handler import TRAILED_BUDGET_BYTES
+from shadeproxy.api.s3.worker_misses import SentKeys
+from shadeproxy.api.s3.worker_path import (
+    AskedCoordinator,
+    CoordinatorSlots,
+    ReportedOrigin,
+    ReportedRequests,
+    WorkerPath,
+)
+from shadeproxy.app.origins import build_origin, read_bounds
+from shadeproxy.app.request_log import RequestLog
+from shadeproxy.app.worker_access import SharedForwardHandler
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.types import SHARED
+from shadeproxy.engine.base import ReadsNow
+from shadeproxy.engine.read.fill_messages import Outbox
+
+
+def trailed_budget_bytes(settings: Settings) -> int:
+    """Return the memory of each process for uploads that are held whole: its share, or room for one."""
+    return max(TRAILED_BUDGET_BYTES // settings.s3.processes, MAX_TRAILED_BYTES)
+
+
+class WorkerForwarding:
+    """The forwarding of one worker. ``authorizer``: decides which requests it forwards."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        reads: ReadsNow,
+        authenticator: Authenticator,
+        outbox: Outbox,
+        *,
+        instance: str,
+        clock: Clock,
+        request_log: RequestLog,
+        authorizer: RequestAuthorizer,
+    ) -> None:
+        keys, bounds = SentKeys(), read_bounds(settings)
+        coordinator = AskedCoordinator(outbox, keys)
+        built = build_origin(
+            settings,
+            clock=clock,
+            providers={SHARED: keys},
+            instance=instance,
+            forwards=CoordinatorSlots(coordinator),
+        )
+        self._origin = ReportedOrigin(built.origin, outbox, clock=clock, bounds=bounds)
+        self.handler = SharedForwardHandler(
+            reads,
+            WorkerPath(coordinator, self._origin),
+            authenticator,
+            clock=clock,
+            observer=ReportedRequests(request_log, outbox),
+            log=structlog.get_logger("shadeproxy.s3"),
+            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
+            trailed_budget_bytes=trailed_budget_bytes(settings),
+            verbose=authorizer.verbose,
+            bounds=bounds,
+            instance=instance,
+        )
+        self.server = ForwardServer(self.handler, authorizer)
+        self.hear = coordinator.hear
+        """Takes in a frame of the coordinator."""
+
+    async def aclose(self) -> None:
+        """End what is left of requests, and close the connections to the origin."""
+        await self.server.aclose()
+        await self._origin.aclose()

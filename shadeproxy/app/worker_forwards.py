@@ -1,0 +1,70 @@
+"""Opens the channel by which a worker forwards requests, at the coordinator's end."""
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shadeproxy.app.channel import Channel, ForwardEnds
+from shadeproxy.app.origins import Providers
+from shadeproxy.core.types import SHARED
+from shadeproxy.engine.read.fill_messages import Outbox
+from shadeproxy.engine.read.origin_keys import KeySender
+from shadeproxy.engine.read.worker_forwards import BeginsWrites, RequestCounting, WorkerForwards
+from shadeproxy.origin.callback_reads import CallbackReads
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.limit import LimitedOrigin, Slots
+
+
+class OpenForwards(NamedTuple):
+    """The forwarded requests of one worker. ``theirs``: its end of the channel; close it once the worker has
+    it.
+    """
+
+    forwards: WorkerForwards
+    channel: Channel
+    theirs: socket.socket
+    ends: ForwardEnds
+
+    def close(self) -> None:
+        """Take back what the worker held: it has ended."""
+        self.channel.close()
+        self.forwards.close()
+
+
+class ForwardsOpener:
+    """Opens a channel for each worker that starts."""
+
+    def __init__(
+        self, engine: BeginsWrites, reads: CallbackReads, providers: Providers, requests: RequestCounting
+    ) -> None:
+        """Set it up. ``reads``: those of the coordinator, whose origin limits and counts."""
+        assert isinstance(reads.limited, LimitedOrigin)
+        assert isinstance(reads.limited.forwards, Slots)
+        assert isinstance(reads.counted, CountedOrigin)
+        self._engine = engine
+        self._slots, self._counts = reads.limited.forwards, reads.counted
+        self._instance = reads.gets.instance
+        self._providers = providers
+        self._requests = requests
+
+    async def open(self, kill: Callable[[], None]) -> OpenForwards:
+        """Open it. ``kill``: ends a worker that takes no messages."""
+        ours, theirs = socket.socketpair()
+
+        def hear(frame: bytes) -> None:
+            forwards.hear(frame)
+
+        def close() -> None:
+            forwards.close()
+
+        channel = await Channel.open(ours, hear, close)
+        outbox = Outbox(channel.say, kill)
+        forwards = WorkerForwards(
+            self._engine,
+            outbox,
+            KeySender(lambda: self._providers.get(SHARED), outbox),
+            slots=self._slots,
+            counts=self._counts,
+            requests=self._requests,
+        )
+        return OpenForwards(forwards, channel, theirs, ForwardEnds(theirs.fileno(), self._instance))
