@@ -9,7 +9,6 @@ client's connection.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from shadeproxy.api.s3.answer_end import AnswerEnd
 from shadeproxy.api.s3.body_end import BodyEnd, LengthEnd, end_of_body
@@ -19,16 +18,15 @@ from shadeproxy.api.s3.forward_connection import ForwardConnection, ForwardServe
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.port import peer_of
 from shadeproxy.api.s3.relay_connection import RelayConnection
-from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Copying
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
+from shadeproxy.api.s3.watched_client import WatchedClient
 from shadeproxy.api.s3.worker_fill import WorkerFill
 from shadeproxy.api.s3.worker_misses import WorkerMisses
 
 _HEAD_END = b"\r\n\r\n"
 # An origin may work for minutes on a big upload, with no byte in either direction.
 _GIVEN_KEEPALIVES = 12
-
 _GOODBYE_S = 2.0
 
 _OURS = 0
@@ -42,11 +40,10 @@ _READING = 3
 _FORWARDING = 4
 """This process forwards a request (forward_connection.py); the bytes after its body are held."""
 
-
 Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 
-class WorkerProtocol(asyncio.Protocol):
+class WorkerProtocol(WatchedClient):
     """A client connection. ``connect`` connects a protocol to the coordinator, for the client's address.
 
     ``others``: the open connections of this process, for shutdown.
@@ -66,6 +63,7 @@ class WorkerProtocol(asyncio.Protocol):
         """Set it up. ``misses``: fetches pages, ``forwards``: forwards requests; None: the coordinator does.
         ``late``: answers relayed reads if the coordinator is stuck; None: they wait for it.
         """
+        super().__init__(keepalive_s)
         self._fast = fast
         self._misses = misses
         self._late = late
@@ -79,44 +77,30 @@ class WorkerProtocol(asyncio.Protocol):
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
         self._others = others
-        self._keepalive_s = keepalive_s
-        self._loop = asyncio.get_running_loop()
         self._lane = _OURS
         self._held = b""
         self._paused = False
-        self._active = False
-        """True if anything was answered or relayed since the timer last ran."""
-        self._silent = 0
-        self._resumed = self._begun = 0
-        self._taken: tuple[int, int, int] | None = None
-        """Counters that change as the client takes bytes, at the timer's last run; None: no bytes waited."""
         self._stopped = False
         """True if the transport was told not to read."""
         self._full = False
         """True if the coordinator, or the forwarded request, takes no more bytes for now."""
         self._ending = False
-        self._client: asyncio.Transport | None = None
         self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._answer = AnswerEnd(b"")
 
     # ------------------------------------------------------------------ what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's own transport class, which is no subclass of asyncio's.
-        self._client = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
         self._others.add(self)
-        self._timer = self._loop.call_later(self._keepalive_s, self._look)
         if self._ending:
             self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._client = None
+        super().connection_lost(exc)
         self._held = b""
         self._others.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
         self._answered()
         if self._opening is not None:
             self._opening.cancel()
@@ -151,7 +135,7 @@ class WorkerProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._resumed += 1
+        self._steps += 1
         if self._coordinator is not None:
             self._coordinator.resume()
         if self._forwarding is not None:
@@ -169,31 +153,19 @@ class WorkerProtocol(asyncio.Protocol):
         if self._lane == _OURS and not self._paused:
             self._close()
 
-    def cut(self) -> None:
-        """Close now, so that the client sees a failure."""
-        if self._client is not None:
-            reset_on_close(self._client)
-
     def _close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            if self._client.get_extra_info("sslcontext") is not None:
-                # Idle clients do not answer the end of TLS: a process that ends waits for them no longer.
-                self._loop.call_later(_GOODBYE_S, self._others.discard, self)
+        super()._close()
+        if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
+            # Idle clients do not answer the end of TLS: a process that ends waits for them no longer.
+            self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
-    def _look(self) -> None:
-        waiting_bytes = 0 if self._client is None else self._client.get_write_buffer_size()
-        now = (self._resumed, self._begun, waiting_bytes) if waiting_bytes else None
-        before, self._taken = self._taken, now
-        if self._taken is not None and self._taken == before:
-            self.cut()  # like connection.py for a client that takes nothing
-            return
-        busy = self._active or self._paused or self._lane in {_ONE_REQUEST, _READING, _FORWARDING}
-        self._active, self._silent = False, 0 if busy else self._silent + 1
-        if self._silent > (_GIVEN_KEEPALIVES if self._lane == _GIVEN else 0):
-            self._close()
-            return
-        self._timer = self._loop.call_later(self._keepalive_s, self._look)
+    @property
+    def _is_busy(self) -> bool:
+        return self._paused or self._lane in {_ONE_REQUEST, _READING, _FORWARDING}
+
+    @property
+    def _most_silent(self) -> int:
+        return _GIVEN_KEEPALIVES if self._lane == _GIVEN else 0
 
     # ------------------------------------------------------------------ requests
 
@@ -224,7 +196,7 @@ class WorkerProtocol(asyncio.Protocol):
                     self._pass_on(self._held, one_request=False)
                 return
             raw, self._held = self._held[:end], self._held[end:]
-            self._begun += 1
+            self._steps += 1
             outcome = self._fast.answer(raw, Copying(self._client))
             self._active = True
             if outcome is True:
@@ -393,7 +365,7 @@ class WorkerProtocol(asyncio.Protocol):
             return
         self._end_fill()
         self._answered()
-        if self._lane in {_OURS, _READING}:
+        if self._lane in {_OURS, _READING, _FORWARDING}:
             self.cut()  # an answer without a request
             return
         self._client.write(data)
@@ -415,7 +387,7 @@ class WorkerProtocol(asyncio.Protocol):
         """Handle the end of the coordinator's connection."""
         self._coordinator = None
         self._end_fill()
-        if self._lane == _READING:
+        if self._lane in {_READING, _FORWARDING}:
             return
         if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
             self.cut()

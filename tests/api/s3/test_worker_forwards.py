@@ -379,6 +379,33 @@ async def test_one_connection_alternates_between_all_who_answer(scene):
     await worker.settle()
 
 
+@pytest.mark.parametrize("how", ["ends", "speaks"])
+async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, how):
+    """The coordinator closes what is idle for a while. It never speaks without a request."""
+    setup, worker = scene
+    client = await worker.client()
+    assert (await client.get("/b/k")).body == SMALL
+    (connection,) = worker.connections
+    client.writer.write(
+        f"PUT /b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * len(BODY)}\r\n\r\n".encode() + BODY
+    )
+    async with asyncio.timeout(5):
+        await setup.server.arrived.wait()
+    if how == "ends":
+        connection._coordinator.abort()
+        await asyncio.sleep(0.02)
+    else:
+        connection.coordinator_sent(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    client.writer.write(BODY)
+    assert (await client.answer()).status == (200 if how == "ends" else 0)
+    if how == "ends":
+        assert (await client.get("/b/k")).body == SMALL
+        assert worker.relayed == 2
+        await worker.settle()
+    else:
+        assert lingering(setup), "the outcome is unknown"
+
+
 @pytest.mark.parametrize("error", [Overloaded("busy"), WriteRefused("no")])
 def test_an_error_crosses_as_what_it_is(error):
     unpacked = Failure.of(error).unpack()
