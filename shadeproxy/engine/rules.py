@@ -1,6 +1,6 @@
 """Rules per bucket and prefix: how long cached metadata may answer for the origin, and which keys are pinned.
 
-Pure data and one decision. The clock is an argument. The caller does the revalidation.
+This module holds data and decides on the age of metadata. The clock is an argument. The caller revalidates.
 """
 
 import math
