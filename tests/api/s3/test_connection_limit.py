@@ -93,7 +93,7 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # A length that only aiohttp can tell gives it the connection for good.
+        # A body whose end only aiohttp can find: from then on aiohttp has the connection.
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )
