@@ -1,1 +1,1 @@
-"""The read path: pages, fills, freshness, admission and eviction (design 6.1-6.5)."""
+"""The read path: index, freshness, placement, storage, fills and hits. See docs/architecture.md."""

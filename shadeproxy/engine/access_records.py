@@ -31,7 +31,7 @@ Uses = NDArray[np.void]
 
 
 class Kind(NamedTuple):
-    """The fields that are equal in reads that are counted together."""
+    """Fields that many reads share. The statistics count reads of one kind together."""
 
     bucket: str
     source: Source

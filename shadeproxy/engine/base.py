@@ -1,8 +1,8 @@
 """The engine's interface to the listeners.
 
-The flow of a GET: ``async with engine.open(request) as reading`` returns once the metadata is known (from the
-cache, or from the headers of the origin's answer whose body is still arriving); the listener chooses status
-and span by ``reading.meta``; then ``reading.body(span)`` yields the bytes. Leaving the context releases
+The flow of a GET: ``async with engine.open(request) as reading`` begins once the metadata is known, from the
+cache or from the head of the origin's answer, whose body is still arriving. The listener chooses status and
+span by ``reading.meta``. Then ``reading.body(span)`` yields the bytes. Leaving the context releases
 everything, however much was read.
 """
 
@@ -65,7 +65,7 @@ class ReadRequest(NamedTuple):
 
 
 def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """Return the span that the answer will carry, as far as the engine can tell; empty for 304, 412, 416."""
+    """Return the span that the answer will have, as far as the engine can tell; empty for 304, 412, 416."""
     if request.conditions.evaluate(meta) is not Verdict.PROCEED:
         return Span(0, 0)
     if request.range is None or not request.conditions.range_applies(meta):
@@ -77,7 +77,7 @@ def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
 
 
 def first_needed(request: ReadRequest) -> int | None:
-    """Return the first byte that the answer will carry; None if that depends on the metadata."""
+    """Return the first byte that the answer will have; None if that depends on the metadata."""
     wanted = request.range
     if request.conditions or (wanted is not None and wanted.first is None):
         return None  # The start of a suffix range depends on the object's size.
@@ -370,8 +370,8 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
-        """Bypass the cache: read an object that is not ``cacheable`` from the origin as ``Origin.open`` does.
-        Not counted.
+        """Read an object that is not ``cacheable`` from the origin, past the cache, as ``Origin.open`` does.
+        The read is not counted.
         """
         ...
 
@@ -384,7 +384,7 @@ class ReadPath(ReadsNow, Protocol):
 
         Their cached pages and metadata are dropped before the write starts and again when the block is left,
         however it is left. Reads in between are not stored. Leave the block before the client sees success.
-        An empty key stands for the bucket itself (its rights, its existence): its cached pages are checked
-        with the origin before they are served again.
+        An empty key means the bucket itself (its rights, its existence): all cached pages of the bucket are
+        checked with the origin before they are served again.
         """
         ...

@@ -1,8 +1,9 @@
-"""``Engine``: the one read path (law 1 of the design), and the writes that invalidate it.
+"""``Engine``: the one read path, and the writes that invalidate what it cached.
 
-Every read, whatever its intent, comes through ``open``. It asks in this order: may this client see the
-object; may its cached metadata answer by its freshness rule; is the page resident; is the page already on its
-way. If not, it reads the page from the origin.
+A hit is answered without waiting. Any other read of a client comes through ``open``, or first through
+``begin``. ``open`` asks in this order: May this client see the object? May its cached metadata answer, by the
+freshness rule? Is the page resident? Is the page already on its way? If not, the page is read from the
+origin. Prefetch uses the same flights, through ``prefetch_port``.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,8 +68,8 @@ class Engine:
         prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
         """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
-        returns a way to prefetch the next page; None: as pages for readers are fetched. ``verdicts``: None
-        unless clients have origin credentials. ``upstreams``: see namespaces.py.
+        returns the reads by which to prefetch the next page; None: fetch it as pages for readers.
+        ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
         ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
         job. ``orders``: observes demand reads. ``recording``: a file to which demand reads are also written.

@@ -1,4 +1,4 @@
-"""The port through which reads of missing pages and of prefetched pages reach the prefetcher."""
+"""The port through which the package prefetch learns of reads of missing pages and of prefetched pages."""
 
 from typing import Protocol
 

@@ -1,6 +1,6 @@
 """Rules per bucket and prefix: how long cached metadata may answer for the origin, and which keys are pinned.
 
-Pure data and one decision. The clock is an argument. The caller does the revalidation.
+This module holds data and decides on the age of metadata. The clock is an argument. The caller revalidates.
 """
 
 import math
@@ -47,7 +47,8 @@ class Rule:
     def age(self, validated_s: float, now_s: float) -> Age:
         """Return the verdict at ``now_s`` on metadata last checked at ``validated_s``.
 
-        ``validated_s`` 0 means "not since an unclean start": such metadata is checked once under every rule.
+        ``validated_s`` 0 means that the metadata must be checked once, whatever the rule is: after an unclean
+        start, for instance.
         """
         if validated_s <= 0 or self.freshness is Freshness.REVALIDATE:
             return Age.UNUSABLE

@@ -1,8 +1,9 @@
 """Hits in a worker: reads the coordinator's table and segments, and writes nothing.
 
-Laws: bytes leave only if, after the copy, the stamp that led to them is unchanged (columns.py). Any read but
-a plain, fresh hit returns None, and the coordinator is asked. Bodies are copied by system calls: a mapping
-would allocate blocks that were punched meanwhile, and crash where a medium fails.
+Laws: bytes are sent only if, after they were copied, the stamp of their slot is unchanged (columns.py). For
+any read but a plain, fresh hit, the calls return None, and the worker asks the coordinator. Bodies are copied
+by system calls. Reading through a mapping would allocate blocks that were punched meanwhile, and would crash
+the worker if the medium fails.
 """
 
 import os
@@ -126,7 +127,7 @@ class WorkerReads:
             pieces.append(body)
             used.append(handle)
         source = Source.DISK if any(one.source is Source.DISK for one in used) else Source.RAM
-        # Check the stamps of all pieces again, because together they must be one version.
+        # Check all stamps again after the last copy, because all pieces must be of one version.
         if not all(is_good(one, self._stamps) for one in used):
             return None
         for number, one in enumerate(used):

@@ -1,8 +1,8 @@
 """The port to storage: what every origin, wrapper and fake guarantees.
 
-Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded; a foreign exception is
-translated where it enters. Rule 2: ``open`` either yields exactly ``span.length`` bytes or raises; it never
-ends early without an error. (For an answer without a length it yields all bytes until a proper end.) Rule 3:
+Rule 1: an origin raises only OriginError, NotSupported, InvalidRequest or Overloaded. A foreign exception is
+translated where it enters. Rule 2: a read from ``open`` yields exactly ``span.length`` bytes or raises; it
+never ends early without an error. (An answer without a length yields all bytes until a proper end.) Rule 3:
 leaving a context manager early closes its connection. Rule 4: behaviour is added by wrapping another Origin
 (limit, retry, faulty), never by flags. tests/origin/test_conformance*.py test these rules on every
 implementation.
@@ -143,10 +143,10 @@ class ForwardResponse:
 class HandedOver:
     """A read that callbacks began (callback_reads.py) and that a caller of ``Origin.open`` continues.
 
-    ``error``: the failure that ended it; None: it could not go on for another reason. ``received_bytes``: of
-    its body. ``started_s``: when it began, by ``CountedOrigin.now_s``. ``check``: checksum of the bytes
-    received, where the rest of them has to be verified too (``Check`` of verified.py). The wrappers take over
-    its read slot, and the exchange whose answer is unread.
+    ``error``: the failure that ended the read; None: the read stopped for another reason. ``received_bytes``:
+    number of bytes of the body. ``started_s``: time at which the read began, by ``CountedOrigin.now_s``.
+    ``check``: checksum of the bytes received, if the rest of the body must be verified too (``Check`` of
+    verified.py). The wrappers take over the slot of the read, and the exchange whose answer is unread.
     """
 
     def __init__(
@@ -212,9 +212,10 @@ class Sink(Protocol):
         held: bool = False,
         memory: memoryview | None = None,
     ) -> memoryview | None:
-        """Return memory for ``length`` bytes, or None to let a coroutine go on. ``doubtful``: see
-        ``OriginRead``. ``held``: show no reader anything, metadata included, before ``arrived`` says that all
-        bytes have come; another attempt may bring others. ``memory``: return that, as the bytes come to it.
+        """Return memory for ``length`` bytes, or None to let a coroutine continue. ``doubtful``: see
+        ``OriginRead``. ``held``: show readers nothing, not even the metadata, before ``arrived`` says that
+        all bytes have come, because another attempt may bring other bytes. ``memory``: the bytes come into
+        this memory, so return it.
         """
         ...
 
@@ -223,7 +224,7 @@ class Sink(Protocol):
         ...
 
     def complete(self) -> None:
-        """Note that all bytes came, and no more than these."""
+        """Note that all bytes came, and no surplus."""
         ...
 
     def failed(self, error: OriginError) -> None:
@@ -247,7 +248,7 @@ class CallbackOrigin(Protocol):
     """An origin that reads by callbacks."""
 
     lends_memory: bool
-    """True if its reads bring memory along (see ``Sink.opened``), which is not charged to them."""
+    """True if the reads bring memory along (``memory`` of ``Sink.opened``), which is charged elsewhere."""
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> StartedRead | None:
         """Begin a read. Return None, and do nothing, if that would have to wait."""

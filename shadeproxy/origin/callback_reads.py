@@ -1,9 +1,10 @@
 """Page GETs by callbacks: without a task, a coroutine or a wrapper for each read.
 
-Laws: a callback read decides nothing that may wait, and sends one request. Any other answer (another
-status than asked for, a failure, one that cannot be cached) goes on in a coroutine over the wrappers of the
-origin, by a ``HandedOver``, which holds all that the read held. A read that ends well is counted, limited
-and verified as by those wrappers, over the same slots, pool and statistics. Measured in docs/adr/0028.
+Laws: a callback read never waits, and sends one request. If the answer is not the plain one (a failure,
+another status, an answer that cannot be cached), a coroutine continues the read over the wrappers of the
+origin. The coroutine gets a ``HandedOver``, which has all that the read held. A read that ends well is
+counted, limited and verified as by those wrappers, with the same slots, pool and statistics. Measured in
+docs/adr/0028.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class TakesSlots(Protocol):
     """The slots for reads of the origin, as in limit.py ``LimitedOrigin``."""
 
     def take_now(self, intent: Intent) -> str | None:
-        """Acquire a slot; None where that would have to wait."""
+        """Acquire a slot, and return the client to which it is charged. None: that would have to wait."""
         ...
 
     def give(self, client: str) -> None:
@@ -46,7 +47,7 @@ class CountsReads(Protocol):
         ...
 
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
-        """Return the error to count for a read without an answer."""
+        """Return the failure to count for a read that ended with ``error`` before its answer came."""
         ...
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
@@ -67,7 +68,7 @@ class CallbackReads:
         self._received: list[CallbackRead] = []
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "CallbackRead | None":
-        """Begin a read; return None, with nothing done, where it would have to wait or to connect."""
+        """Begin a read. Return None, with nothing done, if it would have to wait or to connect."""
         slot = self.limited.take_now(intent)
         if slot is None:
             return None
@@ -79,7 +80,7 @@ class CallbackReads:
         return read
 
     def close(self, handed: HandedOver) -> None:
-        """Release a slot and an exchange that a read handed over and no wrapper took."""
+        """Release the slot and the exchange of a read that was handed over, unless a wrapper took them."""
         if (slot := handed.take_slot()) is not None:
             self.limited.give(slot)
         if isinstance(exchange := handed.take_exchange(), Exchange):
@@ -87,7 +88,7 @@ class CallbackReads:
             self.gets.pool.put_back(exchange.connection)
 
     def finish_soon(self, read: "CallbackRead") -> None:
-        """Finish ``read`` after this turn of the loop: more bytes than announced may still come in it."""
+        """Finish ``read`` after this turn of the loop, in which more bytes than announced may still come."""
         if not self._received:
             asyncio.get_running_loop().call_soon(self._finish)
         self._received.append(read)
@@ -127,7 +128,7 @@ class CallbackRead:
         self.head: Head | None = None
 
     def abort(self) -> None:
-        """Close the connection, as no reader wants the bytes; idempotent. The sink is not called again."""
+        """Close the connection, because no reader wants the bytes; idempotent. The sink is called no more."""
         if self.connection is None:
             return
         self._release(abort=True)
@@ -167,18 +168,18 @@ class CallbackRead:
         if self._length:
             self._hand_over(broken_off(error))
         elif isinstance(error, Dead) and self.connection is not None and self.connection.exchanges > 1:
-            self._hand_over()  # the server closed a kept connection: that was no attempt
+            self._hand_over()  # the server had closed a kept connection, which does not count as an attempt
         else:
             self._hand_over(failed_before_head(self._reads.gets.origin_of(self._wanted), error))
 
     def finish(self) -> None:
-        """End a read that has all bytes, in a later turn of the loop."""
+        """End a read that has all bytes. Called in a later turn of the loop."""
         connection = self.connection
         if connection is None:
             return  # aborted meanwhile
         if not connection.finish():
             error = broken_off(Surplus())
-            # Nothing of a damaged short body was passed on: it is read once more.
+            # No byte of a damaged short body was passed on, so the body can be read once more.
             unseen = self._is_damaged and self._length <= HELD_BYTES
             self._hand_over(error) if unseen else self._fail(error, abort=True)
         elif self._is_damaged and self._check is not None:
@@ -214,7 +215,9 @@ class CallbackRead:
         return memory
 
     def _verify(self, check: Check, count: int) -> None:
-        """Pass on bytes; the last ones, and those of a short body, only if the checksum of all is right."""
+        """Pass on the arrived bytes of a long body. Pass on the last bytes, and a short body, only if the
+        checksum of the whole body is right.
+        """
         filled, length = self._filled, self._length
         check.update(self._memory[filled - count : filled])
         if filled < length:
@@ -231,7 +234,9 @@ class CallbackRead:
         self._sink.failed(error)
 
     def _hand_over(self, error: OriginError | None = None, *, exchange: Exchange | None = None) -> None:
-        """Let a coroutine go on, with the exchange and the slot, or after ``error``."""
+        """Let a coroutine continue: with the unread ``exchange`` and the slot, or else with a new request,
+        after ``error``.
+        """
         slot = None
         if exchange is None:
             self._release(abort=True)

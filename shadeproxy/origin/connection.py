@@ -1,9 +1,10 @@
 """One HTTP/1.1 connection to an origin, for GETs and HEADs without a body, one exchange at a time.
 
-States: IDLE (no request; a byte now ends the connection) -> HEAD (request sent, no complete head yet) -> BODY
-(the rest of an answer is to come) -> IDLE. The kernel copies the body straight into the buffer of a reader
-that waits in ``receive``, or of the receiver of ``start``; while there is neither, reading is paused.
-``abort`` closes it at once. Only a connection that is IDLE and ``reusable`` may serve another exchange.
+States: IDLE (no request; a byte that comes now ends the connection) -> HEAD (request sent, no complete head
+yet) -> BODY (the rest of the answer is still to come) -> IDLE. The kernel copies the body straight into the
+buffer of a reader that waits in ``receive``, or of the receiver of ``start``. Without either of these,
+reading is paused. ``abort`` closes the connection at once. Only a connection that is ``reusable`` may serve
+another exchange.
 """
 
 import asyncio
@@ -69,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges = 0
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte, or since when the connection is idle or waits for a head."""
+        """Loop time of the last body byte, or from which the connection is idle or waits for a head."""
         self._pace = LeastRate(bounds)
         self._loop = loop
         self._lost = lost
@@ -85,7 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
-        """The receiver of an exchange by callbacks, until it has all bytes or leaves them to a reader."""
+        """The receiver of an exchange by callbacks, until it has all bytes or leaves the answer to a reader.
+        """
         self._failure: Exception | None = None
         self._answered = False  # True if a byte came since the request was sent.
         self._interim = 0
@@ -207,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
                 yield data
 
     def abort(self) -> None:
-        """Close at once, whatever is under way, without calling a receiver; idempotent."""
+        """Close at once, even within an exchange, without calling its receiver; idempotent."""
         self._let_go()
         if self._failure is None:
             self._failure = Broken()

@@ -1,9 +1,9 @@
 """Connections to the servers of an origin: a bounded number, kept while they are useful.
 
-Laws: a slot stands for one connection, open or being opened, and passes straight to the next waiter, so a new
-caller cannot take it first. Every connection from ``take`` comes back through ``put_back`` exactly once. A
+Laws: each connection, open or being opened, takes one slot. A free slot passes straight to the next waiter,
+so a new caller cannot take it first. A caller puts every connection back by ``put_back`` exactly once. A
 cancelled caller leaves neither a slot taken nor a connection in use. One timer watches all connections,
-instead of one for every read.
+instead of one timer for every read.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ class NotConnected(Exception):
 
 
 class _Waiter(NamedTuple):
-    """A caller that waits. ``peer`` None: it needs a new connection. A result None is a slot in
-    which to open one.
+    """A caller that waits. ``peer`` None: the caller needs a new connection. If ``granted`` has the result
+    None, the caller has a slot and must open a connection itself.
     """
 
     peer: Peer | None
@@ -156,7 +156,7 @@ class ConnectionPool:
         """
         waiter = _Waiter(peer, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
-        # An idle connection to another peer, or one too old for a caller that needs a fresh one.
+        # All slots are taken. Close an idle connection that is no use to this caller, to free its slot.
         spare = next((one for idle in self._idle.values() for one in idle), None)
         if spare is not None:
             self._remove_idle(spare)
@@ -214,7 +214,7 @@ class ConnectionPool:
                     peer.port,
                     ssl=self._tls if peer.is_tls else None,
                 )
-                # In a context of its own, because its callbacks will also serve other requests than the one
+                # Use an empty context, because the connection will also serve other requests than the one
                 # that opens it.
                 _, connection = await loop.create_task(opening, context=Context())
         except TimeoutError:
@@ -231,7 +231,7 @@ class ConnectionPool:
         """End connections that are silent or idle for too long, and set the timer for the next check."""
         loop = asyncio.get_running_loop()
         now_s, read_s = loop.time(), self._timeouts.read_s
-        # A connection that starts waiting later cannot be due before that.
+        # A connection that starts waiting after this check cannot be due before ``next_s``.
         next_s = now_s + min(read_s, self._timeouts.bounds.window_s, _KEEP_IDLE_S)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):

@@ -1,10 +1,11 @@
 """Page GETs: signed, over the project's own connections, received straight into the page's memory.
 
-docs/adr/0005 compares them with aiohttp's client and botocore's signer, per 100 KB. Other requests (HEAD,
-listings, forwarded requests) have other paths: s3reads.py and s3transport.py. An origin that answers another
-range or version than requested causes an error, never wrong bytes. A request is sent once. It is sent again,
-on a fresh connection, if a kept connection proves dead before a byte of the answer came. Source: GetObject in
-the S3 API reference; RFC 9112 section 9.3.1.
+docs/adr/0005 compares their cost per 100 KB with aiohttp's client and botocore's signer. Other requests
+(HEAD, listings, forwarded requests) are sent by s3reads.py and s3transport.py.
+
+Laws: an origin that answers another range or version than requested causes an error, never wrong bytes. A
+request is sent once. Only if a kept connection proves dead before a byte of the answer came, the request is
+sent again, on a fresh connection. Source: GetObject in the S3 API reference; RFC 9112 section 9.3.1.
 """
 
 import errno
@@ -81,8 +82,8 @@ class PageGets:
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
-        """Send on a connection of the pool; return it and the head. The caller must put it back. Raises like
-        ``open``.
+        """Send the request on a connection of the pool. Return the connection, which the caller must put
+        back, and the head of the answer. Raises like ``Origin.open``.
         """
         target = self._endpoint.target(wanted.ref)
         return await self.ask(
@@ -107,7 +108,7 @@ class PageGets:
         return connection
 
     def peer_of(self, ref: ObjectRef) -> Peer | None:
-        """Return the server that has ``ref``; None if its name cannot be asked for."""
+        """Return the server that has ``ref``; None if no request can name ``ref``."""
         try:
             origin = self._endpoint.target(ref).origin
         except InvalidRequest:
@@ -125,7 +126,8 @@ class PageGets:
             try:
                 return await self._exchange(peer, request, bodiless=bodiless)
             except Dead:
-                # The server closed the kept connection while the request was on its way: there was no answer.
+                # The server closed the kept connection while the request was on its way. A read without an
+                # answer may be repeated.
                 return await self._exchange(peer, request, bodiless=bodiless, fresh=True)
         except FAILURES as error:
             raise failed_before_head(origin, error) from error
@@ -271,7 +273,7 @@ class PageGet:
 
     def _answering(self) -> Connection:
         if self._connection is None:
-            raise Broken  # The read was left already, and another may use the connection.
+            raise Broken  # The read was left already, and another read may use its connection.
         return self._connection
 
     def _leave(self) -> None:

@@ -11,8 +11,8 @@ _NO_BODY = frozenset({204, 304})
 
 
 class AnswerEnd:
-    """Finds the end of the answer to a request. ``raw``: the head of the request. Holds the head of the
-    answer until that is complete, and nothing of the body.
+    """Finds the end of the answer to a request. ``raw``: the head of the request. Keeps the head of the
+    answer until the head is complete, and no byte of the body.
     """
 
     def __init__(self, raw: bytes) -> None:

@@ -53,7 +53,7 @@ class RequestAuthorizer(ReadReports):
     def identify(self, method: str, target: str, headers: Headers) -> tuple[Call, Authenticated]:
         """Return the authorised call and its client. Raises RequestError.
 
-        Every ``Call``, in whatever lane, is made here.
+        The ``Call`` of every lane is made here, except for the plain GETs that the request cache knows.
         """
         request = parse_request(method, target, headers, base_domains=self._base_domains)
         return self._identify(request)
@@ -64,8 +64,8 @@ class RequestAuthorizer(ReadReports):
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the proxy signs requests to its origin with its own key, which may
-        # be no client's key.
+        # Check this before the signature: the proxy signs its requests to the origin with a key that may be
+        # no client's key.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)

@@ -32,8 +32,8 @@ class ConnectionLimiter:
         self._lingering = 0
 
     def enter(self) -> bool:
-        """Count a connection if there is room; return whether there was. For a counted connection, call
-        ``leave`` later.
+        """Count a connection unless the limit is reached. Return whether it was counted; then call ``leave``
+        at its end.
         """
         if self.inside >= self.most:
             self.refused += 1

@@ -1,4 +1,4 @@
-"""One request and its answer: what is known of it so far, how an answer begins, and how its end is reported.
+"""One request and its answer: the state of the exchange, the begin of the answer, and the report of its end.
 
 Laws: every answer carries x-amz-request-id and x-shade-cache. An answer that has begun is completed or
 aborted, never replaced by an error.
@@ -60,7 +60,8 @@ def fast_head(
 
 
 class RequestObserver(Protocol):
-    """Called once for each request, when it has ended in any way. Must not block or raise.
+    """An observer of requests, called once for each request when it has ended, well or not. It must not block
+    or raise.
 
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
     sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the body. ``origin_request_id``: the origin's id in a

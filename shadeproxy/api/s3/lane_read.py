@@ -1,8 +1,9 @@
 """A GET of the fast lane whose page is on its way: answered by callbacks, without a task.
 
-Laws: the head is sent with the first bytes, so that a read that gets none is answered with a proper error.
-Whatever is not plain (an error or a deadline before that, an object of several pages, a condition) goes on in
-a task, in handler.py, over the same flight. The bytes of the answer are those that the task would send.
+Laws: the head is sent with the first bytes of the body, so that a read that gets no byte is answered with a
+proper error. A task in handler.py continues any read that is not plain, over the same flight: one with an
+error or a passed deadline before the first byte, or one whose bytes are not all in the page. The answer has
+the bytes that the task would send.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from shadeproxy.engine.read.reading import EngineReading
 
 
 class LaneReading(Protocol):
-    """A reading, as a read of the fast lane uses it: of the engine, or of a worker (worker_misses.py)."""
+    """The methods of a reading that a read of the fast lane uses. The reading is the engine's or a worker's
+    (worker_misses.py).
+    """
 
     @property
     def source(self) -> Source:
@@ -41,7 +44,7 @@ class LaneReading(Protocol):
         ...
 
     def opens(self, meta: ObjectMeta) -> bool:
-        """Take the metadata that came with the flight; return False for another version."""
+        """Take the metadata that came with the flight. Return False if it is of another version."""
         ...
 
     def count(self, span: Span) -> None:
@@ -68,18 +71,19 @@ class KeepsReadings(Protocol[_Left_contra]):
 
 
 class BeginsReads(KeepsReadings[EngineReading], Protocol):
-    """The engine, as this lane reads by it."""
+    """The methods of the engine by which this lane reads."""
 
     def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
-        """Begin a read of one page that is not resident, without waiting: return it, and the flight of the
-        page. ``meta``: result of ``usable_now``. None, with nothing done: call ``open``.
+        """Begin a read of one page that is not resident, without waiting. Return the reading, and the flight
+        of the page. ``meta``: result of ``usable_now``. Return None, with nothing done, if ``open`` must be
+        called instead.
 
-        The caller follows the flight, or goes on by ``resume``; it calls ``leave`` unless it did so.
+        The caller follows the flight, and then calls ``leave``; or it continues by ``resume``.
         """
         ...
 
     def resume(self, reading: EngineReading) -> AbstractAsyncContextManager[EngineReading]:
-        """Open for reading as ``open``, what was begun. Raises the same."""
+        """Open the object of a reading that was begun, as ``open`` does. Raises as ``open``."""
         ...
 
 
@@ -100,11 +104,11 @@ class LaneOutlet(HasPeer, Protocol):
         ...
 
     def read_ended(self, *, keep: bool) -> None:
-        """Serve the next request; not ``keep``: end the connection."""
+        """Serve the next request, or end the connection if not ``keep``."""
         ...
 
     def go_on_by_task(self) -> None:
-        """Go on in another way with the read, of which nothing was sent."""
+        """Continue the read in a task. Nothing of its answer was sent."""
         ...
 
     def cut(self) -> None:
@@ -133,7 +137,7 @@ class LaneRead(Generic[_Reading]):
         flight: Flight,
         request_id: str,
     ) -> None:
-        """Set it up; ``follow`` begins."""
+        """Prepare the read; ``follow`` begins it."""
         self.asked = asked
         self.engine = engine
         self.reading = reading
@@ -150,7 +154,7 @@ class LaneRead(Generic[_Reading]):
         self._resumed = False
         self._flight = flight
         self._head = b""
-        self._position = self._stop = -1  # of the answer, within the flight; -1: not known yet
+        self._position = self._stop = -1  # next byte and end of the answer, within the flight; -1: unknown
         self._turn_ends = TURN_BYTES
         self._left = False
 
@@ -168,7 +172,7 @@ class LaneRead(Generic[_Reading]):
         return self._flight.filled <= max(self._position, 0)
 
     def look(self) -> None:
-        """Send what has come, as far as the client takes it."""
+        """Send the bytes that have come, as far as the client takes them."""
         flight = self._flight
         if self._left:
             return
@@ -181,7 +185,7 @@ class LaneRead(Generic[_Reading]):
                 self._outlet.call_in_turn(self.look)
                 break
         if self._position == self._stop:
-            # Bytes that the client has not taken yet keep the page's memory: until then it counts.
+            # Bytes that the client has not taken hold the page's memory: the read ends when it took them.
             if not self._outlet.paused:
                 self._end()
         elif flight.ended and flight.filled <= self._position:
@@ -200,13 +204,13 @@ class LaneRead(Generic[_Reading]):
     # ------------------------------------------------------------------ inside
 
     def _is_open(self, flight: Flight) -> bool:
-        """Return whether the first bytes of a plain answer can be sent; finds out what they are."""
+        """Return whether the first bytes of a plain answer can be sent. If so, prepare the answer."""
         meta = flight.meta
         if meta is None:
             if flight.ended:
                 self._by_task()
             return False
-        # A damaged part would look complete; see ``EngineReading``.
+        # The client would not notice a damaged part; see ``EngineReading``.
         if flight.doubtful and self.asked.wanted.range is not None:
             if not flight.ended:
                 return False
@@ -219,7 +223,7 @@ class LaneRead(Generic[_Reading]):
         return self._prepare(flight, meta) or self._by_task()
 
     def _prepare(self, flight: Flight, meta: ObjectMeta) -> bool:
-        """Set the answer; return False where it needs a task."""
+        """Prepare the answer. Return False if a task must answer."""
         call, wanted, keep, *_ = self.asked
         try:
             answer = answer_for(call, wanted, meta)
@@ -256,7 +260,7 @@ class LaneRead(Generic[_Reading]):
             self._outlet.write_pieces((piece,))
 
     def _by_task(self) -> bool:
-        """Go on in a task; return False."""
+        """Let a task continue the read. Return False."""
         self._left = True
         self._flight.unfollow(self)
         self._outlet.go_on_by_task()
@@ -299,17 +303,17 @@ class LaneRead(Generic[_Reading]):
 
 
 class EngineLaneRead(LaneRead[EngineReading]):
-    """One read of the engine, with which a task may go on."""
+    """One read of the engine, which a task may continue."""
 
     __slots__ = ()
     engine: BeginsReads
 
     def resume(self) -> AbstractAsyncContextManager[EngineReading]:
-        """Open for the task that goes on, see ``BeginsReads.resume``."""
+        """Open the reading for the task that continues it, see ``BeginsReads.resume``."""
         self._resumed = True
         return self.engine.resume(self.reading)
 
     def release(self, _task: object) -> None:
-        """Release the reading if the task that was to go on never began."""
+        """Release the reading if the task that should continue it never began."""
         if not self._resumed:
             self._leave(CLIENT_CLOSED)

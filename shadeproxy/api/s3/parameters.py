@@ -1,4 +1,4 @@
-"""Query parameters of each operation, beside the sub-resource that selects it.
+"""Query parameters of each operation, apart from the sub-resource that selects it.
 
 Law: parameters that an operation does not have are not forwarded. GetObject and HeadObject ignore them, as S3
 does (clients add some to get past caches). All other operations refuse them, because they could change the

@@ -1,4 +1,4 @@
-"""The read of a connection that waits for bytes: by callbacks (lane_read.py), or else by a task.
+"""The read for which a connection waits: a read by callbacks (lane_read.py), or a task.
 
 Law: a connection has at most one pending read, and serves no other request meanwhile.
 """
@@ -15,7 +15,7 @@ from shadeproxy.api.s3.response import reset_on_close
 
 
 class ReadingConnection(Outlet, Protocol):
-    """The connection, as its read uses it."""
+    """The methods of a connection that its pending read uses."""
 
     @property
     def paused(self) -> bool:
@@ -51,12 +51,12 @@ class PendingRead:
             read.follow()
 
     def look(self) -> None:
-        """Continue the read: the client has taken enough of the bytes that waited for it."""
+        """Continue the read, because the client has taken enough of the bytes sent so far."""
         if self._read is not None:
             self._read.look()
 
     def cancel(self) -> None:
-        """End the read: the client is gone, or time is up. Idempotent."""
+        """End the read, because the client is gone or the time is up; idempotent."""
         if self._task is not None:
             self._task.cancel()
         if self._read is not None:

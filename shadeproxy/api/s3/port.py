@@ -1,4 +1,4 @@
-"""Two ways to send an answer, one for each lane, with one interface.
+"""The interface of requests and answers, with one implementation for each lane.
 
 ``WireResponse`` (response.py) goes through aiohttp; ``DirectResponse`` writes to the connection's transport.
 Both send equal bytes: both use ``render_head`` for the head, and frame the body alike.
@@ -75,7 +75,7 @@ class Port(HasPeer, Protocol):
 
     @property
     def unread(self) -> bool:
-        """True if the client is sending a body that was not read to its end."""
+        """True if the request has a body that was not read to its end."""
         ...
 
     def respond(
@@ -193,7 +193,7 @@ class DirectResponse:
             else:
                 transport.write(piece)
             self.bytes_sent += len(piece)
-            # A client that takes bytes as fast as they are sent would get megabytes in one turn of the loop.
+            # Without this limit, a fast client would get megabytes in one turn of the loop.
             gives_way = self.bytes_sent >= self._turn_ends
             if gives_way:
                 self._turn_ends = self.bytes_sent + TURN_BYTES

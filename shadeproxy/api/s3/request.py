@@ -38,7 +38,7 @@ class S3Request(NamedTuple):
     ``wire_path`` and ``raw_query`` are as sent, and so as signed. ``raw_path`` is the path as sent, but in
     path style ("/bucket/key"), pure ASCII. ``bucket`` and ``key`` are "" if the request names none. ``query``
     has decoded names and values. ``fields`` maps lower-case names to values, in wire order; the values of a
-    repeated
+    repeated name are joined.
     """
 
     method: str

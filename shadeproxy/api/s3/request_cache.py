@@ -47,7 +47,7 @@ class Writer(Protocol):
 
 
 class JobObserver(Protocol):
-    """Called when a job reads, at most about once a second."""
+    """An observer of the jobs that read, called at most about once a second for each job."""
 
     def on_job(self, job: JobContext) -> None: ...
 
@@ -136,7 +136,7 @@ class RequestCache:
         return plan or self.plans.get(block)
 
     def end_of_head(self, source: Source, now_s: float) -> bytes:
-        """Return the end of the head, after the request id, for this second."""
+        """Return the part of a head after the request id, with the date of this second."""
         second = int(now_s)
         if second != self._ends_second:
             self._ends.clear()
@@ -200,7 +200,7 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # This Range cannot be cut out, and only a block without Range is remembered.
+            return  # Only a block without a Range is remembered, and this Range cannot be cut out.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:

@@ -35,7 +35,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @lru_cache(maxsize=2)
 def http_date(now_s: int) -> str:
-    """Return the ``Date`` field for a Unix second. Cached, because formatting costs more."""
+    """Return the ``Date`` field for a Unix second. Cached, because formatting costs more than the look-up."""
     return formatdate(now_s, usegmt=True)
 
 
@@ -74,7 +74,7 @@ def connection_fields(
 
 
 def reset_on_close(transport: asyncio.BaseTransport) -> None:
-    """Close a connection in such a way that the client sees a failure instead of an end."""
+    """Reset a connection, so that the client sees a failure instead of an end."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -124,7 +124,7 @@ class WireResponse(web.StreamResponse):
         self._closing = True
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter:  # noqa: ARG002 - aiohttp's
-        """Do what ``begin`` does: aiohttp calls this method."""
+        """Call ``begin``. Only aiohttp calls this method."""
         return self.begin()
 
     def begin(self) -> AbstractStreamWriter:

@@ -145,7 +145,9 @@ class Sender:
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
-        """Return ``descriptor``. The first call makes its socket: the transport's own has no ``send``."""
+        """Return ``descriptor``. The first call makes a socket for it, because the transport's own socket
+        has no ``send``.
+        """
         if self.descriptor == UNASKED:
             own = self.transport.get_extra_info("socket")
             if own is None or self.transport.get_extra_info("sslcontext") is not None:
@@ -154,7 +156,7 @@ class Sender:
             try:
                 self._direct = socket.socket(fileno=os.dup(own.fileno()))
             except OSError:
-                return UNASKED  # The process has no descriptor left. The transport needs none.
+                return UNASKED  # The process has no descriptor left. The transport does not need one.
             self._direct.setblocking(False)
             self.descriptor = self._direct.fileno()
         return self.descriptor
@@ -167,7 +169,7 @@ class Sender:
             await waiter
 
     def close(self) -> None:
-        """Close at the end of the connection; idempotent."""
+        """Close the socket at the end of the connection; idempotent."""
         if self._direct is not None:
             if self._keep:
                 asyncio.get_running_loop().remove_writer(self._direct.fileno())

@@ -151,8 +151,9 @@ class Templates:
     def plan(self, block: bytes, canonical_path: bytes, range_value: str, now_s: float) -> Plan | None:
         """Return the plan of a GET of ``canonical_path`` with this header block.
 
-        ``block`` includes its empty line; its Range was cut out ("" if there was none). Return None if the
-        block is not plain, not known, or wrongly signed; ``identify`` then finds out which.
+        ``block`` includes its empty line. Its Range was cut out and is ``range_value``, or "" if there was
+        none. Return None if the block is not plain, not known, or wrongly signed; ``identify`` then finds out
+        which.
         """
         for template in self.by_length.get(len(block), ()):
             for start, text in template.fixed:
@@ -178,7 +179,7 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
         canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
     else:
         canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
-    # A field that is signed must be present.
+    # If the Range is among the signed fields, the request must have one.
     is_there = len(parts) == _PARTS_WITHOUT_RANGE or bool(range_value)
     if not is_there or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False

@@ -1,4 +1,4 @@
-"""Admission candidates: pages that are in no tier, to ask if they would win a place. Columns only."""
+"""Admission candidates, as columns: pages that are in no tier. Placement tells which would win a place."""
 
 from typing import NamedTuple
 

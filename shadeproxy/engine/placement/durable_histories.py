@@ -1,7 +1,7 @@
-"""Read histories and the learner's state, over a restart: as blocks of bytes, and back.
+"""Keeps page histories and the state of the reuse learner over a restart, as blocks of bytes.
 
-Laws: plain defs, no I/O. A block is copied where the pages are used, a bounded part of them at a time, and
-encoded in another thread. Pages that were resident come back as ghosts: recovery finds them there.
+Laws: plain defs, no I/O. A block is copied on the event loop, from a bounded number of pages, and encoded in
+another thread. The histories of resident pages are restored as ghosts, where recovery finds them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,20 +16,22 @@ from shadeproxy.hints.reuse import durable
 from shadeproxy.hints.reuse.ghosts import Ghosts, StoredGhosts
 
 MOST_GHOSTS = 1 << 24
-"""Ghosts that are kept: 200 MB. Of more, about those that were read last."""
+"""Most ghosts that are saved: 200 MB. If there are more, about those are saved that were read last."""
 
-_PLACES = 1 << 16  # of ghosts in a block: 0.1 ms to copy
+_PLACES = 1 << 16  # places of ghosts in a block; copying them takes 0.1 ms
 _SLOTS = 1 << 13
 _MEASURED = 1 << 16
 
 Encode = Callable[[], bytes]
-"""Makes one block, in the thread that makes tables."""
+"""The type of a function that encodes one block, in the thread that also makes the learner's tables."""
 
 
 def export(
     histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
 ) -> Iterator[Encode]:
-    """Yield each block, copied as it is asked for: a page that moves in between is in one or in none."""
+    """Yield the blocks. Each is copied when it is asked for, so a page that gains or loses its slot meanwhile
+    may be missing.
+    """
     ghosts, learner = histories.ghosts, histories.learner
     histories.learn(tick)
     head = durable.Head(page_size, len(ghosts), tick, groups)
@@ -66,7 +68,8 @@ def restore(
 ) -> tuple[float, str]:
     """Restore the blocks of ``export`` into a cache that has no pages yet (blocking).
 
-    Return the tick, and in words the part that was left out, "" for none. Raises StateError; then all was.
+    Return the tick, and a description of the part that was left out, or "". Raises StateError; then nothing
+    is restored.
     """
     ghosts, coming = histories.ghosts, iter(blocks)
     if (first := next(coming, None)) is None:

@@ -1,10 +1,12 @@
 """Eviction pool: one ranking of a random sample serves the next few candidates (as Redis does).
 
 Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 25 worst of such a
-sample are all within the worst few per cent of the tier, so they may be evicted one after another. Law: a
-page is named only while it is as it was when drawn: same page, same tier, not read since. Keys change with
-time: a caller that places one page compares it with the victim again; one that places the pages of a turn
-takes the victims' keys as they were drawn, at most 1,024 reads ago (docs/adr/0029).
+sample are all within the worst few per cent of the tier, so they may be evicted one after another.
+
+Law: the pool names a slot only if the slot still holds the page that was drawn, in the same tier, and the
+page was not read since. Keys change with time. ``Placement.find_place``, which places one page, ranks the
+victim again. ``PageAdmission``, which places the pages of a turn, uses the keys of the victims as they were
+drawn, at most 1,024 reads ago (docs/adr/0029).
 """
 
 from typing import Protocol
@@ -18,7 +20,9 @@ from shadeproxy.tiers.location import record_bytes as record_bytes_at
 
 SAMPLE = 1024
 _RANKED = 2048
-"""Pages ranked to draw victims ahead: of 1,024, the worst 32 cost announced epochs 0.2 points of hits."""
+"""Number of pages ranked to fill a pool. With the worst 32 of 1,024 pages, announced epochs lost 0.2 points
+of their hit ratio.
+"""
 
 REFUSED, UNFIT = -1, -2
 _LEAST_AHEAD, _AHEAD_SHARE = 16, 80
@@ -27,12 +31,12 @@ _MOST_TICKS = 1024  # demand reads after which a ranking is too old
 
 
 class Drawable(Protocol):
-    """Columns by slot of ``Residents``: they show whether a page has changed."""
+    """Columns of ``Residents``, by slot, that show whether a page has changed since it was drawn."""
 
     generation: NDArray[np.int64]
     last_use: NDArray[np.float64]
     location: NDArray[np.int64]
-    # Memoryviews of the same columns: faster for one page at a time.
+    # Memoryviews of columns, which are faster for one page at a time.
     tiers: "memoryview[int]"
     generations: "memoryview[int]"
     last_uses: "memoryview[float]"
@@ -51,11 +55,15 @@ class EvictionPool:
 
     @staticmethod
     def ahead(count: int) -> int:
-        """Return how many pages of ``count`` are drawn ahead: an 80th of the ranked ones, at least 16."""
+        """Return how many victims a pool holds for ``count`` members: an 80th of the ranked pages, at least
+        16.
+        """
         return max(min(count, _RANKED) // _AHEAD_SHARE, _LEAST_AHEAD)
 
     def renew(self, slots: Slots, keys: Column, tick: float) -> NDArray[np.intp]:
-        """Replace the pool by the worst of a ranked sample. Return their indices in ``slots``."""
+        """Replace the pool by the worst pages of the sample ``slots``, ranked by ``keys``. Return their
+        indices in ``slots``.
+        """
         table = self._residents
         ahead = self.ahead(len(keys))
         worst = keys.argpartition(-ahead)[-ahead:] if len(keys) > ahead else np.arange(len(keys))
@@ -75,15 +83,15 @@ class EvictionPool:
         return worst
 
     def forget(self) -> None:
-        """Drop the pool, as some of its pages may be pinned: the next candidate draws a sample."""
+        """Drop the pool, because some of its pages may now be pinned. The next candidate draws a sample."""
         self._left = 0
 
     def serves(self, count: int, tick: float) -> bool:
-        """Return whether the pool may name victims for so many more pages."""
+        """Return whether the pool may name victims for ``count`` more pages."""
         return self._left >= count and tick <= self._until_tick
 
     def worst(self, tick: float) -> int | None:
-        """Return the slot of the worst page left, for one candidate; None: a new sample must be drawn."""
+        """Return the slot of the worst page left, as victim for one candidate. None: draw a new sample."""
         queue = self._queue
         if self._left <= 0 or tick > self._until_tick:
             return None
@@ -96,13 +104,14 @@ class EvictionPool:
         return None
 
     def worst_key(self, tick: float) -> float:
-        """Return the key, when drawn, of the page that ``worst`` names; inf where it names none."""
+        """Return the key, as drawn, of the page that ``worst`` names; inf if ``worst`` returns None."""
         return np.inf if self.worst(tick) is None else self._queue[-1][3]
 
     def take(self, bar: float, size_bytes: int) -> int:
-        """Take out the worst page whose key, when drawn, is above ``bar`` and whose room is long enough.
+        """Remove from the pool the worst page whose key, as drawn, is above ``bar`` and whose room is long
+        enough.
 
-        Return its slot, or UNFIT. Call ``worst_key`` before.
+        Return its slot, or UNFIT if there is none. Call ``worst_key`` first.
         """
         queue = self._queue
         for at in range(len(queue) - 1, -1, -1):
@@ -124,15 +133,16 @@ class EvictionPool:
 
 
 def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:
-    """Return ``wanted`` different positions below ``count``, all equally likely: one in each stratum.
+    """Return ``wanted`` different positions below ``count``, all equally likely: one from each of ``wanted``
+    stretches of equal length.
 
-    Seven times as fast as drawing with replacement and sorting duplicates out.
+    This is seven times as fast as drawing with replacement and removing duplicates.
     """
     if wanted >= count:
         return np.arange(count)
     step = count // wanted
     positions = rng.integers(count) + np.arange(wanted) * step + rng.integers(0, step, wanted)
-    # ``positions`` are less than twice the count.
+    # All positions are less than twice the count, so one subtraction wraps them.
     return np.where(positions >= count, positions - count, positions)
 
 
@@ -144,7 +154,9 @@ def draw_to_rank(rng: np.random.Generator, members: Slots) -> Slots:
 def draw_sample(
     rng: np.random.Generator, members: Slots, record_bytes: NDArray[np.int64], need_bytes: int
 ) -> Slots:
-    """Return random members: SAMPLE, or enough to hold twice the bytes needed. ``record_bytes``: by slot."""
+    """Return SAMPLE random members, or more, so that they hold twice the bytes needed. ``record_bytes``: by
+    slot.
+    """
     if len(members) <= SAMPLE:
         return members
     drawn = members[draw_positions(rng, len(members), SAMPLE)]

@@ -1,7 +1,7 @@
-"""Finds the neighbours to evict so that a long record fits in one piece between the others.
+"""Finds neighbouring records to evict, so that a long record fits in one piece in their place.
 
-Pure but for random numbers. Random victims free many small holes; a record far longer than they are needs
-one hole.
+Random victims would free many short holes, but a long record needs one long hole. The functions are pure,
+except that one draws random numbers.
 """
 
 import numpy as np
@@ -17,9 +17,10 @@ def cheapest_run(
 ) -> slice | None:
     """Return the cheapest run of ``beaten`` records whose removal frees ``size_bytes`` in one piece.
 
-    The piece lies in one segment, and the cost is the bytes removed; None: no run will do. starts, stops:
-    i64[n], linear byte addresses of the records, ascending. A segment is an aligned stretch of
-    ``segment_bytes`` addresses; free bytes before its first record or after its last are not counted.
+    The piece lies in one segment. The cost of a run is the number of bytes of its records. Return None if no
+    run is long enough. ``starts``, ``stops``: i64[n], byte addresses of the records, ascending, linear over
+    all segments. A segment is an aligned stretch of ``segment_bytes`` addresses. Free bytes before its first
+    record or after its last record are not counted.
     """
     count = len(starts)
     if not count:
@@ -44,7 +45,9 @@ def cheapest_run(
 
 
 def in_few_segments(segments: Bytes, rng: np.random.Generator) -> NDArray[np.bool_] | slice:
-    """Return which records to look at: all, or those of some segments, about SAMPLE. segments: i64[n]."""
+    """Return the mask or slice of the records to look at: all, or, if they are more than SAMPLE, about SAMPLE
+    in a few random segments. ``segments``: i64[n], the segment of each record.
+    """
     if len(segments) <= SAMPLE:
         return slice(None)
     drawn = np.unique(segments[draw_positions(rng, len(segments), SAMPLE)])

@@ -1,7 +1,7 @@
-"""Read histories of pages: of residents by slot, of all others as ghosts; and the rates learnt from them.
+"""Page histories: of resident pages by slot, of other pages as ghosts; and the read rates learnt from them.
 
-Laws: plain defs. A page takes its history along when it enters or leaves its slot. Reads that an order or a
-score explains are not in it: they say nothing about other reads of the page.
+Laws: plain defs. When a page enters or leaves a slot, its history moves with it. A history has no reads that
+an order or a score explains, because those say nothing about other reads of the page.
 """
 
 import numpy as np
@@ -26,14 +26,16 @@ from shadeproxy.policy.history import (
 
 _OBSERVATIONS_PER_BATCH = 256
 _BYTES_PER_GHOST = 2048
-"""Bytes of capacity for each ghost of 12 bytes: 0.6 % of it, and 32 ghosts for a page of 64 KiB."""
+"""Bytes of capacity for each ghost. A ghost has 12 bytes, so ghosts take 0.6 % of the capacity: 32 ghosts for
+a page of 64 KiB.
+"""
 
 _LEAST_GHOSTS = 4096
 _MOST_GHOSTS = 1 << 26
-_BATCHES_PER_REFRESH = 16  # of many hits a second: a table then serves for seconds
+_BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves for seconds
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
-"""Pages of which columns are made: fewer cost less one by one."""
+"""Number of pages from which on columns are made. Fewer pages cost less one by one."""
 
 _NEVER = History(0.0, 0.0, 0, 0)
 
@@ -44,12 +46,16 @@ def ghosts_for(capacity_bytes: int) -> int:
 
 
 def counted_bytes(capacity_bytes: int) -> int:
-    """Return the bytes of ghosts that count against a capacity: all but the fewest that a cache ever has."""
+    """Return the bytes of ghosts that count against a capacity: all but those that even the smallest cache
+    has.
+    """
     return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
 
 
 class PageHistories:
-    """Read histories of the pages of ``residents``, and of pages that would fit in ``capacity_bytes``."""
+    """Histories of the pages of ``residents``, and of other pages as ghosts, whose number follows from
+    ``capacity_bytes``.
+    """
 
     def __init__(self, residents: Residents, capacity_bytes: int, *, seed: int, off_loop: OffLoop) -> None:
         self._residents = residents
@@ -65,17 +71,17 @@ class PageHistories:
     # ------------------------------------------------------------------ reads
 
     def read(self, slot: int, tick: float) -> None:
-        """Note a read of a resident page that nothing explains."""
+        """Note an unexplained read of a resident page."""
         before = self._of(slot)
         after = read_again(before, tick) if before.reads else first_read(tick)
         self._set(slot, after)
         self._observe(self._page(slot), int(self._residents.group[slot]), tick)
 
     def read_many(self, slots: Slots, ticks: Column) -> None:
-        """Note reads as ``read`` does, oldest first, of slots that may repeat.
+        """Note reads as ``read`` does, oldest first. A slot may be in ``slots`` several times.
 
-        Of more reads than are observed together, those of one page count as one that lasts until the latest:
-        at thousands of hits a second each would cost more than the hit.
+        If there are more than 256 reads, all reads of a page count as one that lasts until the latest of
+        them: at thousands of hits a second, noting each read would cost more than the hit.
         """
         if not len(slots):
             return
@@ -98,7 +104,7 @@ class PageHistories:
         self._refresh(float(ticks[-1]))
 
     def _take(self, slots: Slots, ticks: Column, lasts: Column) -> None:
-        """Take reads of different pages into their histories."""
+        """Add one read to the history of each page, all different. ``lasts``: tick of its latest read."""
         known = self._reads[slots] > 0
         again, new = slots[known], slots[~known]
         self._reads[again], self._gap[again], self._state[again] = read_again_many(
@@ -115,7 +121,7 @@ class PageHistories:
         self.learner.observe(pages, table.group[slots], ticks[order], lasts[order])
 
     def missed(self, page: int, group: int, tick: float) -> None:
-        """Note a read, that nothing explains, of a page without a slot."""
+        """Note an unexplained read of a page without a slot."""
         ghost = self.ghosts.find(page, tick)
         history = first_read(tick) if ghost is None else read_again(ghost.history, tick)
         self.ghosts.put(page, history, self.learner.prefix(group))
@@ -124,13 +130,15 @@ class PageHistories:
     # ------------------------------------------------------------------ slots
 
     def enter(self, slot: int, tick: float) -> None:
-        """Give a page that got a slot the history that it had without one."""
+        """Give a page that got a slot the history that its ghost kept."""
         self._fit()
         ghost = self.ghosts.find(self._page(slot), tick)
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
     def enter_many(self, slots: Slots, tick: float) -> None:
-        """Give pages of an earlier process the history that was kept; if none was, one from their uses."""
+        """Give recovered pages the histories that their ghosts kept. A page without a ghost gets a history
+        estimated from its uses, unless the histories of the earlier process were restored.
+        """
         self._fit()
         table = self._residents
         pages = page_hashes(table.object_hash[slots], table.number[slots])
@@ -138,7 +146,7 @@ class PageHistories:
         known = kept.reads > 0
         self._put(slots[known], Histories(*kept[:4]).at(known))
         slots, pages = slots[~known], pages[~known]
-        if self.restored:  # uses also count reads that were explained, which say nothing
+        if self.restored:  # an estimate would be worse: uses also count explained reads
             self._reads[slots] = 0
             return
         uses = table.uses[slots].astype(np.float64)
@@ -161,7 +169,7 @@ class PageHistories:
         return slots
 
     def take_over(self, slots: Slots, pages: NewRows) -> None:
-        """Give slots to new pages as ``leave`` and ``enter`` would, one after another."""
+        """Give slots to new pages, and move the histories as ``leave`` and ``enter`` do for each page."""
         self._fit()
         before = self._before(pages)
         self._leave_many(slots)
@@ -186,7 +194,9 @@ class PageHistories:
     # ------------------------------------------------------------------ expectations
 
     def rates(self, slots: Slots, tick: float) -> Column:
-        """Return learnt reads per tick of resident pages, 0 where none was seen: f64[n]."""
+        """Return the learnt rates of resident pages, in reads per tick, 0 for a page without a history:
+        f64[n].
+        """
         self._fit()
         if len(slots) < WORTH_COLUMNS:
             return np.fromiter((self._rate(slot, tick) for slot in slots.tolist()), np.float64, len(slots))
@@ -195,7 +205,7 @@ class PageHistories:
         return np.where(self._reads[slots] > 0, rates, 0.0)
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
-        """Return learnt reads per tick of pages without a slot, as ``rates`` does."""
+        """Return the learnt rates of pages without a slot, as ``rates`` does."""
         pages = page_hashes(object_hashes, numbers)
         if len(pages) < WORTH_COLUMNS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
@@ -205,11 +215,11 @@ class PageHistories:
 
     @property
     def slots(self) -> int:
-        """Number of slots of which some have a history."""
+        """Number of slots with a row in these columns. Only some of them have a history."""
         return len(self._reads)
 
     def of_residents(self, start: int, stop: int) -> ResidentColumns:
-        """Return the histories of the resident pages of these slots, for the next process."""
+        """Return the histories of the resident pages in slots ``start`` to ``stop``, for the next process."""
         table, stop = self._residents, min(stop, len(self._reads))
         slots = start + np.flatnonzero(self._reads[start:stop])
         histories = Histories(self._last, self._gap, self._reads, self._state).at(slots)
@@ -217,7 +227,7 @@ class PageHistories:
         return ResidentColumns(pages, histories, self.learner.prefixes(table.group[slots]))
 
     def learn(self, tick: float) -> None:
-        """Take in the reads observed, and make a new table if one is due."""
+        """Pass the observed reads to the learner, and begin a refresh if one is due."""
         self._flush()
         self._refresh(tick)
 

@@ -1,6 +1,7 @@
 """Features of pages: the columns by which a policy ranks residents and candidates.
 
-Laws: plain defs; nothing is decided here. A column that the policy does not look at is not computed.
+Laws: plain defs. This module decides nothing. Weights and next uses are computed only for a policy that looks
+at them.
 """
 
 from typing import Protocol
@@ -18,7 +19,7 @@ from shadeproxy.policy.hazard import LEAST_RATE
 
 
 class WeightSource(Protocol):
-    """Importance by page: f64[n], 1 being a mean sample, nan where unknown."""
+    """Source of the weights of pages: f64[n], 1 for a mean sample, nan if unknown."""
 
     def weights_of(self, object_hashes: NDArray[np.uint64], numbers: NDArray[np.uint32]) -> Column: ...
 
@@ -46,8 +47,8 @@ class PageFeatures:
     def of(self, slots: Slots, tick: float, *, displacing: int = 0) -> PageColumns:
         """Return the features of pages that have a slot.
 
-        ``displacing``: so many of them, the first ones, are to displace others: their learnt rates
-        count a little less.
+        ``displacing``: number of pages, at the front, that are candidates for the places of others. Their
+        learnt rates are only estimates, so they count a little less.
         """
         rows = self._residents.rows(slots)
         learnt = np.zeros(len(slots))

@@ -1,7 +1,7 @@
 """Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
-Laws: plain defs; decided before a flight starts, by the facts of that moment: a page that would win a place
-is fetched whole; a part of a short page, or of nearly all of it, saves little.
+Laws: plain defs. The decision is made before the flight starts, from what is known then. A page that would
+win a place is fetched whole. So is a page of which the part would save less than 64 KiB.
 """
 
 from shadeproxy.core.types import ObjectRef
@@ -11,7 +11,7 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.hints.hashing import object_hash
 
 _LEAST_SAVED_BYTES = 64 * 1024
-"""A request costs as much as this many bytes; and a short object that is read whole is verified."""
+"""About the bytes that cost as much as a request. Moreover, a short object that is read whole is verified."""
 
 
 class PartialReads:
@@ -22,7 +22,9 @@ class PartialReads:
         self._pins = pins
 
     def alone(self, ref: ObjectRef, number: int, *, page_bytes: int, part_bytes: int) -> bool:
-        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``. Note the miss first."""
+        """Return whether to fetch only ``part_bytes`` of a page of ``page_bytes``. The caller has noted the
+        miss.
+        """
         if page_bytes - part_bytes < _LEAST_SAVED_BYTES:
             return False
         hashed, size = object_hash(ref), page_bytes + RECORD_BYTES

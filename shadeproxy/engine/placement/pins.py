@@ -1,6 +1,6 @@
 """Pins: prefixes that were pinned by a call, and rules of the configuration with ``pin = true``.
 
-Plain state and two questions; nothing here knows the resident pages, and the hit path asks nothing here.
+This module holds state only. It does not know which pages are resident, and hits never call it.
 """
 
 from fnmatch import fnmatchcase
@@ -37,7 +37,7 @@ class PinnedPrefix(NamedTuple):
 
 
 class Pins:
-    """All pins. ``rules`` may change; ``changed`` must then be called."""
+    """All pins, those of calls and those of ``rules``. Call ``changed`` after a change of ``rules``."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -54,7 +54,7 @@ class Pins:
     # ------------------------------------------------------------------ changes
 
     def add(self, pin: PinnedPrefix) -> None:
-        """Pin a prefix; one that is pinned already keeps its ``since_s``."""
+        """Pin a prefix. A prefix that is pinned already keeps its ``since_s``."""
         self._pins.setdefault(pin.place, pin)
         self.changed()
 
@@ -65,7 +65,7 @@ class Pins:
         return removed
 
     def changed(self) -> None:
-        """Take in changed rules or prefixes."""
+        """Adopt the changed rules or prefixes, and raise ``version``."""
         self.version += 1
         by_bucket: dict[tuple[str, str], list[str]] = {}
         for bucket, prefix, namespace in self._pins:
@@ -89,8 +89,10 @@ class Pins:
         return [(place, rule) for place, rule in enumerate(self._rules) if rule.pin]
 
     def rule_over(self, bucket: str, prefix: str) -> tuple[int, Rule] | None:
-        """Return the rule that pins a whole prefix, with its place in the configuration."""
-        ref = ObjectRef(bucket, prefix, OWN)  # rules are of every namespace
+        """Return the rule that pins the key ``prefix``, with its place in the configuration; None if no rule
+        pins it.
+        """
+        ref = ObjectRef(bucket, prefix, OWN)  # a rule holds in every namespace
         decisive = next((place, rule) for place, rule in enumerate(self._rules) if rule.applies(ref))
         return decisive if decisive[1].pin else None
 
@@ -103,7 +105,7 @@ class Pins:
 
     def covers_group(self, bucket: str, head: str, namespace: str = OWN) -> bool | None:
         """Return True if all objects of ``bucket`` whose keys start with ``head`` are pinned, False if
-        none is, and None if it depends on the key.
+        none is, and None if that depends on the rest of the key.
         """
         prefixes = self._prefixes.get((bucket, namespace), ())
         if head.startswith(prefixes):
@@ -115,7 +117,7 @@ class Pins:
     def _rule_of_group(self, bucket: str, head: str) -> bool | None:
         if not self._rules.any_pins:
             return False
-        verdicts: set[bool] = set()  # values of ``pin`` in rules that decide on some of the keys
+        verdicts: set[bool] = set()  # values of ``pin`` in the rules that decide on some of these keys
         for rule in self._rules:
             if not fnmatchcase(bucket, rule.bucket):
                 continue

@@ -1,8 +1,8 @@
 """Placement: the policy applied to the resident table decides on places and evictions.
 
-Laws: plain defs, no I/O beyond the accounting of a tier's ``reserve``; a page is a victim only if a candidate
-really beats it, and only for the sake of that candidate; a pinned page is never a victim, and beats every
-page that is not pinned. The page cache carries the decisions out (demoting, dropping, writing).
+Laws: plain defs. No I/O: ``reserve`` of a tier only counts. A page is evicted only for a candidate that beats
+it. A pinned page is never a victim, and beats every page that is not pinned. The package storage carries the
+decisions out (demoting, dropping, writing).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ _RESERVE_TRIES = 64
 _DEMOTIONS = 32
 _LONG = 8
 _TRIES_BEFORE_RUNS = 2
-_MOST_UNREAD = 0.5  # share of the capacity: pages that are read again need places too
-_ROUNDING = 4096  # the tier may need this much more, to begin on a block
-_SPARE_BYTES = 64 * 1024  # blocks that pages on their way share with no other page
+_MOST_UNREAD = 0.5  # share of the capacity for prefetched pages; pages that are read again need places too
+_ROUNDING = 4096  # bytes that a tier may need more, so that a record begins on a block
+_SPARE_BYTES = 64 * 1024  # room for blocks that pages on their way share with no other page
 
-Evict = Callable[[int, str], None]  # makes a slot leave its tier, for a stated reason
+Evict = Callable[[int, str], None]  # takes the page of a slot out of its tier, for the given reason
 
 
 class Placement:
@@ -54,7 +54,7 @@ class Placement:
         rng: np.random.Generator,
         off_loop: OffLoop = at_once,
     ) -> None:
-        """``off_loop``: carries out work that takes longer than a turn of the loop may."""
+        """``off_loop``: runs work that would hold the event loop for too long."""
         self.tick = 0.0
         self._residents = residents
         self._tiers = tiers
@@ -80,7 +80,7 @@ class Placement:
             self.histories.read(slot, self.tick)
 
     def note_uses(self, slots: Slots, explained: NDArray[np.bool_] | None = None) -> None:
-        """Note demand reads of resident pages, oldest first; a page may have been read several times."""
+        """Note demand reads of resident pages, oldest first. A page may be in ``slots`` several times."""
         ticks = self.tick + np.arange(1.0, len(slots) + 1)
         self.tick += len(slots)
         self._residents.use_many(slots, ticks)
@@ -104,9 +104,10 @@ class Placement:
             self.histories.leave(slot)
 
     def deserving(self, slots: Slots) -> Slots:
-        """Return the pages of a lower tier that may win a place in the first one, the most wanted first.
+        """Return the pages of a lower tier that may win a place in the first tier, the most wanted first. If
+        the first tier has free room, return all, in the given order.
 
-        A guess by the keys of a sample, for callers that cannot try them all: ``find_place`` decides.
+        This is a guess from a sample, for callers that cannot try every page. ``find_place`` decides.
         """
         first = self._tiers[0]
         if first.used_bytes + int(self._residents.record_bytes[slots].max(initial=0)) <= first.capacity_bytes:
@@ -132,9 +133,9 @@ class Placement:
     def admits(
         self, object_hash: int, number: int, size_bytes: int, *, pinned: bool, part: float = 1.0
     ) -> bool:
-        """Return whether a record would win a place now. A guess: ``find_place`` decides.
+        """Return whether a record would win a place now. This is a guess; ``find_place`` decides.
 
-        ``part``: the share of the page that a hit would save, where its readers want less than all of it.
+        ``part``: share of the page that its readers want, because a hit saves no more.
         """
         if self._policy.admits_always or (pinned and size_bytes <= self.pinnable_bytes):
             return True
@@ -155,10 +156,12 @@ class Placement:
     def winners(
         self, candidates: AdmissionCandidates, pending_bytes: int, *, earned: bool = False
     ) -> NDArray[np.bool_]:
-        """Return which pages would win a place now, in this order, over all tiers together: bool[n].
+        """Return which pages would win a place if they came now, in this order: bool[n]. All tiers count as
+        one.
 
-        ``pending_bytes`` come before them. ``earned``: even if the policy admits every page, only pages that
-        find free room win. A guess by a sample, and nothing changes: ``find_place`` decides.
+        ``pending_bytes``: bytes of pages that come before them. ``earned``: even if the policy admits every
+        page, only pages that find free room win. This is a guess from a sample, and it changes nothing.
+        ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -184,7 +187,7 @@ class Placement:
         return wins
 
     def free_bytes(self, least_bytes: float = 0) -> int:
-        """Return the free room of tiers that have ``least_bytes`` or more of it."""
+        """Return the free room of all tiers that have at least ``least_bytes`` of it."""
         free = 0
         for index in range(len(self._tiers)):
             room = self._room_bytes(index)
@@ -202,7 +205,7 @@ class Placement:
         return int(PINNED_SHARE * self._tiers[index].capacity_bytes) - held_bytes
 
     def pin(self, slot: int) -> bool:
-        """Pin a page of a tier. Return False where pinned pages hold their maximum already."""
+        """Pin a page of a tier. Return False, with nothing done, if too many bytes would be pinned."""
         index = int(self._residents.tier[slot])
         if int(self._residents.record_bytes[slot]) > self.pin_room_bytes(index):
             return False
@@ -211,16 +214,16 @@ class Placement:
         return True
 
     def together(self, index: int) -> int:
-        """Return the number of pages that victims of a tier can be drawn ahead for."""
+        """Return for how many pages one eviction pool of tier ``index`` can name victims."""
         return EvictionPool.ahead(self._residents.members[index].count)
 
     def draw_ahead(self, index: int, count: int) -> None:
-        """Draw victims of a tier for so many pages, at most ``together``, unless they are drawn already."""
+        """Fill a tier's eviction pool for ``count`` pages (at most ``together``), unless it serves them."""
         if not self._drawn[index].serves(count, self.tick):
             self._draw(index)
 
     def bars(self, candidates: AdmissionCandidates) -> list[float]:
-        """Return the keys above which pages may be evicted for pages without a slot, as of now."""
+        """Return for each candidate the key above which a resident page may now be evicted for it."""
         if self._policy.admits_always:
             return [-np.inf] * len(candidates.number)
         keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * (
@@ -230,15 +233,15 @@ class Placement:
         return bars
 
     def victim(self, index: int, bar: float, size_bytes: int) -> int:
-        """Take a page that was drawn ahead, and whose room a record of that size may take over.
+        """Take from the eviction pool a page whose room is long enough for a record of ``size_bytes``.
 
-        Return its slot, or UNFIT if the record beats no page whose room is long enough.
+        Return its slot, or UNFIT if the record beats no such page. ``bar``: the result of ``bars``.
         """
         return self._drawn[index].take(bar, size_bytes)
 
     def worst_ahead(self, index: int) -> float:
-        """Return the key of the worst page that was drawn ahead, inf where none is left: a page that does not
-        beat it is refused. Call ``draw_ahead`` first.
+        """Return the key, as drawn, of the worst page in the eviction pool; inf if the pool is empty. A new
+        page that does not beat this key beats no page. Call ``draw_ahead`` first.
         """
         return self._drawn[index].worst_key(self.tick)
 
@@ -256,13 +259,15 @@ class Placement:
             self._residents.take_over(slots, pages)
 
     def find_place(self, slot: int, index: int, evict: Evict) -> Location | None:
-        """Reserve a location in tier ``index``, if the page beats residents by the policy; else None."""
+        """Reserve a location in tier ``index``; evict pages for it that this page beats. Return None if the
+        page wins no place.
+        """
         tier, members = self._tiers[index], self._residents.members[index]
         size = self._residents.sizes[slot]
         if self._residents.holds[slot] and size > self.pin_room_bytes(index):
             return None
         free = tier.capacity_bytes - tier.used_bytes
-        # Holes of victims drawn at random are of no use to a page much longer than they are.
+        # A page much longer than others does not fit in the holes that random victims leave.
         long = size * (members.count + members.pinned or 1) > _LONG * tier.used_bytes
         if free < size and not long and not self._displace(slot, index, size - max(free, 0), evict):
             return None
@@ -270,7 +275,7 @@ class Placement:
             try:
                 return tier.reserve(size)
             except TierFull:
-                # Blocks shared with live neighbours were not freed, or no hole is long enough.
+                # Evicted records share blocks with live neighbours, or no hole is long enough.
                 in_one_piece = long or attempt >= _TRIES_BEFORE_RUNS
                 displace = self._displace_run if in_one_piece else self._displace
                 if not displace(slot, index, size, evict):
@@ -299,7 +304,7 @@ class Placement:
         return self._beats_all if self._residents.holds[slot] else self._policy
 
     def _outranks(self, policy: Policy, slot: int, victim: int) -> bool:
-        # Compare both as of now: time has brought the victim nearer to its next use.
+        # Compute both keys now: since the victim was drawn, its next use has come nearer.
         pair = np.array([slot, victim], dtype=np.int64)
         key, victims_key = policy.key(self.features.of(pair, self.tick, displacing=1)).tolist()
         return bool(victims_key > (-np.inf if policy.admits_always else key * (1 + policy.margin)))
@@ -338,12 +343,12 @@ class Placement:
         return beaten
 
     def _neighbours(self, index: int) -> Slots:
-        """Return all pages of a tier; of a big one those of a few segments drawn at random, about SAMPLE."""
+        """Return all pages of a tier; of a big tier only those in a few random segments, about SAMPLE."""
         slots = np.concatenate([self._residents.members[index].slots, self._residents.pinned_in(index)])
         return slots[in_few_segments(numbers_of(self._residents.location[slots]), self._rng)]
 
     def _sample(self, index: int, need_bytes: int) -> Slots:
-        """Return random members: 1,024, or enough to hold twice the bytes needed."""
+        """Return 1,024 random members, or more, so that they hold twice the bytes needed."""
         members = self._residents.members[index].slots
         return draw_sample(self._rng, members, self._residents.record_bytes, need_bytes)
 
@@ -355,7 +360,9 @@ class Placement:
         return self.features.of(np.array([slot], dtype=np.int64), self.tick, displacing=1)
 
     def _worst_first(self) -> tuple[Column, Column]:
-        """Return keys of residents, falling, and for each the bytes of all residents up to it."""
+        """Return the keys of sampled residents, worst first, and for each the estimated bytes of all
+        residents that are no better.
+        """
         keys: list[Column] = []
         sizes: list[Column] = []
         for index, members in enumerate(self._residents.members):
@@ -377,12 +384,12 @@ class Placement:
         return float(self._policy.key(self._columns(slots)).max(initial=-np.inf))
 
     def _unread_room_bytes(self) -> int:
-        """Return the room for prefetched pages, beside those that wait for their first read."""
+        """Return how many bytes of prefetched pages may be added to those that wait for their first read."""
         capacity_bytes = sum(tier.capacity_bytes for tier in self._tiers)
         return int(_MOST_UNREAD * capacity_bytes) - self._residents.unread_bytes
 
 
 def _evict_all(victims: Slots, evict: Evict) -> None:
-    """Evict the victims. Each demotion ranks the tier below, so only the first few are demoted."""
+    """Evict the victims. Only the first few may be demoted, because each demotion ranks the tier below."""
     for number, victim in enumerate(victims.tolist()):
         evict(victim, "policy" if number < _DEMOTIONS else "crowded out")

@@ -92,7 +92,7 @@ class AccessLog:
             self.rows += pack_use(
                 handle.slot, handle.stamp, handle.object_hash, span.start, span.length, record.kind, 1
             )
-        # Skip ``schedule_flush`` if the timer is already set, and early enough.
+        # Skip ``schedule_flush`` if the timer is already set early enough.
         if self.timer is None or self.unread or len(self.rows) >= self.most_waiting_bytes:
             self.schedule_flush((handle.slot,))
 
@@ -105,8 +105,8 @@ class AccessLog:
         return record
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
-        """Record reads, or parts of reads, that were counted already. ``explained``: whether an order or a
-        score explains them; None: as the counted read before them.
+        """Record page reads for recency alone, because the statistics count them elsewhere. ``explained``:
+        whether an order or a score explains them; None: as the counted read before them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps
@@ -132,8 +132,8 @@ class AccessLog:
     def schedule_flush(self, slots: Iterable[int]) -> None:
         """Schedule ``flush``, because pages in ``slots`` were read.
 
-        It never runs at once: a flush may promote and evict pages, and the present reader has bytes that are
-        not pinned.
+        ``flush`` never runs within this call: it may promote and evict pages, and the present reader has
+        bytes that are not pinned.
         """
         delay_s = _FLUSH_AFTER_S if self.unread.isdisjoint(slots) else _FLUSH_UNREAD_AFTER_S
         if self._waiting * USE.itemsize >= self.most_waiting_bytes:
@@ -197,7 +197,8 @@ class AccessLog:
 class Counting:
     """Counts demand reads in ``stats``, and passes them to ``orders`` and to ``recorder``.
 
-    A read is counted once, in whichever process it was answered. Orders get a read before its page is ranked.
+    A read is counted once, whether this process or a worker answered it. Orders get a read before its page is
+    ranked.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A fill by callbacks: fills a flight from the origin without a task.
 
-Laws: it takes the steps of the fill by a task (flight_filler.py), over the same objects. It decides nothing
-that may wait: it then hands the flight over to such a task, which goes on where it stopped.
+Laws: this fill takes the same steps as the fill by a task (flight_filler.py), over the same objects. It never
+waits. Where it would have to, it hands the flight over to a task, which continues the fill.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class CallbackFill:
     __slots__ = ("_epoch", "_filler", "_flight", "_known", "_read", "_whole", "arrived")
 
     def __init__(self, filler: FlightFiller, flight: Flight, known: ObjectMeta | None) -> None:
-        """Set it up. ``known``: the requested version; None: any."""
+        """Prepare the fill of ``flight``. ``known``: the requested version; None: any."""
         self._filler = filler
         self._flight = flight
         self._known = known
@@ -34,7 +34,7 @@ class CallbackFill:
         """See ``Sink.arrived``."""
 
     def start(self, reads: CallbackOrigin) -> bool:
-        """Ask the origin; return False if that would have to wait: then a task must fill the flight."""
+        """Ask the origin. Return False if that would have to wait; then a task must fill the flight."""
         filler, flight, known = self._filler, self._flight, self._known
         self._epoch = filler.begin(flight)
         if known is not None and not reads.lends_memory:
@@ -84,18 +84,19 @@ class CallbackFill:
         return flight.buffer
 
     def _arrived_whole(self, meta: ObjectMeta, memory: memoryview, count: int) -> None:
-        """Open the flight over ``memory``, which has been taken from the ledger, and is full."""
+        """Open the flight over ``memory``, which is full and was taken from the ledger."""
         self._let_go()
         self._filler.open(self._flight, meta, count, self._epoch, whole=self._whole, memory=memory)
         self._flight.advance(count)
 
     def _let_go(self) -> None:
-        """Drop memory that was held, and the reference to this object beside it."""
+        """Drop the callback that holds memory and refers to this object."""
         self.arrived = self._flight.advance
 
     def complete(self) -> None:
         """See ``Sink.complete``."""
-        self._read = None  # it refers back to this object: the page's memory would wait for the collector
+        # The read refers to this object: in a cycle, the page's memory would wait for the garbage collector.
+        self._read = None
         if self._whole:
             self._filler.prove(self._flight)
         self._filler.complete(self._flight)

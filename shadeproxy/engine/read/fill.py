@@ -1,8 +1,8 @@
 """Pages on their way from the origin: joining a flight, and reading ahead.
 
-Laws: a page that was stored is read from its tier, and its memory is given back at once. Reading ahead, and a
-fill whose readers have all been served, take only memory that no reader waits for. The fill itself is in
-flight_filler.py.
+Laws: once a page is stored, readers read it from its tier, and the memory of its flight is returned at once.
+Reading ahead takes only memory that no reader waits for; so does a fill whose readers have all left. The fill
+itself is in flight_filler.py.
 """
 
 from collections.abc import Callable
@@ -87,8 +87,8 @@ class PageFiller:
         explained: bool = False,
         reads: CallbackOrigin | None = None,
     ) -> tuple[Flight, bool]:
-        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a fill if
-        there is no flight. Return the flight, and whether it was running already.
+        """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a flight
+        if there is none. Return the flight, and whether it was running already.
 
         ``explained``: an order or scores explain the read. ``reads``: fetch the page by these.
         """
@@ -170,16 +170,14 @@ class PageFiller:
         self.flights.leave(flight, served=served)
 
     def _demand(self, flight: Flight) -> None:
-        """Turn a prefetch that a reader joined into a demand read, with the priority of one."""
+        """Turn a prefetch that a reader joined into a demand read, with a demand read's priority."""
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
             self.observer.note_late()
 
     def _goes_on(self, flight: Flight) -> bool:
-        """Return whether to finish a page that has no waiter left, because its readers were all served a
-        range.
-        """
+        """Return whether to finish a flight that has no waiter left, because some waiter was served."""
         ledger = self._ledger
         return (
             flight.publishable
@@ -189,7 +187,7 @@ class PageFiller:
         )
 
     def _fill_at_once(self, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight) -> bool:
-        """Fill a flight by callbacks; return False, with nothing done, where that is impossible."""
+        """Fill a flight by callbacks. Return False if a task must fill it."""
         return reads is not None and CallbackFill(self._filler, flight, known).start(reads)
 
     def _retire(self, flight: Flight) -> None:

@@ -1,8 +1,8 @@
-"""Fill memory: where a worker receives pages that it fetches, mapped by the worker and the coordinator.
+"""Fill memory: the memory into which a worker fetches pages, mapped by the worker and the coordinator.
 
-Laws: the worker alone hands out extents and writes to them. An extent is free again when no view of it is
-left in either process: a view may wait in a transport for a slow client long after its page was stored. It
-is charged to the proxy's memory as a whole, when it is made, so single fills are not.
+Laws: only the worker hands out extents and writes to them. An extent becomes free when neither process has a
+view of it: a view may wait in a transport for a slow client long after its page was stored. All fill memory
+is charged to the proxy when it is made, so single fills are not charged.
 """
 
 import mmap
@@ -21,7 +21,7 @@ class FillMemory:
     """The memory behind ``descriptor``, mapped into this process."""
 
     def __init__(self, descriptor: int) -> None:
-        """Map it. The descriptor stays open. Raises OSError."""
+        """Map the memory. The descriptor stays open. Raises OSError."""
         self.descriptor = descriptor
         self.size_bytes = os.fstat(descriptor).st_size
         self._mapping = mmap.mmap(descriptor, self.size_bytes)
@@ -41,7 +41,7 @@ class FillMemory:
     def view(self, start: int, length: int, unused: Callable[[int], None]) -> memoryview:
         """Return ``length`` bytes from ``start``. ``unused(start)`` is called when no view of them is left.
 
-        Raises ValueError for bytes outside.
+        Raises ValueError for bytes outside the memory.
         """
         array = np.frombuffer(self._mapping, np.uint8, length, start)
 
@@ -53,7 +53,7 @@ class FillMemory:
         return array.data
 
     def close(self) -> None:
-        """Close the descriptor. The mapping goes with the last view."""
+        """Close the descriptor. The mapping stays until the last view is gone."""
         os.close(self.descriptor)
         self._watched.clear()
 
@@ -74,7 +74,7 @@ class FillExtents:
         return len(self._units)
 
     def fits(self, length: int) -> bool:
-        """Return whether ``take`` would find so many bytes."""
+        """Return whether ``take`` would find ``length`` bytes."""
         return next(self._free.candidates(-(-length // _UNIT_BYTES)), None) is not None
 
     def take(self, length: int) -> tuple[int, memoryview] | None:
@@ -89,7 +89,7 @@ class FillExtents:
         return start, self._memory.view(start, length, self.give)
 
     def share(self, start: int) -> None:
-        """Note that the coordinator has views of an extent too, until it gives it back."""
+        """Note that the coordinator may have views of an extent too, until ``give`` is called for it."""
         self._holders[start] += 1
 
     def give(self, start: int) -> None:

@@ -81,7 +81,7 @@ class Flight:
         self.wanted = wanted
         """ETag of the requested version; None: any version."""
         self.intent = intent
-        """Present intent: a prefetch becomes a demand read when a reader joins it."""
+        """Present intent. A prefetch becomes a demand read when a client's reader joins it."""
         self.prefetched = intent is Intent.PREFETCH
         """True if no reader had asked for the page when the flight started."""
         self.stored = False
@@ -152,7 +152,9 @@ class Flight:
     def open(
         self, meta: ObjectMeta, length: int, *, doubtful: bool = False, memory: memoryview | None = None
     ) -> None:
-        """Set metadata, and the buffer for which memory is taken, or that is lent: readers may start."""
+        """Set the metadata and a new buffer of ``length`` bytes, or ``memory``: readers may start. The memory
+        is taken already.
+        """
         self.meta = meta
         self.page = Page(self.ref, meta.etag, self.number)
         self.doubtful = doubtful
@@ -160,7 +162,7 @@ class Flight:
         self.buffer = np.empty(length, np.uint8).data if memory is None else memory
         if not length:
             self.ended = True
-        # Followers need bytes, and a fill by callbacks brings them at once.
+        # Followers do nothing before the first bytes, which a fill by callbacks brings at once.
         self._wake(self._followers if self.ended else [])
 
     def advance(self, count: int) -> None:
@@ -188,13 +190,13 @@ class Flight:
             await self._through
 
     def abandon(self) -> None:
-        """Give up the handed-over answer: its reader is gone."""
+        """Give up the handed-over answer, because the last reader has left."""
         self.passed = None
         if self._through is not None and not self._through.done():
             self._through.set_result(None)
 
     async def opened(self, deadline: Deadline | None = None, *, proven: bool = False) -> ObjectMeta:
-        """Wait for the metadata; ``proven``: until it is known to be right.
+        """Wait for the metadata, and with ``proven`` until it is known to be right.
 
         Raises the flight's error. Raises DeadlineExceeded when the caller's own ``deadline`` has passed; the
         flight goes on for other readers.
@@ -203,7 +205,7 @@ class Flight:
             self._raise_if_failed()
             await self._progress(deadline)
         if not self.filled:
-            self._raise_if_failed()  # After an error there will be nothing else.
+            self._raise_if_failed()  # After an error no bytes will come.
         while proven and self.doubtful and not self.ended:
             await self._progress(deadline)
         if proven and self.doubtful:
@@ -266,8 +268,7 @@ class Flight:
 
     def _wake(self, followers: list[Follower]) -> None:
         if followers:
-            # Call the first follower at once: it writes no more at a time than the origin sent. A cold object
-            # may have thousands of followers.
+            # Call only the first follower at once, because a cold object may have thousands of followers.
             first, *others = followers
             first.look()
             for follower in others:

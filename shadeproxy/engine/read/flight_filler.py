@@ -94,8 +94,8 @@ class FlightFiller:
                 self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
-        """Return whether a read that began now would use ``known``. If not, only the reader of this flight is
-        out of date.
+        """Return whether a read that began now would use ``known``. If not, only the reader that started this
+        flight is out of date.
         """
         now = self._versions.known_now(ref)
         return now is None or known is None or now.etag == known.etag
@@ -155,7 +155,7 @@ class FlightFiller:
         span = self.within(flight, meta.size)
         rest: Span | None = Span(span.start + flight.filled, span.stop)
         if flight.doubtful and not flight.filled and (handed is None or handed.check is None):
-            rest = None  # the checksum comes with a whole body only
+            rest = None  # only a whole body brings the checksum that proves it
         async with self._open(flight, Wanted(flight.ref, rest, meta.etag, flight.upstream), handed) as read:
             if read.pass_on is not None:
                 raise BodyCutShort(f"the rest of {flight.ref} came without its version")
@@ -192,8 +192,8 @@ class FlightFiller:
         doubtful: bool = False,
         memory: memoryview | None = None,
     ) -> bool:
-        """Open a flight of ``length`` bytes at once, in ``memory`` if that was taken; return False if it must
-        wait for memory.
+        """Open a flight of ``length`` bytes at once, over ``memory`` if the caller has taken it. Return False
+        if the flight must wait for memory.
         """
         meta = self._accept(flight, meta, epoch, whole=whole)
         if memory is None and not self.take_now(flight, length):
@@ -204,7 +204,8 @@ class FlightFiller:
     def _accept(
         self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool
     ) -> ObjectMeta:
-        """Record the metadata of the origin's answer; return the metadata with most fields of that version.
+        """Record the metadata of the origin's answer. Return the known metadata of that version with the most
+        fields.
 
         If this flight brings a newer version, other versions that are cached or on their way are dropped.
         """
@@ -339,14 +340,14 @@ class FlightFiller:
         return True
 
     async def _take(self, flight: Flight, length: int) -> None:
-        """Take memory as ``_take_now``; wait for it. Raises as ``Ledger.take``."""
+        """Take memory as ``take_now`` does, but wait for it. Raises as ``Ledger.take``."""
         if not self.take_now(flight, length):
             await self._ledger.take(length - flight.budget_bytes, flight.intent)
             flight.budget_bytes = length
 
     def take_now(self, flight: Flight, length: int) -> bool:
-        """Take memory for the page, less what was taken before; give back what was taken for a longer one.
-        Return False, with nothing taken, if there is too little.
+        """Take the memory for the page that was not taken before, or give back what was taken too much.
+        Return False, with nothing taken, if there is too little memory.
         """
         missing = length - flight.budget_bytes
         if missing > 0 and not self._ledger.take_now(missing, flight.intent):

@@ -1,7 +1,7 @@
-"""Reads that are answered without waiting. Plain defs throughout.
+"""Answers reads without waiting. Plain defs throughout.
 
-Laws: nothing is counted or changed unless the answer is complete. A read that cannot be answered here returns
-None, never an error; ``Engine.open`` then finds the reason. Answered reads go to the access log
+Laws: nothing is counted or changed unless the answer is complete. For a read that cannot be answered here the
+result is None, never an error; ``Engine.open`` then finds the reason. Answered reads go to the access log
 (access_log.py).
 """
 
@@ -24,8 +24,8 @@ from shadeproxy.hints.datasets import Dataset, Ids
 from shadeproxy.tiers.base import Place
 
 MOST_PAGES = 2
-"""Most pages of a hit. Longer answers are streamed with back-pressure: pins would hold their memory as long
-as a client likes.
+"""Most pages of a hit. Longer answers are streamed with back-pressure, because pins would hold the memory of
+all their pages as long as a slow client reads.
 """
 
 MOST_LOCATED_PAGES = 256
@@ -201,8 +201,8 @@ class Hits:
         if not is_good(handle, self._residents.stamps, now_s):
             return None
         if handle.place is None:
-            # Locating reads the header through the mapping, which making the handle has just touched: it
-            # cannot wait.
+            # ``place`` reads the header through the mapping. It does not wait for a device, because
+            # making the handle has just touched the header.
             handle.place = self._cache.hot.place(handle.slot)
             if handle.place is None:
                 return None
@@ -271,8 +271,8 @@ def _slice_of(handle: PageHandle, span: Span | None) -> SendfileSlice:
     first = max(start, sendable.start)
     last = max(first, min(stop, sendable.stop))
     if first < last and not handle.marked_sent:
-        # Mark the whole page at once; otherwise each range would be marked separately. The price: blocks that
-        # were not sent become holes too, instead of being overwritten.
+        # Mark the whole page at once, not each range by itself. The price: blocks that were not sent become
+        # holes too, instead of being overwritten.
         file.mark_sent(sendable.start, sendable.stop)
         handle.marked_sent = True
     return SendfileSlice(handle, file, start, first, last, stop)

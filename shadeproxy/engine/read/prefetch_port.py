@@ -63,8 +63,8 @@ class PrefetchPort:
         upstreams: Upstreams = ONLY_OWN,
         reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``upstreams``: see namespaces.py. ``reads``: returns a way to fetch the next page with the proxy's
-        own credentials; None: as pages for readers are fetched.
+        """``upstreams``: see namespaces.py. ``reads``: returns the reads by which to fetch the next page with
+        the proxy's own credentials; None: fetch it as pages for readers.
         """
         self._reads = reads
         self.page_size = page_size
@@ -119,7 +119,8 @@ class PrefetchPort:
     def winners(
         self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
     ) -> NDArray[np.bool_]:
-        """Return which pages would win a place if they came in this order after ``pending_bytes`` of others.
+        """Return which pages would win a place if they came in this order, after ``pending_bytes`` of other
+        pages.
 
         ``guess_bytes``: the length to assume for a page of unknown length. ``earned``: see
         ``Placement.winners``.
@@ -192,8 +193,8 @@ class PrefetchPort:
         return flight
 
     def keep(self, need: Need) -> None:
-        """Count a stored page as warmed. A call asked for it, so it says nothing about the quality of
-        guesses.
+        """Count a stored page as warmed, not as prefetched: a call asked for the page, so whether it will be
+        read says nothing about guesses.
         """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:
@@ -201,7 +202,7 @@ class PrefetchPort:
             self._stats.record_prefetch("warmed")
 
     def give_up(self, flight: Flight) -> None:
-        """Leave a flight. Its read ends if no reader joined it."""
+        """Leave a flight. The read from the origin ends if no reader joined the flight."""
         if flight in self._begun:
             self._leave(flight, "wasted")
 

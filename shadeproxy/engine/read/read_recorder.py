@@ -1,7 +1,8 @@
 """Recorder of demand reads for ``[telemetry] trace``: adds time and prefix group to each read.
 
-Laws: plain defs; nothing is decided. The group of a hit is the group of its slot. If the slot has another
-page by now, the trace's reader takes the group from another read of the object.
+Laws: plain defs. Nothing is decided here. The group of a hit is the group of its slot. If the slot has
+another page by now, the read is recorded without a group, and the trace's reader takes the group from another
+read of the object.
 """
 
 from collections.abc import Iterator, Sequence

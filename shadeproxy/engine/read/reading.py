@@ -57,12 +57,12 @@ class EngineReading:
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
         self.explained = False
-        """True if an order, scores or an earlier try explain the read: it teaches nothing about others."""
+        """True if an order, scores or an earlier try explain the read. Then it is in no page history."""
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
-        """Deadline of the next byte."""
+        """Deadline for the next byte."""
         self._passed: OriginRead | None = None
         self.begun = False
-        """True if the engine began it without waiting, and has noted the read."""
+        """True if ``Engine.begin`` began the read without waiting, and has noted it."""
         self._reads: CallbackOrigin | None = None
 
     @property
@@ -78,7 +78,7 @@ class EngineReading:
     def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
         """Join or start the flight of the only page that is wanted, without waiting; return it.
 
-        ``meta``: None where none is known. ``reads``: fetch the page by these.
+        ``meta``: None if it is not known. ``reads``: fetch the page by these.
         """
         self.begun = True
         self._reads = reads
@@ -99,8 +99,8 @@ class EngineReading:
             self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take the origin's answer from a flight that can store nothing, if that answer is all this reader
-        wants. It stays valid until the flight is left.
+        """Take the origin's answer from a flight that can store nothing, if that answer has all that this
+        reader wants. The answer stays valid until the flight is left.
         """
         flight = self._joined.get(number)
         read = None if flight is None else flight.passed
@@ -113,7 +113,7 @@ class EngineReading:
         return read if read.pass_on.admit() else None
 
     async def open_known(self, meta: ObjectMeta, span: Span) -> None:
-        """Find the source of ``span``, and start its first missing page. ``meta`` is known."""
+        """Find the source of ``span``, and start the flight of its first missing page."""
         self._meta = meta
         self._span = span
         if not self._joined:
@@ -170,7 +170,7 @@ class EngineReading:
         return self._fills.under_pressure
 
     def reset(self) -> None:
-        """Forget everything but that the read was noted, because the opened version is gone."""
+        """Forget the opened version, because the origin has another one. The read stays noted."""
         self.close()
         self.explained = True
         self._meta = self._span = None
@@ -201,8 +201,8 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
-        # A damaged whole body is sent without its end, which the client notices. A damaged part would look
-        # complete, and so would an answer that there is no such part.
+        # The client notices a damaged whole body, because its end is not sent. It would not notice a damaged
+        # part, or a wrong answer that there is no such part. So a part is sent only once it is proven.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline, proven=part_only)
@@ -367,7 +367,7 @@ class Body:
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:
-            # The answer has begun: each next part has the same time again.
+            # The answer has begun: the first byte of each further page has the same time again.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
         self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)

@@ -1,8 +1,9 @@
 """Single-flight: one origin read per page, or part of one, however many readers want it.
 
-Laws: a flight does not end with its first waiter. When its last waiter leaves it is cancelled, unless one
-waiter was served: then it may go on to its end. It returns its bytes to the ledger exactly once, after it is
-over and its last waiter left. A flight is filled by callbacks or by a task, never by both.
+Laws: a flight does not end when the waiter that started it leaves. It is cancelled when its last waiter
+leaves, unless a waiter was served all that it wanted: then the flight may go on to its end. A flight returns
+its memory to the ledger exactly once, after it is over and its last waiter has left. Callbacks or a task fill
+a flight, never both at a time.
 """
 
 import asyncio
@@ -20,10 +21,10 @@ FlightKey = tuple[ObjectRef, int]
 
 
 class SingleFlight:
-    """The table of flights. ``retire``: called once per flight when its memory is no longer needed.
+    """The table of flights. ``retire``: called once for each flight, when its memory is no longer needed.
 
-    ``goes_on``: returns whether a flight that served a reader may continue without a waiter. ``on_start``:
-    called after each start.
+    ``goes_on``: returns whether a flight that served a waiter may continue without one. ``on_start``: called
+    after each start of a flight.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class SingleFlight:
         part_only: bool = False,
         at_once: Callable[[Flight], bool] = lambda _flight: False,
     ) -> tuple[Flight, bool]:
-        """Join the flight for a page of version ``wanted`` (an ETag; None: any), or at least for ``part`` of
-        it.
+        """Join a flight for a page, or at least for the span ``part`` within it, of the version ``wanted``
+        (an ETag; None: any).
 
         If there is none, start one: by callbacks if ``at_once`` returns True, otherwise by a task of
         ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and whether it was running already.
@@ -138,7 +139,7 @@ class SingleFlight:
 
     def invalidate_object(self, ref: ObjectRef) -> None:
         """Keep flights of this object from being stored, and let later readers start new ones."""
-        # A fill by callbacks ends at once, and leaves the table.
+        # Copy the set, because cancelling a fill by callbacks removes its flight from the set.
         for flight in list(self._live.get(ref, ())):
             flight.publishable = False
             if flight.waiters or flight.ended:
@@ -160,7 +161,7 @@ class SingleFlight:
         return [one for flights in self._live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
-        """End a fill whose origin does not end it: its readers get ``error``."""
+        """End a fill that takes too long. Its readers get ``error``."""
         flight.end(error)
         self._cancel(flight)
 
@@ -214,7 +215,7 @@ class SingleFlight:
 
     def _finish(self, flight: Flight) -> None:
         flights = self._live.get(flight.ref, set())
-        # A fill may end after its last waiter left, and a task's own callback comes one step later.
+        # A fill may end after its last waiter left, and ``_ended`` is called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
             self.detach(flight)
             flights.remove(flight)

@@ -1,9 +1,9 @@
-"""Timeouts of flights: one timer for all of them, instead of one for every read.
+"""Timeouts of flights: one timer for all flights, instead of one timer for every read.
 
-Laws: a reader whose deadline has passed leaves with DeadlineExceeded, without harm to the flight or its other
-readers. A flight that has neither a first byte nor a waiting reader (a prefetch, a read ahead) gets the same
-time. A body that comes too slowly fails, on any transport and after any number of tries. Without flights
-there is no timer.
+Laws: a reader whose deadline has passed gets DeadlineExceeded. The flight goes on for its other readers. A
+flight without a waiting reader (a prefetch, a read-ahead) has the same time for its first byte. A flight
+whose body comes too slowly fails, on any transport and after any number of tries. The timer runs only while
+there are flights.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from shadeproxy.core.errors import BodyCutShort
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 
-_LOOKS = 20  # Looks within the shortest time limit.
+_LOOKS = 20  # Number of looks within the shortest time limit.
 _MOST_TICK_S = 1.0
 _LEAST_TICK_S = 0.01
 

@@ -25,8 +25,8 @@ async def purge(
     """Drop all cached pages under ``place``, whose key is a prefix. Return the number of objects, pages and
     bytes.
 
-    A dry run only counts. Raises WriteRefused if the media can neither erase the pages nor note that they
-    must: the pages could come back after a restart.
+    A dry run only counts. Raises WriteRefused if a medium can neither erase the pages nor note that it must:
+    then the pages could come back after a restart.
     """
     bucket, prefix, namespace = place
     found = await cache.find_under(bucket, prefix, namespace)

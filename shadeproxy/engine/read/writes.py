@@ -1,4 +1,4 @@
-"""Writes to the origin: their objects are dropped from the cache before and after, and reads in between are
+"""Drops the objects of a write to the origin from the cache, before and after the write. Reads in between are
 not stored.
 """
 

@@ -1,9 +1,11 @@
 """Admission of the pages that came from the origin in one turn of the loop.
 
-Laws: plain defs. Each page is answered exactly once, whatever raises: before ``insert_many`` returns, or by
-the task that writes the page. In a tier in memory the pages of a turn share their work. If there is one piece
-of free room for all of them, nothing is ranked. In a full tier a page takes over slot and place of the victim
-that it beats, so that features and ranks are computed once. Every other page is decided alone.
+Laws: plain defs. ``NewPage.stored`` is called exactly once for each page, even if something raises: before
+``insert_many`` returns, or by the task that writes the page.
+
+In a tier in memory, the pages of a turn share their work. If one piece of free room holds all of them,
+nothing is ranked. In a full tier, each page takes over slot and place of a victim that it beats, so features
+and ranks are computed once for all pages. Every other page is decided alone.
 """
 
 import asyncio
@@ -28,8 +30,8 @@ from shadeproxy.tiers.base import Location
 _NO_SLOT = -1
 
 _Told = dict[int, Exception | None]
-"""Pages whose readers have their answer, or get it from a task; by the id of the page: the error that its
-reader raised.
+"""New pages whose ``stored`` was called, or will be called by a task: from the page's ``id()`` to the error
+that the call raised.
 """
 
 
@@ -57,7 +59,7 @@ class PageAdmission:
         transfers: Transfers,
         disown: Callable[[int], None],
     ) -> None:
-        """``disown``: called with the hash of an object when a new version of it comes."""
+        """``disown``: called with the hash of an object when a page of it replaces one of another version."""
         self._residents = residents
         self._media = media
         self._groups = groups
@@ -88,7 +90,7 @@ class PageAdmission:
                 raise error
 
     def _insert_each(self, pages: Sequence[NewPage], told: _Told, *, together: bool) -> None:
-        # In a small tier all pages are ranked for each new page.
+        # A small tier has no eviction pool: all its pages are ranked for each new page.
         big = together and len(self._media) == 1 and self._residents.members[0].count > SAMPLE
         count = self._placement.together(0) if big else len(pages)
         for start in range(0, len(pages), count or 1):
@@ -99,7 +101,9 @@ class PageAdmission:
                 self._insert(new, told)
 
     def _may_go_together(self, pages: Sequence[NewPage]) -> bool:
-        """Return whether pages may share their work: no write needs a task, and no page comes twice."""
+        """Return whether pages may share their work: no write needs a task, nothing is pinned, and no page
+        comes twice.
+        """
         return (
             len(pages) >= WORTH_COLUMNS
             and self._media[0].write is None
@@ -252,9 +256,7 @@ class PageAdmission:
 
 
 def _tell(new: NewPage, stored: bool, told: _Told) -> None:
-    """Tell the page's reader whether it was stored. A reader that raises does not keep others from their
-    answer.
-    """
+    """Call ``new.stored``. Keep an error that it raises, so that the calls of other pages still follow."""
     told[id(new)] = None
     try:
         new.stored(stored)

@@ -1,4 +1,4 @@
-"""Erasure of dropped pages on the media: waits for it, retries it, and refuses writes without it."""
+"""Erasure of dropped pages on the media: waits for erasures, retries them, and tells which are missing."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -37,8 +37,8 @@ class Erasing:
         """Return once all dropped pages are erased from media with a writer thread, or their erasure has
         failed and will be retried.
 
-        Returns at once if nothing was dropped since the last call. It waits twice, because a page that was
-        dropped while it was being written is released after its write.
+        Returns at once if nothing was dropped since the last call. It waits for two turns of the writer,
+        because a page dropped during its write is released only after the write.
         """
         for index, medium in enumerate(self._media):
             released = self._transfers.released[index]
@@ -131,4 +131,4 @@ class Erasing:
 
 
 def _nothing() -> None:
-    """Do nothing. That it runs proves that all work queued before has run."""
+    """Do nothing. When the writer has run this, it has run all work that was queued before."""

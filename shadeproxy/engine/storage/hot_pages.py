@@ -1,7 +1,7 @@
 """Resident pages that can be touched without waiting: verified, and on a disk also in the page cache.
 
-Laws: plain defs; nothing is counted or changed. None means "not now"; ``PageCache.view`` then finds the
-reason.
+Laws: plain defs. This module counts and changes nothing. It returns None for a page that cannot be touched
+now; ``PageCache.view`` then finds the reason.
 """
 
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ _SLICE = 128  # Pages dropped before other tasks may run.
 
 
 class PageCache:
-    """Pages by identity; used from the event loop only."""
+    """The resident pages, found by object, version and number. Use it from the event loop only."""
 
     def __init__(
         self,
@@ -200,7 +200,9 @@ class PageCache:
         return header.meta, float(self.residents.validated_s[slot])
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
-        """Return whether a page of another version than ``etag`` is resident or being written."""
+        """Return whether a page of another version than ``etag`` is resident or being written. Recovery then
+        recovers only pages of ``etag``.
+        """
         hashed, version = object_hash(ref), etag_hash(etag)
         if self._recovery.coming:
             self._recovery.note_version(hashed, version)
@@ -321,7 +323,7 @@ class PageCache:
         slots = slots[self.residents.tier[slots] != NO_TIER]
         if not prefix:
             return slots
-        # Arrays by part: making them of all pages at the end would take a step for each page in one turn.
+        # Make an array for each part: making one of all pages at the end would hold the event loop.
         found, generations, table = [slots[:0]], [slots[:0]], self.residents
         for start in range(0, len(slots), ASKED):
             part = slots[start : start + ASKED]
@@ -336,8 +338,8 @@ class PageCache:
     async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
         """Remove the pages of objects in ``bucket`` under ``prefix`` that are resident now, in slices.
 
-        Pages stored meanwhile stay: with constant reads this would otherwise never end. No tombstones are
-        made, which would need room for each object: call ``Erasing.keep_purged`` afterwards.
+        Pages stored meanwhile stay; otherwise this call might never end under constant reads. It makes no
+        tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
         """
         await self._recovery.over()
         table = self.residents
@@ -355,7 +357,7 @@ class PageCache:
             refs = await self._places.refs(places) if prefix else {}
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
-                    # It moved or is gone; pages that are still resident are looked at again.
+                    # The page moved or is gone. The next round looks at it again.
                     moved.append(slot)
                 # Drop a page whose header cannot be read, too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):

@@ -1,8 +1,8 @@
 """Applies pins to resident pages: after a start, after a reload, and at each pin or unpin.
 
-Laws: nothing is read or evicted here. A page that is neither in a tier nor on its way into one is judged when
-it comes (transfers.py). Most prefix groups are pinned completely or not at all. Only for the other groups
-keys are read, from record headers, on a thread. Steps on the event loop take about 2 ms.
+Laws: no body is read and no page is evicted here. Most prefix groups are pinned completely or not at all.
+For pages of the other groups, keys are read from record headers, on a thread. A page on its way into a tier
+is judged at the end of its write (transfers.py). Steps on the event loop take about 2 ms.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Pinning:
         self._judged_version = -1
 
     def of_rows(self, index: int, rows: Rows, names: list[GroupName]) -> NDArray[np.bool_]:
-        """Return which pages that an earlier process left in tier ``index`` to pin: bool[n].
+        """Return which recovered pages of tier ``index`` to pin, as far as their maximum allows: bool[n].
 
         A page whose key would decide is pinned until ``renew`` has read the key.
         """
@@ -85,14 +85,14 @@ class Pinning:
         )
 
     async def _ask(self, slots: Slots, version: int) -> bool:
-        """Judge pages by their keys."""
+        """Pin or unpin pages by their keys. Return False if pins have changed meanwhile."""
         for start in range(0, len(slots), ASKED):
             if not await self._ask_some(slots[start : start + ASKED], version):
                 return False
         return True
 
     async def _ask_some(self, slots: Slots, version: int) -> bool:
-        """Judge pages by their keys; judge a page again if it moved to another tier meanwhile."""
+        """Do the work of ``_ask`` for a few pages. Judge a page that moved to another tier again."""
         table = self._residents
         generations = dict(zip(slots.tolist(), table.generation[slots].tolist(), strict=True))
         while generations:

@@ -1,7 +1,7 @@
-"""Reads records of pages, where a wait may give a slot another page.
+"""Reads records of pages, although a slot may get another page while the read waits.
 
-Laws: bytes read from a place count only if the slot is still at that place. An unreadable record is a counter
-and a log line.
+Laws: bytes read from a place count only if the slot still has its page there afterwards. An unreadable record
+is counted and logged.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class RecordReader:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # If the page has left, its record is erased, which is not a fault of the tier.
+            # If the page has left its place, its record may be erased, which is no fault of the tier.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}

@@ -1,9 +1,9 @@
 """Recovery of the pages of an earlier process, while the proxy serves already.
 
-Laws: answers of the origin since the start beat recovered pages. A resident page stays. If the origin was
-asked about an object, only pages of the version that it named are recovered. Objects written or purged
-through the proxy since then are never recovered (the tier keeps tombstones, over kill -9 too). Steps on the
-event loop take about 2 ms each; reading is done on a thread.
+Laws: what the origin has answered since the start counts more than a record. A recovered page never replaces
+a resident page. If the origin was asked about an object, only pages of the version that it named are
+recovered. An object that was written or purged through the proxy since the start is never recovered: the tier
+keeps tombstones, over kill -9 too. Segments are read on a thread. Steps on the event loop take about 2 ms.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Recovery:
         self.coming, self._halted = self.pending_segments > 0, False
 
     def run(self) -> None:
-        """Recover everything, and return then (blocking)."""
+        """Recover everything (blocking)."""
         for index, medium in enumerate(self._media):
             for arrival in medium.tier.arrivals():
                 for contents in medium.tier.take_in(arrival):
@@ -107,7 +107,7 @@ class Recovery:
             _log.info("recovered", pages=len(self._residents), unreadable_segments=self.pending_segments)
 
     def _end(self) -> None:
-        # The next start tries segments that could not be read: this process recovers nothing of them.
+        # This process recovers nothing more. The next start tries segments that could not be read again.
         self.coming = False
         self._news.clear()
         self._stale_buckets.clear()
@@ -166,14 +166,14 @@ class Recovery:
     def _without_outdated(self, rows: Rows) -> tuple[Rows, Rows]:
         known = np.isin(rows["object_hash"], np.fromiter(self._news, np.uint64, len(self._news)))
         for position in np.flatnonzero(known).tolist():
-            # The first page holds the metadata, which may have changed under the same ETag.
+            # Drop the first page in any case: it holds the metadata, which may have changed under this ETag.
             current = self._news[int(rows["object_hash"][position])] == int(rows["etag"][position])
             known[position] = not current or rows["number"][position] == 0
         return rows[~known], rows[known]
 
     def _resolve(self, object_hash: int, number: int, etag: int) -> None:
-        """Mark a resident page stale if the record that was left out is of another version and neither was
-        read since the start. Which version is current is unknown, so the origin will be asked.
+        """Mark a resident page stale if the record that was left out is of another version, and the page was
+        not read since the start. Then it is unknown which version is current, so the origin must be asked.
         """
         slot = self._residents.occupant(object_hash, number)
         if slot is not None and self._residents.unverified[slot] and int(self._residents.etag[slot]) != etag:

@@ -31,10 +31,10 @@ RunIO = Callable[[Callable[[], None]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """A tier, the source that its hits are named by, and the runner of its I/O (None: inline, because it
-    cannot block).
+    """A tier, the source that its hits have, and the functions that run its I/O. None: the I/O cannot block,
+    so it runs inline.
 
-    ``write`` runs in the order of the tier's ``submit``; ``load`` may overtake it.
+    ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes.
     """
 
     tier: Tier
@@ -159,7 +159,7 @@ class Transfers:
         self._stats.record_eviction(self._media[index].tier.name, reason)
 
     def vacate(self, slots: list[int], index: int, reason: str) -> None:
-        """Count pages out, because other pages take over their slots and places in a tier."""
+        """Count the evictions of pages whose slots and places other pages are about to take over."""
         for slot in self._residents.unread.intersection(slots):
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
@@ -170,7 +170,7 @@ class Transfers:
     def settle_many(
         self, index: int, slots: list[int], locations: list[Location], written: list[bool]
     ) -> None:
-        """Make pages that took over places readable, if they were written; remove the others."""
+        """Make pages with reserved places readable, if they were written. Remove the others."""
         table = self._residents
         ready = np.array(written, np.bool_)
         table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])

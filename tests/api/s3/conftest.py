@@ -32,12 +32,12 @@ from tests.support.s3.lanes import GeneralLane
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The loop that the product runs on: aborting a connection differs between loops."""
+    """Run tests on the product's event loop, because loops differ in how they abort a connection."""
     return {"uvloop": uvloop.new_event_loop}
 
 
 class Recorder:
-    """Every finished request, as the observer saw it."""
+    """A ``RequestObserver`` that keeps its calls: every finished request."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -54,14 +54,14 @@ class Recorder:
         self.jobs.append(job)
 
     def wait_for(self, count: int) -> asyncio.Future[None]:
-        """Done when ``count`` requests have ended."""
+        """Return a future that is done when ``count`` requests have ended."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((count, future))
         return future
 
 
 class EventLog:
-    """Keeps what was logged."""
+    """A log that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -74,7 +74,7 @@ class EventLog:
 
 @dataclass
 class Proxy:
-    """A listening proxy and all that a test wants to look at."""
+    """A listening proxy, and the parts of it that tests look at."""
 
     engine: Engine
     origin: Any
@@ -89,7 +89,7 @@ class Proxy:
     stats: Stats
 
     def counted_stats(self) -> Stats:
-        """The statistics with all reads so far counted."""
+        """Return the statistics, after all reads so far were counted."""
         self.engine.access_log.flush()
         return self.stats
 
@@ -98,7 +98,7 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}"
 
     def boto(self, *, secret: str = SECRET, access: str = ACCESS, **config: Any) -> Any:
-        """A stock boto3 client; call it in a thread."""
+        """Return a stock boto3 client. Call it in a thread."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -109,7 +109,9 @@ class Proxy:
         )
 
     async def raw(self, data: bytes, *, into: bytearray | None = None) -> bytes:
-        """Send bytes on a fresh connection, return all that comes until it is closed (``into`` grows)."""
+        """Send bytes on a new connection. Return all bytes that come until it is closed; they are also added
+        to ``into``.
+        """
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(data)
@@ -124,7 +126,7 @@ class Proxy:
             writer.close()
 
     async def get(self, target: str, *fields: str, method: str = "GET") -> bytes:
-        """One request with ``Connection: close``; the whole answer as it came."""
+        """Send one request with ``Connection: close``. Return the bytes of the answer."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", "Connection: close", *fields]
         return await self.raw("\r\n".join([*lines, "", ""]).encode())
 
@@ -153,10 +155,10 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         can_wait: bool = False,
         upstreams: Upstreams = ONLY_OWN,
     ) -> Proxy:
-        """``base_domains``: the names that tests write as Host; without a signature no other is answered.
-        ``ram``: a directory of its own for the RAM tier, which may then lend. ``compiled``: known hits are
-        answered by the compiled form. ``can_wait``: reading may wait for the medium, as on a disk.
-        ``upstreams``: other than the proxy's own, the origin decides who may read.
+        """``base_domains``: the names that tests write as Host; under other names the proxy answers signed
+        requests alone. ``ram``: a directory for the RAM tier; its pages may then leave by sendfile.
+        ``compiled``: the compiled request cache answers. ``can_wait``: reading may wait for the medium, as on
+        a disk. ``upstreams``: for upstreams other than the proxy's own, the origin decides who may read.
         """
         clock = clock or SystemClock()
         stats, ledger = Stats(), Ledger(1 << 24)
@@ -204,7 +206,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
 
 @pytest.fixture(params=[False, True], ids=["interpreted", "compiled"])
 def compiled(request: pytest.FixtureRequest) -> bool:
-    """Both forms of the fast lane, where there are both."""
+    """Run the test with the fast lane in Python, and with the compiled one if there is one."""
     if request.param and not COMPILED:
         pytest.skip("the lane was not compiled when it was installed")
     return request.param
@@ -212,7 +214,7 @@ def compiled(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 async def proxy(make_proxy: MakeProxy) -> Proxy:
-    """Anonymous access on, one client, a bucket "b"."""
+    """A proxy with anonymous access, one client, and a bucket "b"."""
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"seed")
     return proxy

@@ -59,7 +59,7 @@ def status_of(answer):
 
 @pytest.fixture(params=["fast", "general"])
 async def port(request, make_proxy, compiled):
-    """Of a warm proxy that takes anonymous requests and knows no client; through each lane."""
+    """Return the port of a warm proxy with anonymous access and no clients, for each lane."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled, base_domains=("s3.local",))
     proxy.origin.put("b", "k", b"secret")
     await proxy.get("/b/k")
@@ -115,7 +115,7 @@ async def test_no_host_at_all_is_refused(port):
 
 
 async def test_what_is_remembered_under_one_name_answers_under_no_other(make_proxy, compiled):
-    """The compiled form, the remembered blocks and the templates each look at every byte of the Host."""
+    """The compiled request cache, the remembered blocks and the templates compare every byte of the Host."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled, base_domains=("good.example",))
     proxy.origin.put("b", "k", b"secret")
     invocation = "amz-sdk-invocation-id: 6d0a4f5c-5b0e-4f3f-b9c5-000000000001"
@@ -137,7 +137,7 @@ async def test_what_is_remembered_under_one_name_answers_under_no_other(make_pro
 
 
 async def test_a_name_that_is_no_longer_known_is_forgotten(make_proxy, compiled):
-    """As ``Live`` does it: anonymous requests were let in by nobody's leave but the old settings'."""
+    """After a reload without anonymous access, a request that the old settings allowed is refused."""
     proxy = await make_proxy(lane=Watched, clients=(), compiled=compiled)
     proxy.origin.put("b", "k", b"secret")
     for _ in range(3):
@@ -148,7 +148,7 @@ async def test_a_name_that_is_no_longer_known_is_forgotten(make_proxy, compiled)
 
 
 async def test_a_signature_is_served_under_every_name(make_proxy, compiled):
-    """A page has none to send. Unsigned requests beside it are anonymous, and judged by their Host."""
+    """A web page cannot sign. Unsigned requests to the same proxy are anonymous, and judged by their Host."""
     proxy = await make_proxy(lane=Watched, compiled=compiled, clock=ManualClock(), base_domains=())
     proxy.origin.put("b", "k", b"secret")
     for _ in range(3):

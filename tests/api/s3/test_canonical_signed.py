@@ -1,4 +1,4 @@
-"""What a signature covers is what is done: odd names, moved fields, Connection lists."""
+"""The proxy does what the signature covers, and nothing else: odd names, moved fields, Connection lists."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ THEIRS = Upstream("theirs")
 
 @pytest.fixture(params=sorted(LANES))
 async def proxy(request, make_proxy, tmp_path):
-    """A proxy that lets in nobody unsigned, behind a lane; ``sent()``: what its origin understood."""
+    """A proxy without anonymous access, behind a lane. ``sent()``: the requests as its origin read them."""
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(recording())
         anonymous = AnonymousCredentials()
@@ -94,7 +94,7 @@ async def test_connection_takes_no_signed_field_away(proxy, params, field):
 
 
 async def test_metadata_with_underscores_makes_the_round_trip(make_proxy):
-    """Names after x-amz-meta- keep their characters; two that are one to some servers are refused."""
+    """Names after x-amz-meta- keep their characters. Two names that some servers take for one are refused."""
     proxy = await make_proxy()
     proxy.origin.put("b", "seed", b"seed")
     s3 = proxy.boto()
@@ -111,7 +111,7 @@ async def test_metadata_with_underscores_makes_the_round_trip(make_proxy):
 
 @pytest.mark.parametrize("value", ["a\r\nx-amz-acl: public-read", "a\nb", "a\0b", "a\x01b", "a\x7fb"])
 async def test_a_value_that_is_no_field_is_refused(proxy, value):
-    """It was a 500 with a traceback."""
+    """Before, the answer was a 500 with a traceback."""
     request = AWSRequest("PUT", f"{proxy.url}/b/k?x-amz-meta-a={quote(value)}")
     S3SigV4QueryAuth(Credentials(ACCESS, SECRET), "s3", "us-east-1", 60).add_auth(request)
     for url in (presigned(proxy, "put_object", "s3", Key="k", Metadata={"a": value}), request.url):
@@ -158,7 +158,7 @@ async def test_two_hundred_metadata_fields_pass_in_both_directions(proxy):
 
 @pytest.mark.parametrize("upstream", [SHARED, THEIRS])
 async def test_an_object_with_many_fields_can_be_read(make_proxy, upstream, monkeypatch):
-    """With an upstream of one's own each read begins with a HEAD: it was 503 for ever."""
+    """With an upstream other than the proxy's own, each read begins with a HEAD. It used to end in a 503."""
     monkeypatch.setattr("http.client._MAXHEADERS", 2000)
     async with recording() as origin:
         origin.metadata = [(f"x-amz-meta-k{number}", "v") for number in range(700)]

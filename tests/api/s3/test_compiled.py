@@ -1,4 +1,4 @@
-"""The compiled form of known hits: it says what the interpreted one says, or leaves the request alone."""
+"""The compiled request cache gives the answer of the one in Python, or leaves the request to it."""
 
 import os
 import random
@@ -34,7 +34,9 @@ async def test_both_forms_send_and_note_the_same(warm):
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
-    """A byte of a name, a range or an invocation may differ; one of anything else makes another request."""
+    """A request with a changed byte in a name, a range or an invocation id may be answered, and then both
+    forms answer alike. Any other changed byte makes an unknown request.
+    """
     both, drawn, taken = Both(warm), random.Random(4), 0
     for raw in heads(warm, "k"):
         for place in range(len(raw)):
@@ -112,7 +114,7 @@ async def test_who_is_not_right_is_left_to_the_others(warm, changed):
      (rb"x-amz-date: \d{8}T\d{5}", b":"), (rb"x-amz-date: \d{8}", b"t"), (rb"x-amz-date: \d{8}T\d{6}", b"z")],
 )  # fmt: skip
 async def test_what_cannot_be_a_signature_is_left_to_the_others(warm, place, other):
-    """Whose, nobody asks where everybody may read."""
+    """The signer counts as anonymous, so only the form of the signature is checked."""
     both, raw = Both(warm), signed("/b/k", key="stranger", secret="any", now_s=warm.clock.now_s())
     assert both.compiled(raw) is not None
     end = re.search(place, raw).end()
@@ -143,7 +145,7 @@ async def test_what_is_forgotten_is_forgotten_by_both(warm):
 
 
 class Refusing(Sink):
-    """Takes the file, and not the head before it: as a client that reads on in between."""
+    """A sender to a file: sending the head fails and sendfile works, as if the client read on in between."""
 
     def __init__(self, file):
         super().__init__()

@@ -34,7 +34,7 @@ class Narrow(Sink):
         self.pages_left = 1 + len(rest)
 
     def arrived(self):
-        """All that the client gets, what was left for later at its end."""
+        """Return all bytes that the client gets: those sent, then those left for later."""
         self.ours.close()
         received = bytearray()
         while piece := self.client.recv(1 << 16):

@@ -1,4 +1,4 @@
-"""Where the transport enters the compiled lane, and what it reads of objects without asking by name."""
+"""The entrance of the compiled lane, and the fields that it reads from objects without a look-up by name."""
 
 import sys
 from array import array
@@ -23,7 +23,7 @@ FIELDS = learn_slots(S3Protocol)
 
 
 class Connection:
-    """As the entrance sees an S3Protocol: one that waits for its next request. Asked by name."""
+    """The fields of an S3Protocol that waits for its next request. They are read by name."""
 
     __slots__ = ()
 
@@ -46,14 +46,14 @@ class Connection:
 
 @pytest.fixture
 def learning():
-    """Makes classes of connections to be learnt; afterwards the real one is again."""
+    """Return a function that makes a class of connections. Afterwards S3Protocol is learnt again."""
     yield lambda name, fields: type(name, (Connection,), fields)
     learn_slots(S3Protocol)
 
 
 @pytest.fixture(params=["by name", "in place"])
 def connect(request, learning):
-    """Connections whose fields are asked for, or read where they lie."""
+    """Connections whose fields are read by name, or directly in memory."""
     if request.param == "by name":
         return learning("Named", {})
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
@@ -141,12 +141,12 @@ def test_what_was_not_found_is_not_looked_for_twice(hits, warm, monkeypatch):
     ],
 )
 def test_all_that_is_read_of_an_object_has_its_place_in_it(owner, fields):
-    """A field that lost its slot would be looked up by name, which is slower and no fault anybody sees."""
+    """A field that lost its slot would be looked up by name: slower, and no other test would notice."""
     assert len(learn_slots(owner)) == fields
 
 
 def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits, learning):
-    """As every connection is (compiled.py ``compiled_protocol``)."""
+    """The class of every connection is made in this way (compiled.py ``compiled_protocol``)."""
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
     learn_slots(kind)
     one = type("Compiled", (kind,), {"__slots__": ()})(hits)

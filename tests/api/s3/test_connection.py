@@ -1,4 +1,4 @@
-"""Bytes on sockets: what is not HTTP, what ends early, and what goes on afterwards."""
+"""Bytes on sockets: requests that are not HTTP, that end early, or that are followed by more bytes."""
 
 import asyncio
 import gzip
@@ -290,7 +290,7 @@ async def test_the_observer_and_the_log_see_each_request_without_secrets(proxy):
 
 
 class Taking(asyncio.Transport):
-    """A transport that keeps what is written."""
+    """A transport that keeps the bytes written."""
 
     def __init__(self):
         super().__init__()
@@ -310,7 +310,7 @@ class Taking(asyncio.Transport):
 
 
 async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(proxy):
-    """It got a 400, which clients do not repeat, instead of a connection that ends."""
+    """Before, the client got a 400, which it does not repeat, instead of a connection that ends."""
     connection, client = proxy.server(), Taking()
     connection.connection_made(client)
     ending = asyncio.create_task(connection.shutdown(1.0))
@@ -326,7 +326,7 @@ async def test_the_body_of_an_upload_that_comes_while_the_proxy_ends_is_no_head(
 
 @pytest.mark.parametrize("length", [("Content-Length", "40000"), ("X-No", "length")])
 async def test_a_head_and_the_first_bytes_of_its_body_are_one_write(length):
-    """Between two writes a client can be cut off, and an end right behind a head is no error to all."""
+    """A client can be cut off between two writes. Some clients take an end after the head as success."""
     writes, body = [], b"0123456789" * 4000
 
     class Writer:

@@ -1,4 +1,4 @@
-"""More clients than may connect: who came first is served, the rest hear why, and room comes back."""
+"""More clients than may connect: the first are served, the others get an error, and room comes back."""
 
 import asyncio
 from xml.etree.ElementTree import fromstring
@@ -75,7 +75,7 @@ async def test_nothing_that_was_refused_reaches_the_handler(port, proxy):
 
 
 async def test_a_flood_of_them_is_closed_without_waiting(port, limiter):
-    """What is answered politely takes a descriptor for a second: only so many get that."""
+    """A refused connection that lingers keeps a descriptor for a second, so only a few may linger."""
     inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     await until(lambda: limiter.inside == 2)
     flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
@@ -93,7 +93,7 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # A length that only aiohttp can tell gives it the connection for good.
+        # A body whose end only aiohttp can find: from then on aiohttp has the connection.
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )

@@ -1,8 +1,8 @@
-"""A client that goes away while the proxy is at its N-th await, for N = 0, 1, 2 .. until it is never reached.
+"""A client goes away while the proxy is at its N-th await, for N = 0, 1, 2 .. until there is no such await.
 
-At that await the client's connection is aborted and the task that serves it cancelled, as both happen
-together in life. Afterwards: nothing is under way, the origin holds what was there before or all of what was
-sent, nothing between, the cache tells the truth, and the next requests are served.
+At that await, the client's connection is aborted and the task that serves it is cancelled, because both
+happen together in real life. Afterwards nothing is in flight. The origin has either the old object or the
+whole new one. The cache agrees with the origin, and the next requests are served.
 """
 
 import asyncio
@@ -38,8 +38,9 @@ MOST_AWAITS = 300
 
 @dataclass
 class Scene:
-    """``proxy`` under test; ``truth``: the origin that nothing stands before; ``inner``: its listener;
-    ``drafts``: where a directory keeps what is being written; ``threads``: where its file calls run.
+    """The proxy under test and its origin. ``truth``: the origin itself, without wrappers or a listener.
+    ``inner``: the listener of the origin, if there is one. ``drafts``: the directory of unfinished objects.
+    ``threads``: the threads in which the origin's file calls run.
     """
 
     proxy: object
@@ -50,7 +51,7 @@ class Scene:
     threads: "Watched | None" = None
 
     async def send(self, wire):
-        """Play ``wire`` in pieces; the answer as far as it came."""
+        """Send ``wire`` in pieces. Return the answer, as far as it came."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
         received = b""
         with suppress(ConnectionError):
@@ -68,7 +69,7 @@ class Scene:
         return received
 
     async def current(self, key):
-        """What the origin has; None: nothing."""
+        """Return the body of the object at the origin; None if there is no such object."""
         try:
             async with self.truth.open(ObjectRef("b", key)) as reading:
                 return b"".join([chunk async for chunk in reading.chunks])
@@ -76,13 +77,13 @@ class Scene:
             return None
 
     async def store(self, key, body):
-        """Put an object there, past the proxy and what is counted."""
+        """Put an object at the origin, past the proxy and past the counted awaits."""
         async with self.truth.store.draft(ObjectRef("b", key)) as draft:
             await draft.write(body)
             await draft.publish(())
 
     async def settled(self):
-        """Wait until nobody serves any more, here and at the origin."""
+        """Wait until neither the proxy nor the origin serves a request."""
         async with asyncio.timeout(60):
             while not self._is_settled():
                 await asyncio.sleep(0.001)
@@ -148,8 +149,9 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
 
 
 async def at_every_await(scene, play: Callable, check: Callable, *, least: int) -> None:
-    """``play(N)`` gives the bytes of a request and ``check(N, answer)`` looks when all is over; ``answer``
-    is None where the client was cut off. ``least``: awaits that there must have been.
+    """Send the request that ``play(N)`` returns, and cut its client off at the N-th await, for each N. Then
+    call ``check(N, answer)``, where ``answer`` is None if the client was cut off. ``least``: the proxy must
+    have at least so many awaits.
     """
     for number in range(MOST_AWAITS):
         scene.cut.at = None

@@ -10,7 +10,7 @@ from shadeproxy.core import errors
 
 
 def tree(root):
-    """The classes of core/errors.py; a listener's own, which it never raises elsewhere, are its own."""
+    """Yield the error classes of core/errors.py. Those of one listener stay within that listener."""
     yield root
     for below in root.__subclasses__():
         if below.__module__ == errors.__name__:

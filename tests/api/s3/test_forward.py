@@ -1,4 +1,4 @@
-"""Writes: what reaches the origin, and that no client sees success while the cache holds the old."""
+"""Writes: the origin gets the right request, and no client sees success while the old version is cached."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Cold objects: both lanes answer and report alike, and a client that is known is asked nothing twice."""
+"""Cold objects: both lanes answer and report alike, and the request cache identifies known clients."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
 
 class Compared(Watched):
-    """Keeps what it took for known, beside what the whole chain says of the same bytes."""
+    """A lane that keeps each read identified from the request cache, and the result of parsing its bytes."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -26,7 +26,7 @@ class Compared(Watched):
 
 
 async def cold(proxy, port, data):
-    """The answer to ``data`` when nothing of the bucket is cached."""
+    """Return the answer to ``data`` when no page of the bucket is cached."""
     await proxy.engine._filling.flights.drain()
     await proxy.engine.purge("b", "", dry_run=False)
     return await talk(port, data, count=1)
@@ -52,7 +52,7 @@ async def test_both_lanes_answer_and_report_a_cold_object_alike(two, name):
 
 
 def told(events):
-    """What was said of the requests, apart from what is another each time."""
+    """Return the reports without the fields that differ each time."""
     return [
         {name: value for name, value in one.items() if name not in {"request_id", "duration_s"}}
         for one in events
@@ -61,7 +61,7 @@ def told(events):
 
 @pytest.mark.parametrize("shown", [True, False])
 async def test_a_checksum_is_shown_to_who_asks_for_it_and_to_nobody_else(two, shown):
-    """Clients of both kinds in turn, cold and warm; stock ones ask always."""
+    """Read cold and warm objects with and without asking for checksums, in turn."""
     two.origin.put("b", "k", b"body", headers=(("x-amz-checksum-crc32", "AAAAAA=="),) if shown else ())
     asked = []
     for asks, spec in itertools.product((True, False), (None, "bytes=1-2")):

@@ -47,7 +47,7 @@ class Turns:
 
 
 class HeldOrigin(MemoryOrigin):
-    """Answers no GET before ``go``, and then with ``error`` where there is one."""
+    """An origin that answers no GET before ``go``, and then raises ``error`` if that is set."""
 
     def __init__(self):
         super().__init__(chunk_bytes=1000)
@@ -64,7 +64,7 @@ class HeldOrigin(MemoryOrigin):
 
 
 class Client(asyncio.Transport):
-    """A connection without a socket: what is written has been taken, unless it is ``slow``."""
+    """A connection without a socket. The client takes written bytes at once, unless it is ``slow``."""
 
     def __init__(self, proxy, turns, *, slow=False):
         super().__init__()
@@ -143,7 +143,7 @@ async def turns():
 
 @pytest.fixture
 async def held(make_proxy, turns, compiled):
-    """A proxy whose origin waits, with one object of three pages; looks and reads are noted."""
+    """A proxy with a waiting origin that has one object of three pages. Looks and reads are counted."""
 
     class Noted(FastLane):
         def look(self, raw, out):
@@ -218,7 +218,7 @@ async def test_all_hear_that_it_failed(held, turns):
 
 @pytest.mark.parametrize("when", ["before their turn", "while they wait for the origin", "while it comes"])
 async def test_those_that_leave_harm_nobody(held, turns, when):
-    """The first of all is among them, whose read the others wait for."""
+    """One of those that leave is the client whose read started the flight of all others."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")
@@ -287,7 +287,7 @@ async def test_a_proxy_that_stops_answers_those_that_wait_for_their_turn(held, t
 
 
 async def test_clients_that_take_all_at_once_are_sent_a_piece_in_their_turn(make_proxy, turns):
-    """Else a turn of the loop is as long as 16 whole pages are, of 4 MiB."""
+    """Otherwise one turn of the loop would send 16 whole pages of 4 MiB."""
     whole = 4 * TURN_BYTES
     proxy = await make_proxy(page_size=whole, origin=MemoryOrigin(chunk_bytes=whole))
     proxy.origin.put("b", "big", body := bytes(whole))

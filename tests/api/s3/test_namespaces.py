@@ -1,4 +1,4 @@
-"""Two clients whose buckets have one name, through the listener: whatever is asked, each gets its own."""
+"""Two clients whose buckets have one name, through the listener: each gets the bytes of its own bucket."""
 
 import asyncio
 
@@ -57,7 +57,7 @@ async def ask(proxy, name, operation="get_object", key="k", **asked):
 
 
 async def check_apart(proxy):
-    """Over connections that each client keeps: the lane may remember what it likes."""
+    """Read as both clients over kept connections, so that the lane may use its request cache."""
     for _ in range(3):
         for name, body in (("alice", SECRET), ("mallory", MINE)):
             assert (await ask(proxy, name))[0] == body
@@ -78,7 +78,7 @@ async def test_reads_of_every_kind(proxy):
 
 
 async def test_requests_of_one_target_on_one_connection(proxy):
-    """Signed and unsigned requests of the same bytes but their signatures, again and again."""
+    """Signed and unsigned requests alternate. Only their signatures differ."""
     await check_apart(proxy)
     for _ in range(3):
         assert b"secret" not in await proxy.get("/b/only")

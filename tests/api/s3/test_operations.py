@@ -1,4 +1,4 @@
-"""Which operation a request is, and what it may change in the cache."""
+"""The operation of a request, and the cached objects that it may change."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from tests.support.s3.clients import ACCESS, SECRET
 
 @pytest.fixture
 async def proxy(make_proxy):
-    """Somebody's rights end at the bucket "mine"; signatures are not what is tested here."""
+    """A proxy whose client has rights for the bucket "mine" alone."""
     proxy = await make_proxy(
         clients=(ClientKey(ACCESS, SECRET, rights=(Right("mine"),)),), base_domains=("s3.local",)
     )
@@ -48,7 +48,7 @@ async def test_a_path_leads_into_no_other_bucket(proxy, target, method):
 
 @pytest.mark.parametrize("host", ["mine.s3.local", "other.mine.s3.local", "mine.s3.local:80"])
 async def test_a_host_and_a_path_name_one_bucket_together(proxy, host):
-    """The bucket is the host's; what looks like another one in the path is a key."""
+    """The host names the bucket. All of the path is the key, even if it looks like a bucket and a key."""
     answer = await proxy.raw(
         f"GET /other/secret HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
     )

@@ -31,7 +31,7 @@ def document(*conditions, expiration="2999-01-01T00:00:00Z", **others):
 
 
 def version_2(policy, **fields):
-    """``fields`` and what signs ``policy`` (a document, or text) in version 2."""
+    """Return ``fields`` with ``policy`` (a document, or its text), signed by Signature Version 2."""
     text = policy if isinstance(policy, str) else base64.b64encode(json.dumps(policy).encode()).decode()
     digest = hmac.digest(SECRET.encode(), text.encode(), hashlib.sha1)
     signature = base64.b64encode(digest).decode()
@@ -39,7 +39,7 @@ def version_2(policy, **fields):
 
 
 def named(fields):
-    """``fields`` with a policy that covers just these, for any key."""
+    """Return ``fields`` with a signed policy that covers exactly these fields, for any key."""
     others = [{name: value} for name, value in fields.items() if name.lower() != "key"]
     return version_2(document({"bucket": "b"}, ["starts-with", "$key", ""], *others), **fields)
 
@@ -156,7 +156,7 @@ async def test_dates_as_s3_and_rgw_take_them(closed, date):
 
 
 async def test_a_policy_holds_for_the_key_that_the_file_s_name_makes(closed):
-    """Signed is what the key must begin with; the field may be nothing but ${filename}."""
+    """The policy says how the key must begin, even if the field ``key`` is nothing but ${filename}."""
     policy = document({"bucket": "b"}, ["starts-with", "$key", "foo"])
     fields = version_2(policy, key="${filename}")
     await refused(
@@ -181,7 +181,7 @@ async def test_names_in_conditions_and_forms_are_the_same_in_any_case(closed):
 @pytest.mark.parametrize(
     "conditions",
     [
-        ({"key": "k"},),  # of no bucket: it would hold for every one that the signer may write to
+        ({"key": "k"},),  # without a bucket, the policy would hold for every bucket of the signer
         ({"bucket": "other"}, {"key": "k"}),
         ({"bucket": "b"},),
         ({"bucket": "b"}, {"key": "k"}, ["starts-with", "$x-amz-meta-a", "x"]),
@@ -209,7 +209,7 @@ async def test_a_policy_without_its_signature_is_no_valid_form(closed, missing):
     "clients", [(), (ClientKey(ACCESS, SECRET),)], ids=["nobody known", "a client known"]
 )
 async def test_forms_need_a_named_client_where_anonymous_requests_are_let_in(make_proxy, clients):
-    """A page of any site can make a browser send one, without a question asked before."""
+    """A page of any site can make a browser send a form, without a preflight."""
     proxy = await make_proxy(clients=clients)
     proxy.origin.put("b", "seed", b"seed")
     strangers = named({"key": "k"}) | {"AWSAccessKeyId": "nobody"}

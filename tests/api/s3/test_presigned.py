@@ -1,4 +1,4 @@
-"""What whoever was given a presigned URL can do beyond what it was given for: nothing."""
+"""A presigned URL allows only what was signed, whoever has it."""
 
 import asyncio
 
@@ -85,7 +85,7 @@ async def test_another_query(proxy, version, more):
     ids=lambda fields: next(iter(fields)),
 )
 async def test_fields_that_were_not_signed(proxy, version, fields):
-    """An upload that becomes a copy would read whatever its signer may read."""
+    """An upload that became a copy could read every object that the signer may read."""
     url = presigned(proxy, "put_object", version, Key="new")
     status, _, _ = await send(url, "PUT", b"body", **fields)
     assert status in {400, 403}

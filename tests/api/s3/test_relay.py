@@ -149,7 +149,7 @@ class Owned(asyncio.Transport):
 
 
 class Sent(Owned):
-    """Counts what it is given."""
+    """A writer that counts the bytes written."""
 
     taken_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Parsing: what names an object, what is refused."""
+"""Parsing: how a request names an object, and which requests are refused."""
 
 from urllib.parse import quote
 

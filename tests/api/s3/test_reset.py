@@ -1,4 +1,4 @@
-"""A connection that is reset ends at once, whatever waits to be sent, on the product's loop."""
+"""On the product's loop, a connection that is reset ends at once, even if bytes wait to be sent."""
 
 import asyncio
 import socket

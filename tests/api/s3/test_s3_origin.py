@@ -22,7 +22,7 @@ REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 8\r\nConnection: close\r\n
 
 
 class Upstream:
-    """A server that answers as soon as it has the head, and notes what came of the body."""
+    """A server that answers as soon as it has the head, and keeps the bytes of the body that came."""
 
     def __init__(self, answer):
         self.answer = answer

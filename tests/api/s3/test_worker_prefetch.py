@@ -68,7 +68,7 @@ async def prefetch(setup, ref=REF):
 
 
 async def outcome(tmp_path, script, *, by_worker):
-    """What a prefetch of an object leaves behind, and what it told its caller."""
+    """Prefetch an object. Return what is cached and counted afterwards, and the result for the caller."""
     async with AsyncExitStack() as stack:
         setup = await stack.enter_async_context(set_up(tmp_path, by_callbacks=True))
         worker = await stack.enter_async_context(fetching(setup, most_orders=4)) if by_worker else None
@@ -100,7 +100,7 @@ async def test_a_worker_fetches_what_the_coordinator_would(tmp_path, name):
 
 
 async def test_a_body_whose_checksum_only_the_worker_has_is_not_cached_in_part(tmp_path):
-    """No task can verify the rest; the next reader asks for the whole object."""
+    """A task could not verify the rest of the body, so the fetch fails. The next reader asks for all."""
     found = await outcome(tmp_path, [[ok(BODY, crc32(BODY))[:-100_000], PAUSE, CUT], RANGES], by_worker=True)
     assert found["cached"] == {}
     assert found["told"][3] is BodyCutShort

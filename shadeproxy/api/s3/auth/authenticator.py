@@ -1,8 +1,9 @@
-"""Turns a request into an Identity. Every request, in whatever lane, is authenticated here.
+"""Turns a request into an Identity, alike in every lane. Header blocks that the request cache knows are
+verified by signed.py instead.
 
-Laws: an unsigned request is anonymous where that is allowed. A signature with a configured key must verify. A
-signature with an unknown key is refused if anonymous access is off. If anonymous access is on, the request is
-anonymous: its sender could also leave the signature out, and ordinary S3 clients always sign.
+Laws: an unsigned request is anonymous if anonymous access is on, and refused if it is off. A signature with a
+configured key must verify. A request signed with an unknown key counts like an unsigned one: its sender could
+also leave the signature out, and ordinary S3 clients always sign.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""Signatures made by botocore verify, whatever the request; nothing that was altered afterwards does."""
+"""Signatures made by botocore verify for every request, and for no request that was altered afterwards."""
 
 import hashlib
 import time

@@ -76,7 +76,7 @@ async def pieces_of(data, step):
 
 
 async def deliver(plan, data, step=1000):
-    """(what the origin got before an error, the error)."""
+    """Return the bytes that the origin got before an error, and the error."""
     body, got = UploadBody(plan, pieces_of(data, step)), b""
     try:
         async for piece in body.pieces():
