@@ -58,7 +58,8 @@ class Registration:
         resume_scores: bool = False,
     ) -> None:
         self.failures = self.entered = 0
-        # All ranks choose the same second name, because it is made from the manifest's digest.
+        # If the job's name is taken by a job on other data, all ranks choose the same other name: it is made
+        # from the manifest's digest.
         self._mark = manifest.digest.removeprefix("sha256:")[:_MARK_LENGTH]
         self.tag = JobTag(name, other_name(name, self._mark), rank)
         self._session = session

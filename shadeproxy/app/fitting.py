@@ -224,8 +224,9 @@ class MemoryWatch:
                 _say("too little memory for a restart", self._after_restart)
 
     def reloaded(self, settings: Settings, wanted: Settings) -> None:
-        """Look after a reload, and log problems again. ``wanted`` has the settings that were read,
-        ``settings`` those in force.
+        """Compare the memory limit with new settings after a reload, and log again what does not fit.
+
+        ``wanted`` has the settings that were read, ``settings`` those in force.
         """
         self._now = self._after_restart = Verdict(possible=True)
         self._wanted = wanted

@@ -32,7 +32,8 @@ from shadeproxy.policy.expected import JobColumns, expect, expect_one
 
 _NEW_READS = 128
 _DOUBT = 0.5
-_SPACES_TICKS = 64.0  # for which one list of many jobs serves
+# With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
+_SPACES_TICKS = 64.0
 _WORTH_COLUMNS = 4
 """Pages of which columns are made: fewer cost less one by one."""
 

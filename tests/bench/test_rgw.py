@@ -29,7 +29,9 @@ INFO = "main_access_key=M\nmain_secret_key=S\nalt_access_key=A\nalt_secret_key=T
 
 @pytest.fixture
 def script(monkeypatch, tmp_path):
-    """Return a function that writes a start script, which does ``start`` and records its calls."""
+    """Return a function that writes a start script. The script runs the shell commands ``start``, and records
+    with which arguments it was called.
+    """
     monkeypatch.setattr(rgw, "PROGRAMS", ())
     monkeypatch.setattr(rgw, "SCRIPT", tmp_path / "start.sh")
     calls = tmp_path / "calls"

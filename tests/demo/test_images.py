@@ -23,7 +23,7 @@ def test_the_same_digit_is_seen_anew_each_time():
 
 def test_no_source_digit_is_in_both_splits():
     train, test = Photographer("train"), Photographer("test")
-    # A source digit with equal pixels in both splits would be a leak, whatever its number is.
+    # A source image whose pixels are in both splits would be a leak, even under two different numbers.
     assert not {digit.tobytes() for digit in train.sources} & {digit.tobytes() for digit in test.sources}
     assert len(train.sources) + len(test.sources) == 1797
 

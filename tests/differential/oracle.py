@@ -20,7 +20,7 @@ _RANGE = re.compile(r"bytes=[ \t]*(?:([0-9]{1,20})-([0-9]{0,20})|-([0-9]{1,20}))
 
 
 class Outcome(NamedTuple):
-    """``range``: of a 206, as the simplest field that asks for the same bytes."""
+    """``range``: the bytes that a 206 has, written as the shortest Range field that asks for them."""
 
     status: int
     range: str | None = None

@@ -74,7 +74,7 @@ class Count:
         return Counter(code.co_filename.removeprefix(_PRODUCT) for code in self.calls)
 
     def difference(self, other: "Count") -> dict[str, int]:
-        """Return by how many frames each function differs from ``other``, in either direction."""
+        """Return the difference in Python frames, for each function that has more or fewer in ``other``."""
         difference = self._by_function()
         difference.subtract(other._by_function())
         return {function: frames for function, frames in difference.items() if frames}

@@ -115,7 +115,7 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
 
 
 def plain_plan(head: Head, call: Call) -> Plan | None:
-    """Return the plan of an identified read, or None if it is no plain GET."""
+    """Return the plan of a read whose client was identified, or None if the request is no plain GET."""
     # The target must be the path and nothing else. A presigned URL has its signature in the query, which is
     # not part of the block. In virtual-host style the target does not name the bucket.
     if head.method != "GET" or head.target != call.request.raw_path:

@@ -25,7 +25,7 @@ _MOST_BUCKETS = 64
 
 
 class UnidentifiedObjects:
-    """Objects whose reads are forwarded now. Bounded: the object noted longest ago leaves."""
+    """Objects whose reads are forwarded for a while. Bounded: the object noted longest ago leaves."""
 
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats

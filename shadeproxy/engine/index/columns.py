@@ -61,7 +61,8 @@ COLUMN_CAPACITY = 1 << 21
 # Shared columns cannot move: a table that outgrows them stops being shared.
 SHARED_CAPACITY = 1 << 23
 _WAYS = 8
-# 16 MiB. All of it becomes resident sooner or later, because pages are spread over it by their hash.
+# The table of buckets takes 16 MiB. The kernel allocates all of it sooner or later, because cached pages are
+# spread over it by their hash.
 _BUCKETS = 1 << 19
 _RETIRED = -1
 _WHERE = np.dtype(np.int32)

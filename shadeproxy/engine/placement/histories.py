@@ -80,8 +80,8 @@ class PageHistories:
     def read_many(self, slots: Slots, ticks: Column) -> None:
         """Note reads as ``read`` does, oldest first. A slot may be in ``slots`` several times.
 
-        If there are more than 256 reads, all reads of a page count as one that lasts until the latest of
-        them: at thousands of hits a second, noting each read would cost more than the hit.
+        If there are more than 256 reads, all reads of a page are noted as one, with the tick of the latest:
+        at thousands of hits a second, noting each read would cost more than the hit.
         """
         if not len(slots):
             return

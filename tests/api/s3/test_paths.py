@@ -1,5 +1,5 @@
-"""Ways to write a path so that it means one thing to the rights and another to the origin, or to the control
-side: all of them mean one thing, or nothing.
+"""Paths written so that the check of rights could take them for one object, and the origin or the control API
+for another. Each of them names the same object everywhere, or is refused.
 """
 
 import pytest

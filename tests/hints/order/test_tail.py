@@ -57,7 +57,7 @@ def test_of_coming_epochs_only_as_much_counts_as_was_read_of_the_last(job, how):
 
 
 def test_nothing_of_a_job_that_leaves_its_tails_is_fetched_twice_as_often(job):
-    """In each epoch, the tail is either passed unread or left out of the order."""
+    """Both cases: the job leaves each epoch's tail unread, or its order does not have the tail."""
     for epoch in (1, 2):
         job.announce(job.epochs[epoch], epoch=epoch)
         job.read(job.epochs[epoch][:READ], epoch=epoch)

@@ -19,8 +19,8 @@ _HOW = (
 _WHEN = (
     "A kill by the clock comes at a random time after the start, under load, or after SIGTERM. A death at a"
     " step is planned at the nth write, hole, truncation, rename or deletion of a file, or inside SQLite:"
-    " before it, after it, or with only a part of the bytes written. The work under way is read from memory"
-    " that the proxy shared with the run."
+    " before it, after it, or with only a part of the bytes written. The proxy notes in shared"
+    " memory which requests it works on. After its death the test reads there which of them were under way."
 )
 _FAILS = (
     "The run fails with: a byte that is of no version, or of one older than what a client was told; an"

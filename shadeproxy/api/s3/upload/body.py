@@ -137,7 +137,8 @@ class UploadBody:
                 for checksum in checksums.values():
                     checksum.update(piece)
                 if length == plan.length:
-                    # Hold this piece back: without it the body is incomplete at the origin.
+                    # Hold the last piece back until the checksums are verified. If they are wrong, the origin
+                    # gets an incomplete body, and stores nothing.
                     held = piece
                 else:
                     yield piece
