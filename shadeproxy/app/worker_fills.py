@@ -108,7 +108,11 @@ class FillsOpener:
         if not size_bytes:
             return None
         memory = FillMemory.create(size_bytes)
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            memory.close()
+            raise
 
         def hear(frame: bytes) -> None:
             fills.hear(frame)

@@ -207,9 +207,14 @@ class Workers:
 
     async def _keep(self, listener: socket.socket) -> None:
         while not self._stopping:
-            code = await self._run(listener.fileno())
+            try:
+                code = await self._run(listener.fileno())
+            except OSError as error:  # the machine is short of processes, descriptors or memory
+                _log.warning("a worker cannot be started; it is tried again", error=str(error))
+            else:
+                if not self._stopping:
+                    _log.warning("a worker ended; another one is started", code=code)
             if not self._stopping:
-                _log.warning("a worker ended; another one is started", code=code)
                 await asyncio.sleep(_RESTART_S)
 
     async def _run(self, listener: int) -> int:
@@ -226,9 +231,10 @@ class Workers:
                 self._on_reads(*unpack_reads(frame))
 
         started: list[asyncio.subprocess.Process] = []
-        opened = await self._open(lambda: _kill(started[0]))
+        opened, channel = _Opened(None, None), None
         try:
             with theirs:
+                opened = await self._open(lambda: _kill(started[0]))
                 channel = await Channel.open(ours, hear, nothing)
                 process = await asyncio.create_subprocess_exec(
                     sys.executable,
@@ -247,6 +253,7 @@ class Workers:
                 )
         except BaseException:
             opened.close()
+            ours.close() if channel is None else channel.close()
             raise
         finally:
             opened.close_theirs()
@@ -279,7 +286,12 @@ class Workers:
 
     async def _open(self, kill: Callable[[], None]) -> _Opened:
         fills = None if self._fills is None else await self._fills.open(kill)
-        forwards = None if self._forwards is None else await self._forwards.open(kill)
+        try:
+            forwards = None if self._forwards is None else await self._forwards.open(kill)
+        except BaseException:
+            (opened := _Opened(fills, None)).close()
+            opened.close_theirs()
+            raise
         return _Opened(fills, forwards)
 
 

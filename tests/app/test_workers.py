@@ -8,11 +8,12 @@ import sys
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from shadeproxy.app.channel import END, Opening
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.app.worker import WorkerProcess
-from shadeproxy.app.workers import CRADLE
+from shadeproxy.app.workers import CRADLE, Workers
 from shadeproxy.config import Settings
 from shadeproxy.engine.index.columns import Share
 from shadeproxy_bench.machine import is_alive
@@ -102,3 +103,32 @@ async def test_whom_it_accepts_while_it_ends_it_asks_nobody_for(worker, listener
         late.data_received(b"GET /b/k HTTP/1.1\r\nHost: h\r\n\r\n")
         assert late._opening is None
         await running
+
+
+async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
+    """The machine may be short of processes or descriptors for a moment. A failed try leaves nothing."""
+    monkeypatch.setattr("shadeproxy.app.workers._RESTART_S", 0.01)
+    settings = Settings.load(None, ["s3.workers=2"])
+    share, tried = Share.create(), []
+    workers = Workers(
+        settings,
+        build_reloadable(settings),
+        (),
+        share=share,
+        on_reads=lambda *_: None,
+        certificate=None,
+    )
+
+    async def refuse(*_args, **_options):
+        tried.append(len(await asyncio.to_thread(os.listdir, "/proc/self/fd")))
+        if len(tried) == 3:
+            workers._stopping = True
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as listener, capture_logs() as logs:
+        await workers._keep(listener)
+    assert len(tried) == 3
+    assert tried[2] <= tried[0] + 1, "descriptors of failed tries are closed"
+    assert [log["error"] for log in logs] == ["Resource temporarily unavailable"] * 3
+    os.close(share.descriptor)

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from shadeproxy.api.s3.head import body_bytes, is_chunked
 
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~]*)?\r\n")
+# As aiohttp reads it: zeros before the size and any text in an extension are allowed.
+_SIZE = re.compile(rb"0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t -~\x80-\xff]*)?\r\n")
 _MOST_LINE_BYTES = 16 * 1024
 
 

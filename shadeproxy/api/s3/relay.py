@@ -45,7 +45,6 @@ Connect = Callable[[asyncio.Protocol, str], Awaitable[None]]
 
 class WorkerProtocol(WatchedClient):
     """A client connection. ``connect`` connects a protocol to the coordinator, for the client's address.
-
     ``others``: the open connections of this process, for shutdown.
     """
 
@@ -71,8 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
-        self._body: BodyEnd = LengthEnd(0)
-        """The end of the body of the forwarded request."""
+        self._body: BodyEnd = LengthEnd(0)  # of the forwarded request
         self._fill: WorkerFill | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
@@ -82,8 +80,7 @@ class WorkerProtocol(WatchedClient):
         self._paused = False
         self._stopped = False
         """True if the transport was told not to read."""
-        self._full = False
-        """True if the coordinator, or the forwarded request, takes no more bytes for now."""
+        self._full: set[int] = set()  # lanes that take no more bytes for now
         self._ending = False
         self._coordinator: RelayConnection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -171,7 +168,7 @@ class WorkerProtocol(WatchedClient):
 
     def _regulate(self) -> None:
         """Read from the client only while few bytes are held and the coordinator accepts them."""
-        full = self._full or len(self._held) > MOST_HELD_BYTES
+        full = bool(self._full) or len(self._held) > MOST_HELD_BYTES
         if full is self._stopped or self._client is None:
             return
         self._stopped = full
@@ -277,8 +274,7 @@ class WorkerProtocol(WatchedClient):
         self._lane, self._body = _FORWARDING, body
         if self._forwarding is None:
             self._forwarding = forwards.open(self, self._client)
-        # With the head: aiohttp refuses a broken body at once, where it comes with it.
-        self._feed(raw, self._held)
+        self._feed(raw, self._held)  # together: then aiohttp refuses a broken body at once
 
     def _feed(self, head: bytes, data: bytes) -> None:
         """Pass on ``head`` and the bytes of ``data`` that belong to the body; hold the others."""
@@ -293,8 +289,11 @@ class WorkerProtocol(WatchedClient):
 
     def forward_answered(self) -> None:
         """See ``ClientConnection.forward_answered``."""
-        self._lane = _OURS
-        self._resume()
+        if self._lane == _FORWARDING and self._body.is_over:
+            self._lane = _OURS
+            self._resume()
+        elif self._lane == _FORWARDING:
+            self._close()  # aiohttp found the end of the body elsewhere
 
     def forward_closed(self) -> None:
         """See ``ClientConnection.forward_closed``."""
@@ -302,7 +301,7 @@ class WorkerProtocol(WatchedClient):
 
     def forward_full(self, *, full: bool) -> None:
         """See ``ClientConnection.forward_full``."""
-        self._full = full
+        (self._full.add if full else self._full.discard)(_FORWARDING)
         self._regulate()
 
     # ------------------------------------------------------------------ relayed requests
@@ -387,6 +386,7 @@ class WorkerProtocol(WatchedClient):
         """Handle the end of the coordinator's connection."""
         self._coordinator = None
         self._end_fill()
+        self.coordinator_full(full=False)
         if self._lane in {_READING, _FORWARDING}:
             return
         if self._lane == _ONE_REQUEST or self._answer.may_seem_complete:
@@ -396,5 +396,5 @@ class WorkerProtocol(WatchedClient):
 
     def coordinator_full(self, *, full: bool) -> None:
         """Stop or resume reading the client: the coordinator refuses its bytes, or accepts them again."""
-        self._full = full
+        (self._full.add if full else self._full.discard)(_ONE_REQUEST)
         self._regulate()

@@ -6,8 +6,8 @@ after each write; what it refuses is answered to the client. What it must count 
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 import msgspec
@@ -16,7 +16,7 @@ from shadeproxy.api.s3.exchange import RequestObserver
 from shadeproxy.api.s3.worker_misses import SentKeys
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import ReadBounds
-from shadeproxy.core.errors import OriginError
+from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.read.fill_messages import OriginKeys, Outbox
@@ -38,6 +38,8 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.telemetry.stats import Stats
 
+_MOST_NAMED_BYTES = 1024 * 1024  # a quarter of what a channel holds back
+
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
 """The slot that came with the write that this task has begun; None: it has none that is free."""
 
@@ -50,6 +52,20 @@ class AskedCoordinator:
         self._keys = keys
         self._idents = itertools.count(1)
         self._answers: dict[int, asyncio.Future[None]] = {}
+        self._named_bytes = 0
+
+    @contextmanager
+    def naming(self, size_bytes: int) -> Iterator[None]:
+        """Keep account of names that are sent. Raises Overloaded while many others wait for their answer: a
+        worker whose coordinator falls behind must end, and its other clients with it.
+        """
+        if self._named_bytes and self._named_bytes + size_bytes > _MOST_NAMED_BYTES:
+            raise Overloaded("too many writes wait for the process that decides")
+        self._named_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._named_bytes -= size_bytes
 
     def next_ident(self) -> int:
         return next(self._idents)
@@ -57,8 +73,8 @@ class AskedCoordinator:
     async def answer(self, ident: int, message: msgspec.Struct) -> None:
         """Send ``message`` and wait for the answer with ``ident``. Raises the error that it holds."""
         answer = self._answers[ident] = asyncio.get_running_loop().create_future()
-        self.outbox.send(message)
         try:
+            self.outbox.send(message)
             await answer
         finally:
             del self._answers[ident]
@@ -177,8 +193,10 @@ class WorkerPath:
         coordinator = self._coordinator
         ident = coordinator.next_ident()
         named = tuple((ref.bucket, ref.key, ref.namespace) for ref in refs)
+        size_bytes = sum(len(bucket) + len(key) for bucket, key, _ in named)
         try:
-            await coordinator.answer(ident, BeginWrite(ident, CLIENT.get(), named))
+            with coordinator.naming(size_bytes):
+                await coordinator.answer(ident, BeginWrite(ident, CLIENT.get(), named))
         except asyncio.CancelledError:
             coordinator.outbox.send(EndWrite(ident, is_known=False))
             coordinator.outbox.send(EndSlot(ident))

@@ -33,6 +33,9 @@ BODIES = [
     (head(CHUNKED), b"5\r\n12345\r\n0\r\n\r\n"),
     (head(CHUNKED), b"A;name=x\r\n0\r\n\r\n56789\r\n0\r\nx-a: b\r\nx-c: d\r\n\r\n"),
     (head(b"transfer-encoding:CHUNKED"), b"0\r\n\r\n"),
+    # aiohttp reads both, so their ends must be found here too.
+    (head(CHUNKED), b"00000000000000000005\r\n12345\r\n0000000000000000000\r\n\r\n"),
+    (head(CHUNKED), b'5;a="\xe9"\r\n12345\r\n0\r\n\r\n'),
 ]
 
 

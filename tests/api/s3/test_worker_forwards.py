@@ -379,6 +379,50 @@ async def test_one_connection_alternates_between_all_who_answer(scene):
     await worker.settle()
 
 
+async def test_an_answer_before_the_end_of_its_body_ends_the_connection(scene):
+    """Otherwise the next bytes would be read by aiohttp and here, and answers could change places."""
+    setup, worker = scene
+    client = await begun(worker, setup)
+    (connection,) = worker.connections
+    connection.forward_answered()
+    assert (await client.answer()).status == 0
+    assert lingering(setup), "the outcome is unknown"
+
+
+async def test_the_end_of_a_forwarded_request_does_not_end_a_relayed_one(scene):
+    setup, worker = scene
+    setup.server.scripts["/b/slow"] = [[WAIT, ok(BODY)]]
+    client = await worker.client()
+    client.ask("/b/slow")
+    client.ask("/b/k")
+    await setup.server.reached.wait()
+    (connection,) = worker.connections
+    lane = connection._lane
+    connection.forward_answered()
+    assert connection._lane == lane
+    setup.server.go_on.set()
+    assert [(await client.answer()).body for _ in range(2)] == [BODY, SMALL]
+    await worker.settle()
+
+
+async def test_big_deletes_are_refused_while_the_coordinator_is_behind(scene):
+    """A worker that could not send its messages would have to end, and all its clients with it."""
+    setup, worker = scene
+    setup.server.answers |= {"POST /b?delete": [answer(b"<DeleteResult></DeleteResult>")]}
+    keys = b"".join(b"<Object><Key>%0900d</Key></Object>" % number for number in range(700))
+    body = b"<Delete>%b</Delete>" % keys
+    worker.wire.hold()
+    clients = [await worker.client() for _ in range(3)]
+    for client in clients:
+        client.ask("/b?delete", f"Content-MD5: {md5(body)}", method="POST", body=body)
+    refused = [await clients[turn].answer() for turn in (1, 2)]
+    assert [one.status for one in refused] == [503, 503]
+    assert b"too many writes wait for the process that decides" in refused[0].body
+    worker.wire.go_on()
+    assert (await clients[0].answer()).status == 200
+    await worker.settle()
+
+
 @pytest.mark.parametrize("how", ["ends", "speaks"])
 async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, how):
     """The coordinator closes what is idle for a while. It never speaks without a request."""
