@@ -3,6 +3,7 @@ and logs of requests.
 """
 
 import asyncio
+from typing import Unpack
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from shadeproxy.api.control.bodies import (
     PurgeAnswer,
 )
 from shadeproxy.api.control.context import CachedListing, CachedObject
+from shadeproxy.api.s3.exchange import EndedRequest
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.core.clock import Clock
@@ -117,35 +119,16 @@ class Observer(RequestLog):
         if job.job in self._hints.jobs:
             self._hints.jobs.touch(job.job, self._clock.now_s(), job.epoch)
 
-    def on_request(
-        self,
-        *,
-        operation: str,
-        bucket: str,
-        status: int,
-        source: Source,
-        bytes_sent: int,
-        duration_s: float,
-        job: JobContext | None,
-        request_id: str,
-        origin_request_id: str = "",
-    ) -> None:
-        if source is Source.BYPASS:
-            self.count_forwarded(operation, bucket, status, bytes_sent, job)
+    def on_request(self, **request: Unpack[EndedRequest]) -> None:
+        job = request["job"]
+        if request["source"] is Source.BYPASS:
+            self.count_forwarded(
+                request["operation"], request["bucket"], request["status"], request["bytes_sent"], job
+            )
         elif job is not None:
             self.on_job(job)
         if self.access_log:
-            super().on_request(
-                operation=operation,
-                bucket=bucket,
-                status=status,
-                source=source,
-                bytes_sent=bytes_sent,
-                duration_s=duration_s,
-                job=job,
-                request_id=request_id,
-                origin_request_id=origin_request_id,
-            )
+            super().on_request(**request)
 
     def count_forwarded(
         self, operation: str, bucket: str, status: int, bytes_sent: int, job: JobContext | None

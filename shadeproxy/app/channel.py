@@ -11,7 +11,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -124,6 +124,42 @@ class Channel(asyncio.Protocol):
         """Stop sending; frames already sent still arrive."""
         if self._transport is not None:
             self._transport.close()
+
+
+class HearsFrames(Protocol):
+    """An object that serves one end of a channel."""
+
+    def hear(self, frame: bytes) -> None:
+        """Take in a frame."""
+        ...
+
+    def close(self) -> None:
+        """Handle the end of the other process; idempotent."""
+        ...
+
+
+Served = TypeVar("Served", bound=HearsFrames)
+
+
+async def open_ends(
+    serve: Callable[[Callable[[bytes], bool]], Served],
+) -> tuple[Served, Channel, socket.socket]:
+    """Open a channel for a process that does not run yet. Raises OSError.
+
+    ``serve``: gets ``Channel.say``; returns the object that serves this end. Return that object, this end,
+    and the socket of the other end.
+    """
+    ours, theirs = socket.socketpair()
+
+    def hear(frame: bytes) -> None:
+        served.hear(frame)
+
+    def close() -> None:
+        served.close()
+
+    channel = await Channel.open(ours, hear, close)
+    served = serve(channel.say)
+    return served, channel, theirs
 
 
 def nothing() -> None:

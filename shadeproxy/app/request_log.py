@@ -3,9 +3,12 @@
 A process logs what it answered itself: a worker its hits, the coordinator also what workers relay to it.
 """
 
+from typing import Unpack
+
 import structlog
 
-from shadeproxy.core.types import JobContext, Source
+from shadeproxy.api.s3.exchange import EndedRequest
+from shadeproxy.core.types import JobContext
 from shadeproxy.telemetry.log import ACCESS_LOG
 
 _log = structlog.get_logger(ACCESS_LOG)
@@ -20,28 +23,17 @@ class RequestLog:
     def on_job(self, job: JobContext) -> None:
         """Do nothing: a worker sends its reads to the coordinator, and each read names its job."""
 
-    def on_request(
-        self,
-        *,
-        operation: str,
-        bucket: str,
-        status: int,
-        source: Source,
-        bytes_sent: int,
-        duration_s: float,
-        job: JobContext | None,  # noqa: ARG002 - as RequestObserver
-        request_id: str,
-        origin_request_id: str = "",
-    ) -> None:
+    def on_request(self, **request: Unpack[EndedRequest]) -> None:
         if self.access_log:
+            origin_request_id = request.get("origin_request_id")
             _log.info(
                 "request",
-                request_id=request_id,
-                operation=operation,
-                bucket=bucket,
-                status=status,
-                source=source.value,
-                bytes=bytes_sent,
-                ms=round(duration_s * 1000, 2),
+                request_id=request["request_id"],
+                operation=request["operation"],
+                bucket=request["bucket"],
+                status=request["status"],
+                source=request["source"].value,
+                bytes=request["bytes_sent"],
+                ms=round(request["duration_s"] * 1000, 2),
                 **({"origin_request_id": origin_request_id} if origin_request_id else {}),
             )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
-from shadeproxy.app.channel import Channel, FillEnds
+from shadeproxy.app.channel import Channel, FillEnds, open_ends
 from shadeproxy.app.origins import Providers, read_bounds
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
@@ -108,31 +108,26 @@ class FillsOpener:
         if not size_bytes:
             return None
         memory = FillMemory.create(size_bytes)
+
+        def serve(say: Callable[[bytes], bool]) -> WorkerFills:
+            return WorkerFills(
+                self._engine,
+                memory,
+                Outbox(say, kill),
+                slots=self._reads.limited,
+                counts=self._reads.counted,
+                provider=lambda: self._providers.get(SHARED),
+                clock=self._clock,
+                bounds=read_bounds(self._settings),
+                on_job=self._on_job,
+                # Half of its memory, so that its clients and bodies on their way have the other half.
+                most_orders=size_bytes // self._settings.cache.page_size // 2,
+            )
+
         try:
-            ours, theirs = socket.socketpair()
+            fills, channel, theirs = await open_ends(serve)
         except OSError:
             memory.close()
             raise
-
-        def hear(frame: bytes) -> None:
-            fills.hear(frame)
-
-        def close() -> None:
-            fills.close()
-
-        channel = await Channel.open(ours, hear, close)
-        fills = WorkerFills(
-            self._engine,
-            memory,
-            Outbox(channel.say, kill),
-            slots=self._reads.limited,
-            counts=self._reads.counted,
-            provider=lambda: self._providers.get(SHARED),
-            clock=self._clock,
-            bounds=read_bounds(self._settings),
-            on_job=self._on_job,
-            # Half of its memory, so that its clients and bodies on their way have the other half.
-            most_orders=size_bytes // self._settings.cache.page_size // 2,
-        )
         ends = FillEnds(theirs.fileno(), memory.descriptor, self._reads.gets.instance)
         return OpenFills(fills, memory, channel, theirs, ends, self._prefetch)

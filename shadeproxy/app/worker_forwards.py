@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shadeproxy.app.channel import Channel, ForwardEnds
+from shadeproxy.app.channel import Channel, ForwardEnds, open_ends
 from shadeproxy.app.origins import Providers
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.read.fill_messages import Outbox
@@ -49,22 +49,17 @@ class ForwardsOpener:
 
     async def open(self, kill: Callable[[], None]) -> OpenForwards:
         """Open it. ``kill``: ends a worker that takes no messages."""
-        ours, theirs = socket.socketpair()
 
-        def hear(frame: bytes) -> None:
-            forwards.hear(frame)
+        def serve(say: Callable[[bytes], bool]) -> WorkerForwards:
+            outbox = Outbox(say, kill)
+            return WorkerForwards(
+                self._engine,
+                outbox,
+                KeySender(lambda: self._providers.get(SHARED), outbox),
+                slots=self._slots,
+                counts=self._counts,
+                requests=self._requests,
+            )
 
-        def close() -> None:
-            forwards.close()
-
-        channel = await Channel.open(ours, hear, close)
-        outbox = Outbox(channel.say, kill)
-        forwards = WorkerForwards(
-            self._engine,
-            outbox,
-            KeySender(lambda: self._providers.get(SHARED), outbox),
-            slots=self._slots,
-            counts=self._counts,
-            requests=self._requests,
-        )
+        forwards, channel, theirs = await open_ends(serve)
         return OpenForwards(forwards, channel, theirs, ForwardEnds(theirs.fileno(), self._instance))

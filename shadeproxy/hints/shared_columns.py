@@ -1,9 +1,10 @@
 """Shared columns: next uses of the pages of one dataset over all of its jobs, where jobs are many.
 
-To ask each of a hundred jobs about each page costs fifty times what one job does. So what all of them say is
-kept by page, with the tick at which the page is read next: as jobs read on, that tick stays about the same.
-Laws: what is kept was told by ``expect`` at one time; a page that was read is told again with the next ones
-that are due, and every other page in its turn. Memory is 24 bytes a page. Event loop only.
+Asking each of a hundred jobs about each page costs fifty times as much as asking one job. The answers of all
+jobs are therefore kept by page, with the tick at which the page is read next: as jobs read on, that tick
+stays about the same. Laws: all jobs are asked about a page at one time. The page is asked about again after
+it was read, together with other pages that are due, and otherwise in its turn. Memory is 24 bytes a page.
+Event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ LEAST_JOBS = 8
 """Jobs on a dataset for which columns are shared: fewer are asked each time, and exactly."""
 
 LEAST_PAGES = 10_000
-"""Pages of a dataset for which columns are shared: with few of them, what was told ages soon (ADR 27)."""
+"""Pages of a dataset for which columns are shared: with few pages, answers are out of date soon (ADR 27)."""
 
 MOST_ASKED = 1 << 14
 """Jobs x pages that are asked about in one turn of the loop, which takes 1 to 3 ms."""

@@ -154,10 +154,6 @@ class Space:
         most = sum(lengths) + padding
         for start, free in self._free.candidates(most):
             segment, unit = self.segments[number_of(start)], unit_of(start)
-            holes, slack = segment.cost(unit, most)
-            if (holes + slack) * BLOCK_BYTES > self._room_bytes:
-                continue
-            self.empty_segments -= segment.records == 0
             run, used = [], 0
             for units in lengths:
                 taken = units + (-(unit + used + units) % UNITS_PER_BLOCK if units >= own_from else 0)
@@ -167,10 +163,14 @@ class Space:
                 run[-1] = run[-1][0], run[-1][1] + free - used
                 used = free
             holes, slack = segment.cost(unit, used)
+            added_bytes = (holes + slack) * BLOCK_BYTES
+            if added_bytes > self._room_bytes:
+                continue
             self._free.take(start, used)
+            self.empty_segments -= segment.records == 0
             for address, taken in run:
                 segment.occupy(unit_of(address), taken)
-            self.used_bytes += (holes + slack) * BLOCK_BYTES
+            self.used_bytes += added_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
             return run
         return None

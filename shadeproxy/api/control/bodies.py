@@ -281,8 +281,8 @@ class Status(msgspec.Struct):
 
 
 class Readiness(msgspec.Struct, omit_defaults=True):
-    """Whether the proxy is ready. ``warnings``: what a ready proxy cannot do now; left out if it can do
-    everything.
+    """An answer that says if the proxy is ready. ``warnings``: the limitations of a ready proxy; left out if
+    there are none.
     """
 
     status: str

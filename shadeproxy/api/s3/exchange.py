@@ -6,7 +6,7 @@ aborted, never replaced by an error.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, NotRequired, Protocol, TypedDict, TypeVar, Unpack
 
 from aiohttp import web
 
@@ -59,28 +59,31 @@ def fast_head(
     return render_head(answer.status, fields)
 
 
-class RequestObserver(Protocol):
-    """An observer of requests, called once for each request when it has ended, well or not. It must not block
-    or raise.
+class EndedRequest(TypedDict):
+    """The keywords of ``RequestObserver.on_request``, for observers to pass on (PEP 692).
 
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
     sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the body. ``origin_request_id``: the origin's id in a
     forwarded answer, which replaces the proxy's id.
     """
 
-    def on_request(
-        self,
-        *,
-        operation: str,
-        bucket: str,
-        status: int,
-        source: Source,
-        bytes_sent: int,
-        duration_s: float,
-        job: JobContext | None,
-        request_id: str,
-        origin_request_id: str = "",
-    ) -> None: ...
+    operation: str
+    bucket: str
+    status: int
+    source: Source
+    bytes_sent: int
+    duration_s: float
+    job: JobContext | None
+    request_id: str
+    origin_request_id: NotRequired[str]
+
+
+class RequestObserver(Protocol):
+    """An observer of requests, called once for each request when it has ended, well or not. It must not block
+    or raise.
+    """
+
+    def on_request(self, **request: Unpack[EndedRequest]) -> None: ...
 
 
 class EventLog(Protocol):

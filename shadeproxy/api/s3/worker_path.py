@@ -1,7 +1,8 @@
 """The way of the requests that a worker forwards: the worker's half of engine/read/worker_forwards.py.
 
-Laws: bodies go between client and origin, past the coordinator. It is asked for each slot, and before and
-after each write; what it refuses is answered to the client. What it must count is told when it has happened.
+Laws: bodies go between client and origin, past the coordinator. The worker asks the coordinator for each
+slot, and before and after each write. If the coordinator refuses, the client gets the error. The worker
+reports finished requests, and the coordinator counts them.
 """
 
 import asyncio
@@ -9,16 +10,17 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from typing import Unpack
 
 import msgspec
 
-from shadeproxy.api.s3.exchange import RequestObserver
+from shadeproxy.api.s3.exchange import EndedRequest, RequestObserver
 from shadeproxy.api.s3.worker_misses import SentKeys
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.tracing import CLIENT
-from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.read.fill_messages import OriginKeys, Outbox
 from shadeproxy.engine.read.forward_messages import (
     Allowed,
@@ -146,34 +148,15 @@ class ReportedRequests:
         self._log = log
         self._outbox = outbox
 
-    def on_request(
-        self,
-        *,
-        operation: str,
-        bucket: str,
-        status: int,
-        source: Source,
-        bytes_sent: int,
-        duration_s: float,
-        job: JobContext | None,
-        request_id: str,
-        origin_request_id: str = "",
-    ) -> None:
+    def on_request(self, **request: Unpack[EndedRequest]) -> None:
         """See ``RequestObserver.on_request``."""
-        self._log.on_request(
-            operation=operation,
-            bucket=bucket,
-            status=status,
-            source=source,
-            bytes_sent=bytes_sent,
-            duration_s=duration_s,
-            job=job,
-            request_id=request_id,
-            origin_request_id=origin_request_id,
-        )
-        assert source is Source.BYPASS, "a worker forwards past the cache"
+        self._log.on_request(**request)
+        assert request["source"] is Source.BYPASS, "a worker forwards past the cache"
+        operation, job = request["operation"], request["job"]
         if job is not None or operation == "GetObject":
-            self._outbox.send(RequestEnd(operation, bucket, status, bytes_sent, job))
+            self._outbox.send(
+                RequestEnd(operation, request["bucket"], request["status"], request["bytes_sent"], job)
+            )
 
 
 class WorkerPath:

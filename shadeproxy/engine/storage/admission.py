@@ -113,12 +113,20 @@ class PageAdmission:
 
     def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
         """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
-        tier, hashes = self._media[0].tier, [object_hash(new.page.ref) for new in pages]
-        for new, hashed in zip(pages, hashes, strict=True):
-            if self._residents.occupant(hashed, new.page.number) is not None:
-                return False
+        tier = self._media[0].tier
+        # A full tier comes here with every turn: look at its room before anything that costs more.
+        room_bytes = tier.capacity_bytes - tier.used_bytes
+        for new in pages:
+            room_bytes -= len(new.body)
+        if room_bytes < 0:
+            return False
+        hashes, sizes = [], []
         try:
-            sizes = [tier.record_bytes(new.page, new.meta, len(new.body)) for new in pages]
+            for new in pages:
+                hashes.append(hashed := object_hash(new.page.ref))
+                if self._residents.occupant(hashed, new.page.number) is not None:
+                    return False
+                sizes.append(tier.record_bytes(new.page, new.meta, len(new.body)))
         except TierError:
             return False
         if (locations := tier.reserve_many(sizes)) is None:
@@ -194,15 +202,16 @@ class PageAdmission:
             self._write(taken, self._placement.add_many(0, self._rows(taken)).tolist(), told)
 
     def _rows(self, taken: Sequence[_NewPlace]) -> NewRows:
-        pages = [one.new.page for one in taken]
+        news, hashes, record_bytes, *_ = zip(*taken, strict=True)
+        pages = [new.page for new in news]
         return NewRows(
-            np.array([one.hashed for one in taken], np.uint64),
+            np.array(hashes, np.uint64),
             np.array([page.number for page in pages], np.uint32),
             np.array([etag_hash(page.etag) for page in pages], np.uint64),
             np.array([self._groups.of(page.ref) for page in pages], np.intp),
-            np.array([one.record_bytes for one in taken], np.int64),
-            np.array([len(one.new.body) for one in taken], np.int64),
-            np.array([one.new.validated_s for one in taken], np.float64),
+            np.array(record_bytes, np.int64),
+            np.array([len(new.body) for new in news], np.int64),
+            np.array([new.validated_s for new in news], np.float64),
             self._placement.tick,
         )
 

@@ -14,7 +14,7 @@ from shadeproxy_bench.requests import head_of
 
 _TIMEOUT_S = 30.0
 # Part of the proxy's error message for a write that was sent to the origin before the origin was killed.
-# Whether the write was carried out is unknown.
+# The origin may or may not have carried out that write.
 _UNKNOWN = b"so it may have carried out the request"
 _GONE = (OSError, Cut)
 
