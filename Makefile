@@ -75,7 +75,7 @@ crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 kills: ROUNDS := $(if $(filter file,$(origin ROUNDS)),220,$(ROUNDS))
-kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages are fetched (ROUNDS=220 SEED=1, half an hour); WRITE=1 renews docs/reliability/
+kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages are fetched and objects written (ROUNDS=220 SEED=1, half an hour); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.kills --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 # Logs and the result are in chaos-report/. Several seeds can run at once.

@@ -1,13 +1,26 @@
 """A few kills find nothing, and a kill that goes wrong is told. `make kills` is the long run."""
 
 import asyncio
+import random
 import subprocess
 import sys
 
 import pytest
 
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.reliability.kills.client import CUT, REFUSED, RIGHT, WRONG, read
+from shadeproxy_bench.reliability.kills.client import (
+    BUSY,
+    CUT,
+    REFUSED,
+    RIGHT,
+    UPLOAD_CUT,
+    WRITTEN,
+    WRONG,
+    read,
+    write,
+)
+from shadeproxy_bench.reliability.kills.origin import PacedOrigin, body_of_version, tag_of
+from shadeproxy_bench.reliability.kills.overwrites import STALE, Overwrites
 from shadeproxy_bench.reliability.kills.run import LOSSES
 
 pytestmark = pytest.mark.timeout(300)
@@ -43,6 +56,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
         (HEAD + BODY[:-1] + b"?" + b"", WRONG),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n" + BODY[:-1], WRONG),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", WRONG),
+        (HEAD[:-2] + f"ETag: {tag_of(PIECE, 0)}\r\n\r\n".encode() + BODY, RIGHT),
+        (HEAD[:-2] + f"ETag: {tag_of(PIECE, 1)}\r\n\r\n".encode() + BODY, WRONG),
+        (HEAD[:-2] + b'ETag: "0"\r\n\r\n' + BODY, WRONG),
     ],
 )
 async def test_a_client_sees_what_is_no_right_answer(answer, outcome):
@@ -57,3 +73,54 @@ async def test_a_client_sees_what_is_no_right_answer(answer, outcome):
     server.close()
     await asyncio.sleep(0)
     assert (await read(address, PIECE)).outcome == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", WRITTEN),
+        (b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n", BUSY),
+        (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n", WRONG),
+        (b"HTTP/1.1 200", UPLOAD_CUT),
+    ],
+)
+async def test_a_writer_sees_what_is_no_success(answer, outcome):
+    async def serve(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(PIECE.size_bytes) == body_of_version(PIECE, 3)
+        out.write(answer)
+        out.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = ("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert (await write(address, PIECE, 3, random.Random(1))).outcome == outcome
+    server.close()
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_version_older_than_an_answered_upload_is_stale(tmp_path, forgets):
+    """The server is the origin itself, and a cache that forgets each upload."""
+    origin = PacedOrigin(random.Random(1))
+    versions = origin.versions
+    server = await asyncio.start_server(origin.serve, "127.0.0.1", 0)
+    address = ("127.0.0.1", server.sockets[0].getsockname()[1])
+    overwrites = Overwrites(tmp_path, origin, random.Random(2))
+    if forgets:
+        origin.versions = type("Forgetful", (type(versions),), {"__setitem__": lambda *_: None})()
+    ends = await overwrites.play(address)
+    assert {end.outcome for end in ends} == ({RIGHT, WRITTEN, STALE} if forgets else {RIGHT, WRITTEN})
+
+    # After a round there is one right version: that of the origin, and no older one of a cache.
+    assert {end.outcome for end in await overwrites.compare(address)} == {RIGHT}
+    server.close()
+
+
+async def test_after_a_round_only_the_version_of_the_origin_is_right(tmp_path):
+    origin, cache = PacedOrigin(random.Random(1)), PacedOrigin(random.Random(2))
+    overwrites = Overwrites(tmp_path, origin, random.Random(3))
+    changed = overwrites.pieces[0]
+    origin.versions[changed.number] = 1
+    server = await asyncio.start_server(cache.serve, "127.0.0.1", 0)
+    ends = await overwrites.compare(("127.0.0.1", server.sockets[0].getsockname()[1]))
+    assert [end.what for end in ends if end.outcome == STALE] == [f"{changed.path}, version 0"]
+    server.close()

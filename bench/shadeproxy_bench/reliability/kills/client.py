@@ -1,47 +1,100 @@
-"""A client of the kills: it reads objects over new connections, and compares every byte."""
+"""A client of the kills: it reads and writes objects over new connections, and compares every byte."""
 
 import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.reliability.kit.origin import fields_of
+from shadeproxy_bench.reliability.kills.origin import VERSION_FIELD, body_of_version, tag_of, version_of
+from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 RIGHT, CUT, REFUSED, BUSY, WRONG = "right", "cut", "connection refused", "503", "wrong"
+WRITTEN, UPLOAD_CUT = "written", "upload cut"
 _PIECE_BYTES = 1 << 18
+_PIECES = 4
+_MOST_PAUSE_S = 0.06
 
 
 class End(NamedTuple):
-    """The end of a read. ``port``: the client's own, 0 if it did not connect."""
+    """The end of a read or an upload.
+
+    ``port``: the client's own, 0 if it did not connect. ``version``: the one that was read.
+    """
 
     outcome: str
     port: int
     what: str
+    version: int = 0
 
 
 async def read(address: tuple[str, int], piece: Piece) -> End:
     """Read an object over a new connection."""
+    version = 0
+
+    async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        nonlocal version
+        out.write(f"GET {piece.path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        status, fields = await _head(reader)
+        if status == "503":
+            return BUSY
+        found = version_of(piece, fields.get("etag", tag_of(piece, 0)))
+        if status != "200" or found is None or int(fields["content-length"]) != piece.size_bytes:
+            return WRONG
+        version = found
+        return await _compare(reader, body_of_version(piece, version))
+
+    end = await _converse(address, piece, ask, CUT)
+    return end._replace(version=version)
+
+
+async def write(address: tuple[str, int], piece: Piece, version: int, choices: random.Random) -> End:
+    """Upload a version of an object over a new connection, in pieces with pauses between them."""
+
+    async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> str:
+        fields = f"Host: localhost\r\nContent-Length: {piece.size_bytes}\r\n{VERSION_FIELD}: {version}"
+        out.write(f"PUT {piece.path} HTTP/1.1\r\n{fields}\r\n\r\n".encode())
+        body = body_of_version(piece, version)
+        step = -(-len(body) // _PIECES)
+        for at in range(0, len(body), step):
+            await asyncio.sleep(choices.random() * _MOST_PAUSE_S)
+            out.write(body[at : at + step])
+            await out.drain()
+        status, _ = await _head(reader)
+        return {"200": WRITTEN, "503": BUSY}.get(status, WRONG)
+
+    return await _converse(address, piece, ask, UPLOAD_CUT)
+
+
+async def _converse(
+    address: tuple[str, int],
+    piece: Piece,
+    ask: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[str]],
+    cut: str,
+) -> End:
+    """Run ``ask`` over a new connection. ``cut``: the outcome if the connection breaks off."""
     try:
         reader, out = await asyncio.open_connection(*address, limit=_PIECE_BYTES)
     except OSError:
         return End(REFUSED, 0, piece.path)
     port: int = out.get_extra_info("sockname")[1]
     try:
-        out.write(f"GET {piece.path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        return End(await _judge(reader, piece), port, piece.path)
+        return End(await ask(reader, out), port, piece.path)
     except (asyncio.IncompleteReadError, ConnectionError):
-        return End(CUT, port, piece.path)
+        return End(cut, port, piece.path)
     finally:
         out.transport.abort()
 
 
-async def _judge(reader: asyncio.StreamReader, piece: Piece) -> str:
-    """Return the outcome of an answer. Raises IncompleteReadError and ConnectionError where it breaks off."""
+async def _head(reader: asyncio.StreamReader) -> tuple[str, Fields]:
+    """Return status and fields of an answer. Raises IncompleteReadError where it breaks off."""
     line, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-    if line.split(" ")[1] == "503":
-        return BUSY
-    body, got = piece.body(), 0
-    if line.split(" ")[1] != "200" or int(fields_of(lines)["content-length"]) != len(body):
-        return WRONG
+    return line.split(" ")[1], fields_of(lines)
+
+
+async def _compare(reader: asyncio.StreamReader, body: memoryview) -> str:
+    """Return the outcome of a body. Raises ConnectionError where it breaks off."""
+    got = 0
     while got < len(body):
         data = await reader.read(_PIECE_BYTES)
         if not data:

@@ -13,29 +13,30 @@ A proxy with two workers that accept clients and a coordinator that decides, as 
 origin. In each round 96 clients read 100 new objects (4 KiB to one page of 4 MiB), each client three of them
 over new connections, so that the same page is wanted by several clients of both workers. At a random moment
 a process is lost: a random worker by kill -9, or by SIGSTOP for up to a second, or the coordinator by
-kill -9. Afterwards every object is read once more.
+kill -9. Meanwhile 18 other objects (4 KB to 1 MB), which the proxy may keep for ever, are overwritten up to
+three times each, and 24 clients read them. Afterwards every object is read once more.
 
-The run fails with: a wrong byte, or an answer that seems whole and is not; a failed read of a client that
-was not connected to the killed worker; any failed read where a worker was only stopped; a page that the
-origin was asked for more than twice, or more than once where nothing was killed; readings, bytes in flight
-or connections that do not go back to zero after a round; a tier that has other bytes than all the objects
-read."""
+The run fails with: a wrong byte, or an answer that seems whole and is not; a version older than one whose
+upload was answered, or, after a round, another one than the origin has; an upload of which the origin got
+another body; a failed read or upload of a client that was not connected to the killed worker (a read may
+break off if its object was overwritten meanwhile); any that failed where a worker was only stopped; a page
+that the origin was asked for more than twice, or more than once where nothing was killed; readings, bytes in
+flight or connections that do not go back to zero after a round; a tier that has other bytes than all the
+objects read."""
 
 _COLUMNS = """\
-`fetching`: pages that the lost process was fetching at that moment, or with the coordinator all processes.
-The other columns are reads, by how they ended."""
+`fetching`, `uploading`: pages that the lost process was fetching at that moment, and uploads that it was
+forwarding; with the coordinator those of all processes. The other columns are reads and uploads, by how they
+ended: `right` and `cut` are reads, `written` and `upload cut` uploads."""
 
 
 def markdown(found: Found) -> str:
     """Return the page."""
     outcomes = {loss: dict(sorted(counts.items())) for loss, counts in found.outcomes.items()}
     names = sorted({name for counts in outcomes.values() for name in counts})
-    rows = [
-        [loss, f"{found.rounds[loss]:,}", f"{found.fills[loss]:,}", *_cells(outcomes[loss], names)]
-        for loss in sorted(outcomes)
-    ]
+    rows = [[*_counts(found, loss), *_cells(outcomes[loss], names)] for loss in sorted(outcomes)]
     total = _sum(found.outcomes.values())
-    sums = [f"{sum(found.rounds.values()):,}", f"{sum(found.fills.values()):,}", *_cells(total, names)]
+    sums = [f"{sum(counts.values()):,}" for counts in (found.rounds, found.fills, found.uploads)]
     when = f"{datetime.now(UTC):%Y-%m-%d}"
     verdict = "Passed" if not found.failures else f"Failed, {len(found.failures)} times"
     return "\n".join(
@@ -46,17 +47,24 @@ def markdown(found: Found) -> str:
             "",
             f"{when}, {machine.describe()}, {found.seconds / 60:.0f} minutes. Written by the run.",
             "",
-            f"**{verdict}**: {sum(found.rounds.values()):,} rounds; {sum(total.values()):,} reads compared.",
+            f"**{verdict}**: {sums[0]} rounds; {sum(total.values()):,} reads and uploads judged.",
             "",
             _ABOUT,
             "",
             _COLUMNS,
             "",
-            *table(["lost", "rounds", "fetching", *names], [*rows, ["all", *sums]]),
+            *table(
+                ["lost", "rounds", "fetching", "uploading", *names],
+                [*rows, ["all", *sums, *_cells(total, names)]],
+            ),
             "",
             *counts_table("times that the origin was asked for a page", "pages", found.pages),
         ]
     )
+
+
+def _counts(found: Found, loss: str) -> list[str]:
+    return [loss, *(f"{counts[loss]:,}" for counts in (found.rounds, found.fills, found.uploads))]
 
 
 def _cells(counts: Mapping[str, int], names: list[str]) -> list[str]:

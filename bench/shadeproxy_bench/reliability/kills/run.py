@@ -1,4 +1,6 @@
-"""The rounds: clients read cold objects through all workers, and at a random moment a process is lost."""
+"""The rounds: clients read cold objects and overwrite others through all workers, and at a random moment a
+process is lost.
+"""
 
 import asyncio
 import os
@@ -17,8 +19,9 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench import machine
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.reliability.kills.client import BUSY, RIGHT, WRONG, End, read
+from shadeproxy_bench.reliability.kills.client import BUSY, RIGHT, WRITTEN, WRONG, End, read
 from shadeproxy_bench.reliability.kills.origin import PAGE_BYTES, PacedOrigin
+from shadeproxy_bench.reliability.kills.overwrites import OVERTAKEN, STALE, Overwrites
 from shadeproxy_bench.reliability.kit.processes import Phoenix
 from shadeproxy_bench.reliability.kit.watch import Sample, Watch
 from shadeproxy_bench.reliability.kit.workers import clients_of, listens, ports_to
@@ -35,16 +38,25 @@ _READY_S, _CALM_S = 60.0, 30.0
 _AGAIN_S = 0.1
 _MOST_WAIT_S, _MOST_LOSS_S = 0.2, 0.6
 _MOST_STOPPED_S = 1.0
+_EXCUSED = {
+    WORKER_KILLED: {RIGHT, WRITTEN, OVERTAKEN},
+    WORKER_STOPPED: {RIGHT, WRITTEN},
+    COORDINATOR_KILLED: set[str](),
+}
+"""Outcomes that a client may have whose connection is not lost."""
 _RECORD_BYTES = 16 * 1024
 """The most that a record takes beside its body."""
 
 
 class Found(msgspec.Struct):
-    """The result. ``fills``: pages that a lost process was fetching, by kind of loss."""
+    """The result. ``fills``, ``uploads``: pages that a lost process was fetching, and uploads that it was
+    forwarding, by kind of loss.
+    """
 
     seed: int
     rounds: dict[str, int] = {}
     fills: dict[str, int] = {}
+    uploads: dict[str, int] = {}
     outcomes: dict[str, dict[str, int]] = {}
     pages: dict[str, int] = {}
     """Pages by the number of requests for each."""
@@ -73,6 +85,7 @@ class _Kills:
         self._work = work
         self._choices = random.Random(seed)
         self._origin = PacedOrigin(random.Random(seed + 1))
+        self._overwrites = Overwrites(work, self._origin, random.Random(seed + 2))
         self._found = Found(seed)
         self._number = 0
         self._read: list[Piece] = []
@@ -92,8 +105,10 @@ class _Kills:
                 await self._round(losses[turn % len(losses)])
                 if not (turn + 1) % 10:
                     seconds = time.monotonic() - began_s
-                    fills, failures = sum(self._found.fills.values()), len(self._found.failures)
-                    say(f"{turn + 1} rounds, {fills} fills lost in {seconds:.0f} s, {failures} failures")
+                    fills, uploads = sum(self._found.fills.values()), sum(self._found.uploads.values())
+                    failures = len(self._found.failures)
+                    lost = f"{fills} fills and {uploads} uploads lost"
+                    say(f"{turn + 1} rounds, {lost} in {seconds:.0f} s, {failures} failures")
             await self._judge_books()
             if status := await asyncio.to_thread(proxy.end, signal.SIGTERM):
                 self._found.failures.append(f"the proxy ended with status {status} after SIGTERM")
@@ -105,19 +120,23 @@ class _Kills:
 
     async def _round(self, loss: str) -> None:
         pieces = self._new_objects()
-        reads = [asyncio.create_task(self._client(pieces)) for _ in range(_CLIENTS)]
+        clients = [asyncio.create_task(self._client(pieces)) for _ in range(_CLIENTS)]
+        clients.append(asyncio.create_task(self._overwrites.play(self._served.address)))
         await asyncio.sleep(self._choices.random() * _MOST_LOSS_S)
-        fills, lost = await self._lose(loss)
-        ends = [end for client in await asyncio.gather(*reads) for end in client]
+        fills, uploads, lost = await self._lose(loss)
+        ends = [end for client in await asyncio.gather(*clients) for end in client]
         if loss == COORDINATOR_KILLED:
             await self._start()
         elif loss == WORKER_KILLED:
             await self._wait_for_workers()
+        await self._until(lambda: not self._origin.uploading, "the origin has uploads for ever")
+        ends += await self._overwrites.compare(self._served.address)
         ends += [await read(self._served.address, piece) for piece in pieces]
         self._judge(loss, pieces, ends, lost)
         await self._wait_until_calm(loss)
         self._read += pieces
-        for counts, count in ((self._found.rounds, 1), (self._found.fills, fills)):
+        found = self._found
+        for counts, count in ((found.rounds, 1), (found.fills, fills), (found.uploads, uploads)):
             counts[loss] = counts.get(loss, 0) + count
 
     def _new_objects(self) -> list[Piece]:
@@ -133,25 +152,27 @@ class _Kills:
         await asyncio.sleep(self._choices.random() * _MOST_WAIT_S)
         return [await read(self._served.address, piece) for piece in wanted]
 
-    async def _lose(self, loss: str) -> tuple[int, set[int] | None]:
-        """Lose a process; return how many pages it was fetching, and the ports of the clients that it takes
-        along (None: all). With the coordinator all pages are lost.
+    async def _lose(self, loss: str) -> tuple[int, int, set[int] | None]:
+        """Lose a process; return how many pages it was fetching, how many uploads it was forwarding, and the
+        ports of the clients that it takes along (None: all). With the coordinator all of them are lost.
         """
         if loss == COORDINATOR_KILLED:
-            workers, fills = machine.children_of(self._proxy.pid), len(self._origin.under_way)
+            workers = machine.children_of(self._proxy.pid)
+            fills, uploads = len(self._origin.under_way), len(self._origin.uploading)
             await asyncio.to_thread(self._proxy.end, signal.SIGKILL)
             await self._until(lambda: not any(map(machine.is_alive, workers)), "a worker outlived the proxy")
-            return fills, None
+            return fills, uploads, None
         worker = self._choices.choice(machine.children_of(self._proxy.pid))
         os.kill(worker, signal.SIGSTOP)
-        fills = len(self._origin.under_way & ports_to(worker, self._origin_port))
+        ports = ports_to(worker, self._origin_port)
+        fills, uploads = len(self._origin.under_way & ports), len(self._origin.uploading & ports)
         if loss == WORKER_STOPPED:
             await asyncio.sleep(self._choices.random() * _MOST_STOPPED_S)
             os.kill(worker, signal.SIGCONT)
-            return fills, set()
+            return fills, uploads, set()
         clients = clients_of(worker, self._served.port)
         os.kill(worker, signal.SIGKILL)
-        return fills, clients
+        return fills, uploads, clients
 
     # ------------------------------------------------------------------ what must hold
 
@@ -160,7 +181,8 @@ class _Kills:
         for end in ends:
             outcomes[end.outcome] = outcomes.get(end.outcome, 0) + 1
             undisturbed = lost is not None and end.port not in lost
-            if end.outcome in {WRONG, BUSY} or (undisturbed and end.outcome != RIGHT):
+            failed = end.outcome not in _EXCUSED[loss]
+            if end.outcome in {WRONG, BUSY, STALE} or (undisturbed and failed):
                 failures.append(f"{loss}: {end.outcome}: {end.what}")
         most = 1 if loss == WORKER_STOPPED else 2
         for piece in pieces:
@@ -180,10 +202,15 @@ class _Kills:
             await asyncio.sleep(_AGAIN_S)
 
     async def _judge_books(self) -> None:
-        """Compare the bytes of the tier with those of the objects that were read: all have a place."""
+        """Compare the bytes of the tier with those of the objects that were read: all have a place. The
+        overwritten ones may have one.
+        """
+        self._found.failures += [f"the origin got another body: {what}" for what in self._origin.damaged]
         sample = await asyncio.to_thread(Watch(self._served, self._work).look)
         least = sum(piece.size_bytes for piece in self._read)
-        if not least <= sample.tier_bytes["ram"] <= least + len(self._read) * _RECORD_BYTES:
+        most = least + sum(piece.size_bytes for piece in self._overwrites.pieces)
+        most += (len(self._read) + len(self._overwrites.pieces)) * _RECORD_BYTES
+        if not least <= sample.tier_bytes["ram"] <= most:
             self._found.failures.append(f"the tier has {sample.tier_bytes['ram']} bytes for {least}")
 
     # ------------------------------------------------------------------ the proxy

@@ -1,0 +1,81 @@
+"""Objects that are overwritten while processes are lost, and the versions of them that may be read.
+
+A read that began when version a was the last one acknowledged, and ended when b was the last one sent, must
+return a version in a .. b. Each object has one writer. An upload that broke off may have been carried out or
+not, so its writer stops until the next round, which begins when the origin has no upload any more.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Final
+
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.reliability.kills.client import CUT, RIGHT, WRITTEN, End, read, write
+from shadeproxy_bench.reliability.kills.origin import VERSIONS, PacedOrigin
+from shadeproxy_bench.reliability.kit.versions import Versions
+
+STALE = "stale"
+OVERTAKEN = "cut, overwritten"
+"""The read broke off, and the object was overwritten meanwhile, so its rest could not be had any more."""
+SIZES: Final = (4_096, 100_000, 1_000_000) * 6
+_FIRST_NUMBER = 90_000_000
+_WRITES, _READS, _READERS = 3, 3, 24
+_MOST_WAIT_S = 0.2
+Address = tuple[str, int]
+
+
+class Overwrites:
+    """The overwritten objects, their writers and readers."""
+
+    def __init__(self, directory: Path, origin: PacedOrigin, choices: random.Random) -> None:
+        self.pieces = [Piece(size, _FIRST_NUMBER + VERSIONS * turn) for turn, size in enumerate(SIZES)]
+        self._versions = Versions.create(directory / "versions", len(SIZES))
+        self._origin = origin
+        self._choices = choices
+
+    async def play(self, address: Address) -> list[End]:
+        """Write and read for one round."""
+        writers = [self._write(address, place) for place in range(len(self.pieces))]
+        readers = [self._read_some(address) for _ in range(_READERS)]
+        return [end for ends in await asyncio.gather(*writers, *readers) for end in ends]
+
+    async def compare(self, address: Address) -> list[End]:
+        """Read each object, when no upload is under way: the version must be the origin's."""
+        for place, piece in enumerate(self.pieces):
+            self._versions.acknowledge(place, self._origin.versions[piece.number])
+        ends = [await read(address, piece) for piece in self.pieces]
+        return [
+            end if end.outcome != RIGHT or end.version == self._origin.versions[piece.number] else _stale(end)
+            for piece, end in zip(self.pieces, ends, strict=True)
+        ]
+
+    async def _write(self, address: Address, place: int) -> list[End]:
+        ends: list[End] = []
+        for _ in range(_WRITES):
+            await asyncio.sleep(self._choices.random() * _MOST_WAIT_S)
+            version = self._versions.start(place)
+            ends.append(await write(address, self.pieces[place], version, self._choices))
+            if ends[-1].outcome != WRITTEN:
+                break
+            self._versions.acknowledge(place, version)
+        return ends
+
+    async def _read_some(self, address: Address) -> list[End]:
+        ends: list[End] = []
+        for _ in range(_READS):
+            await asyncio.sleep(self._choices.random() * _MOST_WAIT_S)
+            place = self._choices.randrange(len(self.pieces))
+            least = self._versions.acknowledged(place)
+            end = await read(address, self.pieces[place])
+            sent = self._versions.started(place)
+            if end.outcome == RIGHT and not least <= end.version <= sent:
+                end = _stale(end)
+            elif end.outcome == CUT and sent > least:
+                end = end._replace(outcome=OVERTAKEN)
+            ends.append(end)
+        return ends
+
+
+def _stale(end: End) -> End:
+    return end._replace(outcome=STALE, what=f"{end.what}, version {end.version}")
