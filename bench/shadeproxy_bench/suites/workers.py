@@ -4,10 +4,11 @@ Throughput needs a core for each process and two for client and origin; a machin
 CPU per request is measured on any machine, and is more where processes share a core.
 """
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shadeproxy.core.cores import available_cores
 from shadeproxy_bench.faults import BenchError, TooFewCores
@@ -29,11 +30,12 @@ from shadeproxy_bench.suites.storing import (
     most_misses,
     require_stored,
 )
+from shadeproxy_bench.suites.uploads import upload
 from shadeproxy_bench.warm_memory import warm_memory
 
-_MISS_BYTES = 100_000
-_HIT_BYTES = 4_000
-_HIT_OBJECTS = 2000
+_UPLOADING = 4
+"""Connections that upload."""
+_LEAST_RAM_BYTES = 64 * 1024**2
 _OTHERS = 2
 """Cores of client and origin."""
 _ALL_SERVE = 2
@@ -46,8 +48,16 @@ _WARMING = 5
 connections to the origin: the coordinator's part of a miss fell by half over five seconds of load."""
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
-Ask = Callable[[Served], int]
-"""Loads a server for a while and compares a sample; returns the number of answers. Raises BenchError."""
+
+class Asked(NamedTuple):
+    """The number of answers, and how long they took."""
+
+    answers: int
+    seconds: float
+
+
+Ask = Callable[[Served], Asked]
+"""Loads a server for a while, and compares a sample or has the origin compare. Raises BenchError."""
 
 
 class Cost(NamedTuple):
@@ -58,6 +68,25 @@ class Cost(NamedTuple):
     rate: float
 
 
+class Work(NamedTuple):
+    """The requests of a row. ``most_us``: the wanted CPU of the coordinator for one of them."""
+
+    name: str
+    kind: Literal["miss", "hit", "PUT"]
+    size_bytes: int
+    most_us: float | None = None
+    objects: int = 0
+
+
+WORKS = (
+    Work("miss, 100 KB", "miss", 100_000, most_us=12.0),
+    Work("miss, 4 KB", "miss", 4_000, most_us=12.0),
+    Work("RAM hit, 4 KB", "hit", 4_000, most_us=3.0, objects=2000),
+    Work("PUT, 1 MB", "PUT", 1_000_000, objects=200),
+    Work("PUT, 10 KB", "PUT", 10_000, objects=1000),
+)
+
+
 class Found(NamedTuple):
     """Several processes (ours) beside one (reference)."""
 
@@ -66,15 +95,15 @@ class Found(NamedTuple):
     rate: Measured
 
 
-def cost_of(server: Served, ask: Ask, *, seconds: float) -> Cost:
+def cost_of(server: Served, ask: Ask) -> Cost:
     """Return what the requests of one round cost."""
     total_s, own_s = cpu_s(server.pid), own_cpu_s(server.pid)
-    count = ask(server)
+    answers, seconds = ask(server)
     own_s, total_s = own_cpu_s(server.pid) - own_s, cpu_s(server.pid) - total_s
-    return Cost(total_s / count * 1e6, own_s / count * 1e6, count / seconds)
+    return Cost(total_s / answers * 1e6, own_s / answers * 1e6, answers / seconds)
 
 
-def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int, seconds: float) -> Found:
+def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int) -> Found:
     """Measure both in turn, after rounds that warm them.
 
     Raises BenchError for a wrong byte, and when the workers did next to nothing.
@@ -84,7 +113,7 @@ def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int, se
     costs: dict[str, list[Cost]] = {several.name: [], one.name: []}
     for _ in range(rounds):
         for server in (one, several):
-            costs[server.name].append(cost_of(server, ask, seconds=seconds))
+            costs[server.name].append(cost_of(server, ask))
     ours, reference = costs[several.name], costs[one.name]
     if any(cost.total_us - cost.coordinator_us < _LEAST_SHARE * cost.total_us for cost in ours):
         raise BenchError(f"{several.name}: the workers took no part")
@@ -98,10 +127,10 @@ def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int, se
 def ask_misses(load: Load, new: NewObjects, *, seconds: float) -> Ask:
     """Return an Ask for objects that nothing has asked for, which must be stored."""
 
-    def ask(server: Served) -> int:
+    def ask(server: Served) -> Asked:
         asked = load_misses(server, load, new, seconds=seconds)
         require_stored(server, asked)
-        return len(asked)
+        return Asked(len(asked), seconds)
 
     return ask
 
@@ -109,46 +138,62 @@ def ask_misses(load: Load, new: NewObjects, *, seconds: float) -> Ask:
 def ask_hits(load: Load, pieces: list[Piece], *, seconds: float) -> Ask:
     """Return an Ask for cached objects."""
 
-    def ask(server: Served) -> int:
+    def ask(server: Served) -> Asked:
         requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
         sources = read_pieces(server, pieces, connections=CONNECTIONS).sources
         if set(sources) != {"ram"}:
             raise BenchError(f"{server.name}: wanted hits of ram, got {dict(sources)}")
-        return load.run(server, requests, connections=CONNECTIONS, seconds=seconds)
+        return Asked(load.run(server, requests, connections=CONNECTIONS, seconds=seconds), seconds)
 
     return ask
 
 
-def measure_processes(scale: Scale, processes: int, kind: str) -> Found:
+def ask_uploads(pieces: list[Piece]) -> Ask:
+    """Return an Ask that uploads all objects; the origin compares every byte."""
+
+    def ask(server: Served) -> Asked:
+        began_s = time.perf_counter()
+        upload(server, pieces, connections=_UPLOADING)
+        return Asked(len(pieces), time.perf_counter() - began_s)
+
+    return ask
+
+
+def measure_processes(scale: Scale, processes: int, work: Work) -> Found:
     """Run ``compare_processes`` with real servers. Raises TooFewCores."""
     if processes > _MEASURED_ANYWHERE:
         require_cores(processes)
-    stored_bytes = 2 * (scale.rounds + _WARMING) * most_misses(SECONDS) * _MISS_BYTES
+    misses_bytes = work.size_bytes if work.kind == "miss" else 0
+    stored_bytes = 2 * (scale.rounds + _WARMING) * most_misses(SECONDS) * misses_bytes
     with ExitStack() as stack:
-        stack.enter_context(warm_memory(stored_bytes if kind == "miss" else 0))
-        work = stack.enter_context(workplace())
-        source = stack.enter_context(origin(work, latency_s=LATENCY_S))
+        stack.enter_context(warm_memory(stored_bytes))
+        directory = stack.enter_context(workplace())
+        source = stack.enter_context(origin(directory, latency_s=LATENCY_S))
         one, several = (
             stack.enter_context(
                 proxy(
-                    work,
+                    directory,
                     source,
-                    ram_bytes=stored_bytes // 2,
+                    ram_bytes=max(stored_bytes // 2, _LEAST_RAM_BYTES),
                     more={"s3": {"workers": number}},
                     name=f"{number} of us",
                 )
             )
             for number in (1, processes)
         )
-        load = best_load()
-        if kind == "miss":
-            ask = ask_misses(load, NewObjects(_MISS_BYTES), seconds=SECONDS)
-        else:
-            pieces = [Piece(_HIT_BYTES, number) for number in range(_HIT_OBJECTS)]
-            for server in (one, several):
-                read_pieces(server, pieces, connections=CONNECTIONS)
-            ask = ask_hits(load, pieces, seconds=SECONDS)
-        return compare_processes(several, one, ask, rounds=scale.rounds, seconds=SECONDS)
+        return compare_processes(several, one, _ask_of(work, (one, several)), rounds=scale.rounds)
+
+
+def _ask_of(work: Work, servers: Iterable[Served]) -> Ask:
+    load = best_load()
+    if work.kind == "miss":
+        return ask_misses(load, NewObjects(work.size_bytes), seconds=SECONDS)
+    if work.kind == "PUT":
+        return ask_uploads([Piece(work.size_bytes, number) for number in range(work.objects)])
+    pieces = [Piece(work.size_bytes, number) for number in range(work.objects)]
+    for server in servers:
+        read_pieces(server, pieces, connections=CONNECTIONS)
+    return ask_hits(load, pieces, seconds=SECONDS)
 
 
 def require_cores(processes: int) -> None:
@@ -163,15 +208,14 @@ def require_cores(processes: int) -> None:
 
 def workers(scale: Scale) -> Iterator[Planned]:
     for processes in (2, 3, 4, 8):
-        for kind, what, most_us in (("miss", "miss, 100 KB", 12.0), ("hit", "RAM hit, 4 KB", 3.0)):
-            yield from _rows(
-                processes, what, most_us, cache(partial(measure_processes, scale, processes, kind))
-            )
+        for work in WORKS:
+            yield from _rows(processes, work, cache(partial(measure_processes, scale, processes, work)))
 
 
-def _rows(processes: int, what: str, most_us: float, found: Callable[[], Found]) -> Iterator[Planned]:
-    title = f"{processes} processes, {what}"
-    load = f"{CONNECTIONS} connections, origin {LATENCY_S * 1000:.0f} ms away, unsigned; one process in turn"
+def _rows(processes: int, work: Work, found: Callable[[], Found]) -> Iterator[Planned]:
+    title = f"{processes} processes, {work.name}"
+    connections = _UPLOADING if work.kind == "PUT" else CONNECTIONS
+    load = f"{connections} connections, origin {LATENCY_S * 1000:.0f} ms away, unsigned; one process in turn"
     clients = "; it serves clients itself" if processes <= _ALL_SERVE else "; it serves no clients itself"
     beside: RatioIs = "ours / reference"
     yield Planned(
@@ -185,7 +229,9 @@ def _rows(processes: int, what: str, most_us: float, found: Callable[[], Found])
     yield Planned(
         f"{title}: CPU of the coordinator",
         "us CPU/request",
-        None if processes <= _ALL_SERVE else Target(most_us, at_least=False, of="ours"),
+        None
+        if processes <= _ALL_SERVE or work.most_us is None
+        else Target(work.most_us, at_least=False, of="ours"),
         f"{load}; user + system time of the first process for each request of any process{clients}",
         lambda: found().coordinator,
     )
