@@ -109,7 +109,8 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
     """The machine may be short of processes or descriptors for a moment. A failed try leaves nothing."""
     monkeypatch.setattr("shadeproxy.app.workers._RESTART_S", 0.01)
     settings = Settings.load(None, ["s3.workers=2"])
-    share, tried = Share.create(), []
+    share, tried, environments = Share.create(), [], []
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "4096")
     workers = Workers(
         settings,
         build_reloadable(settings),
@@ -119,7 +120,8 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
         certificate=None,
     )
 
-    async def refuse(*_args, **_options):
+    async def refuse(*_args, env, **_options):
+        environments.append(env)
         tried.append(len(await asyncio.to_thread(os.listdir, "/proc/self/fd")))
         if len(tried) == 3:
             workers._stopping = True
@@ -131,4 +133,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
     assert len(tried) == 3
     assert tried[2] <= tried[0] + 1, "descriptors of failed tries are closed"
     assert [log["error"] for log in logs] == ["Resource temporarily unavailable"] * 3
+    # glibc keeps freed memory of uploads, but settings of the user win.
+    limits = {"MALLOC_MMAP_THRESHOLD_": str(8 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "4096"}
+    assert environments == [dict(os.environ) | limits] * 3
     os.close(share.descriptor)
