@@ -143,7 +143,6 @@ TABLE = {
     "origin.wrapping": "origin/test_conformance.py",
     "origin.base": "origin/test_conformance.py",
     "origin.bounded": "app/test_deadline.py",
-    "origin.connection": "origin/test_page_gets.py",
     "origin.counted": "app/test_proxy.py",
     "origin.filetree.attributes": "origin/test_file.py",
     "origin.filetree.marker": "origin/test_file.py",

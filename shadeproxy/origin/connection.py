@@ -19,6 +19,7 @@ from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Head, parse_head
 
 _SCRATCH_BYTES = 8 << 10
+_DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
 _PIECE_BYTES = 64 << 10
 _MOST_INTERIM = 16
 """Most 1xx answers before the final answer; a server sends one or two."""
@@ -86,8 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
-        """The receiver of an exchange by callbacks, until it has all bytes or leaves the answer to a reader.
-        """
+        """Receives an exchange by callbacks, until it has all bytes or leaves the answer to a reader."""
         self._failure: Exception | None = None
         self._answered = False  # True if a byte came since the request was sent.
         self._interim = 0
@@ -224,6 +224,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._scratch = memoryview(bytearray(_DECRYPTED_BYTES))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -275,22 +277,21 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def _take_head(self) -> None:
-        raw = bytes(self._scratch[: self._held])
-        end = raw.find(b"\r\n\r\n") + 4
+        end = cast(bytearray, self._scratch.obj).find(b"\r\n\r\n", 0, self._held) + 4
         if max(end, self._held * (end < 4)) > MOST_HEAD_BYTES:
             self._fail(BadAnswer("the head of the answer is too long"))
             return
         if end < 4:
             return
         try:
-            head = parse_head(raw[:end])
+            head = parse_head(bytes(self._scratch[:end]))
         except BadAnswer as error:
             self._fail(error)
             return
         if self._bodiless and head.status >= 200:
             head = head._replace(length=0, chunked=False)
         if head.status < 200:
-            self._skip_interim(head, raw[end:])
+            self._skip_interim(head, bytes(self._scratch[end : self._held]))
             return
         if head.length is not None and self._held - end > head.length:
             self._fail(BadAnswer("bytes after the end of an answer"))
