@@ -44,7 +44,7 @@ class Overwrites:
         """Read each object, when no upload is under way: the version must be the origin's."""
         for place, piece in enumerate(self.pieces):
             self._versions.acknowledge(place, self._origin.versions[piece.number])
-        ends = [await read(address, piece) for piece in self.pieces]
+        ends = await asyncio.gather(*(read(address, piece) for piece in self.pieces))
         return [
             end if end.outcome != RIGHT or end.version == self._origin.versions[piece.number] else _stale(end)
             for piece, end in zip(self.pieces, ends, strict=True)

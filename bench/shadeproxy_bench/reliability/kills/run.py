@@ -131,7 +131,7 @@ class _Kills:
             await self._wait_for_workers()
         await self._until(lambda: not self._origin.uploading, "the origin has uploads for ever")
         ends += await self._overwrites.compare(self._served.address)
-        ends += [await read(self._served.address, piece) for piece in pieces]
+        ends += await asyncio.gather(*(read(self._served.address, piece) for piece in pieces))
         self._judge(loss, pieces, ends, lost)
         await self._wait_until_calm(loss)
         self._read += pieces
