@@ -202,7 +202,6 @@ TABLE = {
     "tiers.room": "tiers/test_directory.py",
     "tiers.rows": "tiers/test_catalogue.py",
     "tiers.segment": "tiers/test_conformance.py",
-    "tiers.space": "tiers/test_store.py",
     "tiers.version": "tiers/test_other_origin.py",
     "sdk.batch_buffer": "sdk/near/test_read_into.py",
     "sdk.bulk": "sdk/near/test_steps.py",
