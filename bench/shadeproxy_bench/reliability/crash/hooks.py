@@ -16,7 +16,7 @@ import numpy as np
 
 from shadeproxy.app import proxy
 from shadeproxy.engine.index import residents
-from shadeproxy.engine.read import fill
+from shadeproxy.engine.read import callback_fill, flight_filler
 from shadeproxy.engine.storage import page_cache, recovery, transfers
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.state.store import StateStore
@@ -40,8 +40,8 @@ def tie(board: Board, seed: int) -> None:
         (proxy.Proxy, "_start", "starting"),
         (proxy.Proxy, "stop", "stopping"),
         (recovery.Recovery, "_work", "recovering"),
-        (fill.PageFiller, "_fill", "filling"),
-        (transfers.Transfers, "_finish_demotion", "demoting"),
+        (flight_filler.FlightFiller, "fill", "filling"),
+        (transfers.Transfers, "_demoted", "demoting"),
     ]
     functions: list[tuple[Any, str, str]] = [
         (StateStore, "_open_database", "opening the state"),
@@ -53,6 +53,8 @@ def tie(board: Board, seed: int) -> None:
         (segment.Segment, "_outdate", "emptying a catalogue"),
         (transfers.Transfers, "promote", "promoting"),
         (catalogue, "write", "writing catalogues"),
+        (callback_fill.CallbackFill, "opened", "filling"),
+        (callback_fill.CallbackFill, "complete", "filling"),
         (StateStore, "_commit", "committing control state"),
         (recovery.Recovery, "_take_in", "taking a segment in"),
     ]

@@ -1,0 +1,21 @@
+"""The hooks of the crash runs find every function of the proxy that they wrap."""
+
+import subprocess
+import sys
+
+_TIE = """
+import sys
+from pathlib import Path
+from shadeproxy_bench.reliability.crash import hooks
+from shadeproxy_bench.reliability.crash.board import Board
+hooks.small_segments()
+hooks.tie(Board(Path(sys.argv[1])), 1)
+"""
+
+
+def test_the_hooks_fit_the_proxy(tmp_path):
+    # In a process of its own, because the hooks stay.
+    run = subprocess.run(
+        [sys.executable, "-c", _TIE, str(tmp_path / "board")], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
