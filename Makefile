@@ -75,8 +75,8 @@ crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
 
 kills: ROUNDS := $(if $(filter file,$(origin ROUNDS)),220,$(ROUNDS))
-kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages are fetched and objects written (ROUNDS=220 SEED=1, half an hour); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.kills --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
+kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages are fetched and objects written (ROUNDS=220 SEED=1, half an hour; ONLY="coordinator, kill -9"); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.kills --rounds $(ROUNDS) --seed $(SEED) $(if $(ONLY),--only "$(ONLY)") $(if $(WRITE),--write docs/reliability)
 
 # Logs and the result are in chaos-report/. Several seeds can run at once.
 # MEDIA=1: media that fail for good under acknowledged writes, ROUNDS times; as root with an ext4 image too.
