@@ -201,7 +201,7 @@ class WorkerReads:
     def _find(self, ref: ObjectRef, number: int) -> SharedPageHandle | None:
         """Return a handle that is valid now, and fresh by the object's freshness rule."""
         handle = self._handles.get((ref, number))
-        # Only the first page has the object's time of validation.
+        # Check freshness only for the first page: the others are bound to it by their ETag.
         if handle is not None and is_good(handle, self._stamps, -inf if number else self._now_s()):
             return handle
         hashed = object_hash(ref)

@@ -2,9 +2,9 @@
 
 Asking each of a hundred jobs about each page costs fifty times as much as asking one job. The answers of all
 jobs are therefore kept by page, with the tick at which the page is read next: as jobs read on, that tick
-stays about the same. Laws: all jobs are asked about a page at one time. The page is asked about again after
-it was read, together with other pages that are due, and otherwise in its turn. Memory is 24 bytes a page.
-Event loop only.
+stays about the same. Laws: the stored answers about a page come from all jobs, as of one tick. A page is
+asked about again after it was read, together with other pages that are due; a page that is not read is asked
+about when the rotation over all pages reaches it. Memory is 24 bytes a page. Event loop only.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,10 +42,12 @@ _NEXT = 1.0  # ticks until a page that should have been read by now
 
 
 class PageUnits(NamedTuple):
-    """Pages that are asked for, of one space; all of shape (k,). ``units``: -1 outside, see ``pages.py``.
+    """Pages about which jobs are asked, matched with one dataset or growing set (``space``).
 
-    ``outside``: places of the pages of other spaces. ``samples``: of each page, any outside, where samples
-    are objects of their own; else None.
+    ``units``: the unit of each page (``pages.py``), of shape (k,); -1 for a page that is not of this space.
+    ``outside``: the indices in ``units`` of those pages. ``samples``: the sample of each page, if each sample
+    is an object of its own (any number for pages of ``outside``); otherwise None. ``object_hashes`` and
+    ``numbers`` have shape (k,) too, but are empty where ``samples`` alone is needed.
     """
 
     object_hashes: Hashes
@@ -65,7 +67,7 @@ class PageUnits(NamedTuple):
 
     @property
     def rows(self) -> Ids:
-        """The rows of the pages in shared columns, any outside."""
+        """The rows of the pages in shared columns; any number for pages of ``outside``."""
         return self.units if self.samples is None else self.samples
 
 

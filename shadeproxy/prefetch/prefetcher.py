@@ -37,7 +37,9 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-_SPARE = 2  # Wanted pages per fetch: some of them win no place, or are stored meanwhile.
+# Pages planned for each fetch that will start when another one ends: some of them will win no place, or will
+# be stored before that.
+_SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
 _MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.

@@ -59,7 +59,9 @@ def pieces():
 
 @pytest.fixture
 def plan():
-    """Return a function that makes a row which gives ``found``, or raises it."""
+    """Return a function that makes a ``Planned`` row whose measurement returns ``found``, or raises it if it
+    is an exception.
+    """
 
     def make(found, name="a row", target=None, **more):
         def measure():

@@ -22,7 +22,7 @@ class NotOffered(Exception):
 @dataclass
 class Session:
     """One client on one route with a bucket of its own. ``wrong`` makes the same client with a wrong secret;
-    ``truth`` reads the gateway itself.
+    ``truth``: a boto3 client that reads and writes the S3 server directly, past the proxy.
     """
 
     client: Client

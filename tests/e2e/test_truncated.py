@@ -13,8 +13,8 @@ SIZE = 8_000
 
 @pytest.fixture
 def filled(serve, bucket_directory):
-    """Return ``filled``: ``filled(**settings)`` runs a proxy with 200 objects in its RAM tier, each read
-    once from it.
+    """Return ``filled``: ``filled(**settings)`` starts a proxy and reads 200 objects twice, first from the
+    origin, then from its RAM tier.
     """
     for number in range(200):
         (bucket_directory / "data" / str(number)).write_bytes(os.urandom(SIZE))

@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_gate_lets_one_probe_through_after_a_pause_that_grows():
+def test_a_breaker_lets_one_probe_through_after_a_pause_that_grows():
     clock = Clock()
     breaker = CircuitBreaker(1.0, max_pause_s=3.0, clock=clock)
     assert breaker.ask() is BreakerDecision.ALLOW
@@ -37,7 +37,7 @@ def test_gate_lets_one_probe_through_after_a_pause_that_grows():
     assert breaker.ask() is BreakerDecision.ALLOW
 
 
-def test_requests_that_fail_together_shut_the_gate_once():
+def test_requests_that_fail_together_open_the_breaker_once():
     clock = Clock()
     breaker = CircuitBreaker(1.0, clock=clock)
     breaker.failed(BreakerDecision.ALLOW, "")
@@ -47,7 +47,7 @@ def test_requests_that_fail_together_shut_the_gate_once():
     assert breaker.ask() is BreakerDecision.PROBE
 
 
-def test_gates_of_many_names_are_shut_one_by_one_and_kept_while_they_are():
+def test_breakers_open_by_name_and_are_kept_while_they_are_open():
     clock = Clock()
     breakers = CircuitBreakers(1.0, most=2, clock=clock)
     breakers.failed("a", BreakerDecision.ALLOW, "refused")
@@ -138,7 +138,7 @@ def test_empty_manifest_says_what_to_check():
         shade.Manifest.from_entries("m", [])
 
 
-def test_a_gate_can_be_hurried_by_who_has_nobody_else_to_ask():
+def test_a_breaker_without_an_alternative_probes_earlier():
     now = [0.0]
     breaker = CircuitBreaker(1.0, max_pause_s=60.0, clock=lambda: now[0])
     breaker.failed(breaker.ask(), "refused")

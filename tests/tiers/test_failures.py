@@ -149,7 +149,8 @@ def test_a_name_that_could_not_be_noted_is_said_and_tried_again(bench, sample, p
     _, recovered = bench.open()
     found = {one.header.page for one in recovered}
     assert found >= {sample(n, 5000).header.page for n in (0, 2)}
-    # The process was killed before the tombstone was written, so the write was not acknowledged.
+    # Only a process that was killed before it wrote the tombstone leaves the old page behind. It had not
+    # acknowledged the overwrite.
     assert (sample(1, 5000).header.page in found) == (ending == "killed")
 
 

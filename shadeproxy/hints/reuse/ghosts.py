@@ -20,7 +20,8 @@ _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
 _HALF = np.uint64(32)
-# Ranks above any age. A page takes its own entry if it has one, else a free entry, else the oldest.
+# ``put_many`` ranks the entries of a set and takes the highest: the page's own entry, else a free one, else
+# the oldest. The rank of any other entry is its age, which is below 2^32.
 _FREE, _OWN = 1 << 33, 1 << 34
 Hashes = NDArray[np.uint64]
 

@@ -9,7 +9,9 @@ from tests.support.s3.scripted import Setup, set_up
 
 
 async def run(setup: Setup, case: Case) -> dict[str, Any]:
-    """Return everything that can be seen of ``case``."""
+    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
+    the origin, and the statistics.
+    """
     await setup.warm(2)
     setup.server.scripts |= {"/b/k": list(case.answers), "HEAD /b/k": [[head(SMALL)]]}
     seen: dict[str, Any] = {"answers": []}

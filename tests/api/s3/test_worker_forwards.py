@@ -164,7 +164,9 @@ def lingering(setup: Setup) -> set[ObjectRef]:
 
 
 async def run(setup: Setup, case: Case, worker: ForwardingWorker | None = None) -> dict[str, Any]:
-    """Return everything that can be seen of ``case``."""
+    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
+    the origin, and the statistics.
+    """
     server: Any = setup.server
     server.scripts |= {"/b/k": [[ok(SMALL)]]}
     assert (await (await setup.client()).get("/b/k")).body == SMALL

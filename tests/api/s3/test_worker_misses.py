@@ -21,7 +21,9 @@ def seen_by_client(answer: Answered) -> Answered:
 
 
 async def run(setup: Setup, case: Case, worker: FetchingWorker | None = None, twice: bool = False) -> Any:
-    """Return everything that can be seen of ``case``. ``twice``: the first answer comes once more."""
+    """Send the request of ``case``, and return its effects: the answer, the cached object, the requests at
+    the origin, and the statistics. ``twice``: the first answer comes once more.
+    """
     await setup.warm(2)
     if worker is not None:
         await worker.warm(2)

@@ -267,7 +267,8 @@ class Setup:
         shown = self.proxy.stats.snapshot()
         gets, errors = shown["origin"]["by_kind"]["get"], shown["origin"]["errors_by_kind"]
         return {
-            # The last arrival of a damaged body may not be counted.
+            # The bytes of a damaged body are left out: a miss by callbacks counts its last piece, and a
+            # miss by a task does not.
             "gets": (gets["requests"], 0 if "BodyDamaged" in errors else gets["bytes"]),
             "errors": errors,
             "buckets": shown["buckets"],

@@ -25,9 +25,11 @@ flight or connections that do not go back to zero after a round; a tier that has
 objects read."""
 
 _COLUMNS = """\
-`fetching`, `uploading`: pages that the lost process was fetching at that moment, and uploads that it was
-forwarding; with the coordinator those of all processes. The other columns are reads and uploads, by how they
-ended: `right` and `cut` are reads, `written` and `upload cut` uploads."""
+`fetching` and `uploading` count the pages that the lost process was fetching and the uploads that it was
+forwarding at that moment; if the coordinator was lost, those of all processes. The columns after them count
+reads and uploads by how they ended. `right`, `cut` and `cut, overwritten` (the read broke off, and its
+object was overwritten meanwhile) are reads; `written` and `upload cut` are uploads; `connection refused` may
+be either."""
 
 
 def markdown(found: Found) -> str:
