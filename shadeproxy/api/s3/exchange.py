@@ -16,11 +16,12 @@ from shadeproxy.api.s3.operations import Operation
 from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
-from shadeproxy.api.s3.semantics import Answer
+from shadeproxy.api.s3.semantics import Answer, conditions_of
 from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import Grant, ReadRequest
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
@@ -110,7 +111,7 @@ class Call(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: object,
+    """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
     range and job alone determine the answer. ``meta``: result of ``usable_now``.
     """
 
@@ -119,6 +120,24 @@ class Asked(NamedTuple):
     keep_alive: bool
     plain: bool
     meta: ObjectMeta | None = None
+
+
+def read_request(call: Call) -> ReadRequest:
+    """Return the engine's request for a GetObject or HeadObject."""
+    request, fields = call.request, call.request.fields
+    return ReadRequest(
+        call.ref,
+        range=parse_range(fields.get("range")),
+        upstream=call.identity.upstream,
+        job=request.job,
+        conditions=conditions_of(fields),
+        force_check="cache-control" in fields and _forces_check(fields["cache-control"]),
+        grant=Grant.HEAD if request.method == "HEAD" else Grant.GET,
+    )
+
+
+def _forces_check(field: str) -> bool:
+    return any(directive.strip() == "no-cache" for directive in field.lower().split(","))
 
 
 def client_of(connection: HasPeer, identity: Identity) -> str:

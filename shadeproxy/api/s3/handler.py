@@ -6,12 +6,12 @@ Law: see forward_handler.py.
 from typing import Unpack
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
-from shadeproxy.api.s3.exchange import Asked, Call, Exchange, client_of
+from shadeproxy.api.s3.exchange import Asked, Call, Exchange, client_of, read_request
 from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
-from shadeproxy.api.s3.read import read_request, serve_get, serve_head
+from shadeproxy.api.s3.read import serve_get, serve_head
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.deadline import DEADLINE, Deadline
 from shadeproxy.core.errors import Unidentified

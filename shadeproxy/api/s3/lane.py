@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
-from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head
+from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head, read_request
 from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT
-from shadeproxy.api.s3.read import answer_for, read_request
+from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.semantics import Answer
@@ -21,6 +21,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.types import ObjectMeta
 from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
 from shadeproxy.engine.read.hits import Hits
 
@@ -28,7 +29,6 @@ from shadeproxy.engine.read.hits import Hits
 class FoundAnswer(NamedTuple):
     """An answer whose bytes are all available."""
 
-    asked: Asked
     answer: Answer
     hit: Hit
 
@@ -82,13 +82,22 @@ class FastLane:
         as ``answer``.
         """
         try:
-            found = self._find(raw)
+            asked = self._identify_cached(raw) or self._identify(raw)
+            meta = None if asked is None else self._engine.usable_now(asked.wanted)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
             return None
-        if not isinstance(found, FoundAnswer):
-            return found
-        (call, _, keep, plain, _), answer, hit = found
-        request_id = next_request_id()
+        if asked is None or meta is None:
+            return asked
+        if asked.plain and self._memory.answer_first(asked.call, out):
+            return True
+        try:
+            found = self._find(asked, meta)
+        except Exception:  # noqa: BLE001 - as above
+            return None
+        if found is None:
+            return asked._replace(meta=meta)
+        answer, hit = found
+        call, keep, request_id = asked.call, asked.keep_alive, next_request_id()
         head = fast_head(
             answer,
             method=call.request.method,
@@ -99,28 +108,20 @@ class FastLane:
         )
         out.writelines((head, *hit.pieces))
         self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
-        if plain and answer.status in {200, 206}:
-            self._memory.remember_target(call, whole=answer.status == 200)
         return keep
 
-    def _find(self, raw: bytes) -> FoundAnswer | Asked | None:
-        """Return the answer, or the read if bytes are missing. Raises as ``identify`` and ``answer_for``."""
-        asked = self._identify_cached(raw) or self._identify(raw)
-        if asked is None:
-            return None
-        call, wanted, keep, plain, _ = asked
-        meta = self._engine.usable_now(wanted)
-        if meta is None:
-            return asked
+    def _find(self, asked: Asked, meta: ObjectMeta) -> FoundAnswer | None:
+        """Return the answer for an object with ``meta``, or None if bytes are missing. Raises as
+        ``answer_for``.
+        """
+        call, wanted = asked.call, asked.wanted
         answer = answer_for(call, wanted, meta)
         hit: Hit | None = NO_HIT
         if answer.body.length:
             hit = self._engine.hit(wanted, meta, answer.body)
         elif call.request.method == "HEAD":
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
-        if hit is None:
-            return Asked(call, wanted, keep, plain, meta)
-        return FoundAnswer(asked, answer, hit)
+        return None if hit is None else FoundAnswer(answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
         """Parse and authorise a read; return None if the cache may not answer it. Raises as ``identify``."""

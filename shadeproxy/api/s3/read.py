@@ -7,25 +7,10 @@ origin fails at once. A later failure aborts the connection.
 from contextlib import AbstractAsyncContextManager
 
 from shadeproxy.api.s3.exchange import Call, Exchange
-from shadeproxy.api.s3.semantics import Answer, answer_read, conditions_of, wants_checksums
+from shadeproxy.api.s3.semantics import Answer, answer_read, wants_checksums
 from shadeproxy.core.errors import BodyCutShort
-from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.types import ENDLESS, ObjectMeta
-from shadeproxy.engine.base import Grant, Reading, ReadPath, ReadRequest
-
-
-def read_request(call: Call) -> ReadRequest:
-    """Return the engine's request for a GetObject or HeadObject."""
-    request, fields = call.request, call.request.fields
-    return ReadRequest(
-        call.ref,
-        range=parse_range(fields.get("range")),
-        upstream=call.identity.upstream,
-        job=request.job,
-        conditions=conditions_of(fields),
-        force_check="cache-control" in fields and _forces_check(fields["cache-control"]),
-        grant=Grant.HEAD if request.method == "HEAD" else Grant.GET,
-    )
+from shadeproxy.engine.base import Reading, ReadPath, ReadRequest
 
 
 def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
@@ -76,7 +61,3 @@ async def serve_get(
             sent = 0 if response is None else response.bytes_sent
             raise BodyCutShort(f"{wanted.ref}: {sent} of {length} bytes")
         await response.write_eof()
-
-
-def _forces_check(field: str) -> bool:
-    return any(directive.strip() == "no-cache" for directive in field.lower().split(","))

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from shadeproxy.api.s3.exchange import OWN_FIELDS, Call, with_own
 from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.response import http_date, render_head
-from shadeproxy.api.s3.semantics import Answer, answer_read
+from shadeproxy.api.s3.semantics import Answer, answer_read, wants_checksums
 from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
@@ -170,21 +170,34 @@ class RequestCache:
 
     # ------------------------------------------------------------------ what is remembered
 
-    def remember_target(self, call: Call, *, whole: bool) -> None:
-        """Remember the object of a plain GET that was answered. ``whole``: the answer had the whole object.
+    def answer_first(self, call: Call, out: Writer) -> bool:
+        """Remember the object of a plain GET, and answer the GET as ``answer`` will answer the next one.
+        Return False, and write nothing, if that is impossible.
 
         Objects of other namespaces are not remembered, because a target is remembered for every client.
         """
-        request, ref = call.request, call.ref
-        target = request.wire_path.encode()
+        request, ref, now_s = call.request, call.ref, self.now_s()
+        target, range_value = request.wire_path.encode(), request.fields.get("range")
         if len(target) > _MOST_TARGET_BYTES or ref.namespace != OWN:
-            return
-        handle = self._engine.find_handle(ref, 0, self.now_s()) if whole else None
-        heads = whole_heads(handle.meta) if handle is not None and handle.whole else None
-        if heads is not None or self.targets.get(target) is None:
-            path = encode_path(request.wire_path).encode()
-            kept = None if heads is None else handle
-            self.targets.put(target, CachedTarget(ref, path, kept, heads or (b"", b"")))
+            return False
+        handle, heads = None, (b"", b"")
+        if range_value is not None:
+            sent = self._send_range(ref, target, range_value, out, request.job, now_s=now_s)
+            if not sent or self.targets.get(target) is not None:
+                return sent
+        else:
+            handle = self._engine.find_handle(ref, 0, now_s)
+            found = whole_heads(handle.meta) if handle is not None and handle.whole else None
+            if handle is None or found is None:
+                return False
+            heads = found
+            start = heads[wants_checksums(request.fields)]
+            head = b"".join((start, next_request_id().encode(), self.end_of_head(handle.source, now_s)))
+            if not self._send(out, head, handle, request.job, now_s=now_s):
+                return False
+        path = encode_path(request.wire_path).encode()
+        self.targets.put(target, CachedTarget(ref, path, handle, heads))
+        return True
 
     def remember_client(self, raw: bytes, head: Head, call: Call) -> bool:
         """Remember the header block of an identified request if it is a plain GET. Return whether it is."""
@@ -237,15 +250,30 @@ class RequestCache:
         """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
         now_s = self.now_s()
         plan = self.plan(block, cached.canonical_path, range_value, now_s)
-        found = self._find_span(cached.ref, range_value, now_s)
-        if plan is None or found is None:
+        return plan is not None and self._send_range(
+            cached.ref, target, range_value, out, plan.job, now_s=now_s
+        )
+
+    def _send_range(
+        self,
+        ref: ObjectRef,
+        target: bytes,
+        range_value: str,
+        out: Writer,
+        job: JobContext | None,
+        *,
+        now_s: float,
+    ) -> bool:
+        """Send a range of ``ref``. Return False, with nothing sent, if that is impossible."""
+        found = self._find_span(ref, range_value, now_s)
+        if found is None:
             return False
         handle, span = found
         part = self.part_head(target, handle.meta, range_value)
         if part is None:
             return False
         head = part.of(span, next_request_id()) + self.end_of_head(handle.source, now_s)
-        return self._send(out, head, handle, plan.job, now_s=now_s, span=span)
+        return self._send(out, head, handle, job, now_s=now_s, span=span)
 
     def _find_span(self, ref: ObjectRef, range_value: str, now_s: float) -> tuple[PageHandle, Span] | None:
         """Return the requested span of ``ref``, and the handle of the page in which it begins."""
