@@ -61,7 +61,6 @@ class RetryingOrigin(WrappedOrigin):
         self._clock = clock or SystemClock()
         self._health = health or OriginHealth(self._clock)
         self._rng = rng or random.Random()  # noqa: S311 - jitter needs no secrecy
-        self.retries = 0
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:
         return await self.repeat(Budget(self._rule), lambda: self._inner.head(ref, upstream=upstream))
@@ -102,7 +101,6 @@ class RetryingOrigin(WrappedOrigin):
                 return False
             delay_s = max(delay_s, asked_s)
         budget.used += 1
-        self.retries += 1
         await self._clock.sleep(delay_s)
         return True
 

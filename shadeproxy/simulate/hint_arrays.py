@@ -21,25 +21,13 @@ def is_hint(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def hint_arrays(hints: tuple[JobHints, ...]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that store ``hints`` in a file.
+def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
+    """Return the hints in a file, one ``JobHints`` for each job. Raises ConfigError that names the fault.
 
     For job j: ``dataset_j``, the two ids first and stop. ``order_j``, the announced ids. ``known_j``, rows of
     two numbers: reads that the job has finished, and ids that are announced from then on. ``scores_j``, rows
     of scores for the dataset. ``scored_j``, for each row the read of the trace before which it is posted.
     """
-    found: dict[str, NDArray[Any]] = {}
-    for hint in hints:
-        found[f"dataset_{hint.job}"] = np.array([hint.first, hint.stop])
-        found[f"order_{hint.job}"] = hint.order
-        found[f"known_{hint.job}"] = np.stack([hint.since, hint.known], axis=1)
-        if hint.scores is not None and hint.scored_at is not None:
-            found[f"scores_{hint.job}"], found[f"scored_{hint.job}"] = hint.scores, hint.scored_at
-    return found
-
-
-def job_hints(path: Path, arrays: Arrays, jobs: Jobs | None) -> tuple[JobHints, ...]:
-    """Return the hints in a file, one ``JobHints`` for each job. Raises ConfigError that names the fault."""
     numbers = sorted({int(found[2]) for name in arrays if (found := _NAME.fullmatch(name))})
     known = {0} if jobs is None else set(np.unique(jobs).tolist())
     for job in numbers:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.simulate.hint_arrays import hint_arrays, is_hint, job_hints
+from shadeproxy.simulate.hint_arrays import is_hint, job_hints
 from shadeproxy.simulate.recorded import is_recording, numbered
 from shadeproxy.simulate.trace import Epochs, Ids, Jobs, Times, Trace, Weights
 
@@ -22,15 +22,6 @@ _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
-
-
-def save_trace(trace: Trace, path: Path) -> None:
-    """Write a trace (I/O) in the form that ``load_trace`` reads. Raises OSError."""
-    columns = {name: getattr(trace, name) for name in _ARRAYS if name != "stock"}
-    arrays: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
-    if trace.stock:
-        arrays["stock"] = np.array(trace.stock, dtype=np.uint8)
-    np.savez(path, **(arrays | hint_arrays(trace.hints)))
 
 
 def load_trace(path: Path) -> Trace:

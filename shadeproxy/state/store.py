@@ -50,15 +50,14 @@ _PROBE = "probe/"
 class StateStore:
     """Values by kind and name. A ``kind`` contains no "/"; a name may.
 
-    ``refused_rows``, ``damaged_databases``, ``failed_commits`` count events since ``open``; ``failing`` is
-    True if the last commit failed.
+    ``refused_rows`` and ``damaged_databases`` count events since ``open``. ``failing`` is True if the last
+    commit failed.
     """
 
     def __init__(self, path: Path, *, commit_every_s: float = 1.0, clock: Clock | None = None) -> None:
         self.path = path
         self.refused_rows = 0
         self.damaged_databases = 0
-        self.failed_commits = 0
         self.failing = False
         self._commit_every_s = commit_every_s
         self._clock = clock or SystemClock()
@@ -154,7 +153,6 @@ class StateStore:
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
         except BaseException:
-            self.failed_commits += 1
             self.failing = True
             self._dirty = batch | self._dirty
             raise

@@ -10,9 +10,9 @@ from shadeproxy.app import fitting
 from shadeproxy.app.checkup import Checkup
 from shadeproxy.app.fitting import MemoryWatch
 from shadeproxy.config import Settings
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
+from tests.support.clock import ManualClock
 
 NO_SERVER = NotS3("http://h is no S3 server: it answers", hint="set origin.endpoint to another")
 REFUSED = OriginAnswer(403, "AccessDenied", "no origin credentials were found")

@@ -11,13 +11,13 @@ import pytest
 
 from shadeproxy.app.opening import PartOpener, check_data_set
 from shadeproxy.config import Settings
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
+from tests.support.clock import ManualClock
 
 NOW_S = 1000.0
 

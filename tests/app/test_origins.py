@@ -4,8 +4,8 @@ import pytest
 
 from shadeproxy.app.origins import build_origin
 from shadeproxy.config import Settings
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
+from tests.support.clock import ManualClock
 
 
 async def seconds_of_a_read(tmp_path, *overrides):

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.app.persistence import Persistence
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import StateError
 from shadeproxy.state.store import StateStore
+from tests.support.clock import ManualClock
 
 ITEMS = [("datasets", "imagenet"), ("jobs", "resnet"), ("scores", "resnet")]
 

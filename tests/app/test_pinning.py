@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.app.pinning import DurablePins, restore_pins
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import Conflict, StateError, UnknownName
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.placement.pins import MOST_PINS, PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.state.store import StateStore
+from tests.support.clock import ManualClock
 
 RULES = (Rule(bucket="logs"), Rule(bucket="tr*", prefix="img/", pin=True))
 

@@ -6,11 +6,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.app.recording import Recorder
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
 from shadeproxy.simulate.trace_file import load_trace
 from shadeproxy.telemetry.recording import RecordedRead
+from tests.support.clock import ManualClock
 
 
 def read_of(object_hash):

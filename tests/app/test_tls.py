@@ -8,10 +8,11 @@ import pytest
 import structlog
 
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.core.clock import ManualClock, SystemClock
+from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.origin.s3transport import tls_context
 from tests.support.certificate import write_certificate
+from tests.support.clock import ManualClock
 
 CHANGED = {"event": "certificate changed", "log_level": "info"}
 

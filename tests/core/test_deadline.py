@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.deadline import Deadline, LeastRate, ReadBounds
 from shadeproxy.core.errors import DeadlineExceeded
+from tests.support.clock import ManualClock
 
 BOUNDS = ReadBounds(first_byte_s=25.0, window_s=30.0, least_bytes_per_s=1024)
 

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
@@ -31,6 +30,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES, get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.support.clock import ManualClock
 
 PAGE = 4096
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])

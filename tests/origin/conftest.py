@@ -12,7 +12,6 @@ import pytest
 import uvloop
 from moto.server import ThreadedMotoServer
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD, Credentials
 from shadeproxy.core.types import SHARED, Headers, ObjectMeta, ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest, Origin
@@ -26,6 +25,7 @@ from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
+from tests.support.clock import ManualClock
 from tests.support.rgw import Rgw, run_rgw
 
 

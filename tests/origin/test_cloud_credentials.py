@@ -15,11 +15,11 @@ import botocore.credentials
 import pytest
 from aiohttp import web
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.types import SHARED, ObjectRef
 from shadeproxy.origin.credentials import ChainCredentials
 from shadeproxy.origin.s3 import S3Origin
+from tests.support.clock import ManualClock
 
 LIFETIME = timedelta(hours=6)
 STS_ERROR = "<ErrorResponse><Error><Code>InvalidIdentityToken</Code></Error></ErrorResponse>"

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.origin.credentials import ChainCredentials, StaticCredentials
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture(autouse=True)

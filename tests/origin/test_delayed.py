@@ -1,10 +1,10 @@
 """DelayedOrigin answers later, and otherwise like the origin behind it."""
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import OriginRead, PassOn
 from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("b", "k")
 

@@ -4,9 +4,9 @@ from email.utils import formatdate
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyCutShort, OriginAnswer, OriginThrottled, OriginUnavailable
 from shadeproxy.origin.health import OriginHealth
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.errors import BodyCutShort, OriginAnswer, OriginError, OriginUnavailable
 from shadeproxy.core.types import ObjectRef, Span
@@ -21,6 +20,7 @@ from shadeproxy.origin.base import OriginRead
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("bucket", "key")
 BODY = bytes(range(256)) * 1000

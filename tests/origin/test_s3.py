@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import (
     BodyCutShort,
     InvalidRequest,
@@ -23,6 +22,7 @@ from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.s3answers import retry_after
 from tests.support.answering import error
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("bucket", "key")
 OK = 'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'

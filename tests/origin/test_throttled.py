@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock, SystemClock
+from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.throttled import ThrottledOrigin
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("b", "k")
 BODY = bytes(1000)

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from shadeproxy.core.checksums import FIELDS, make_checksum, value_of
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyDamaged
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.origin.limit import LimitedOrigin
@@ -13,6 +12,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.verified import HELD_BYTES, VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
+from tests.support.clock import ManualClock
 
 SMALL = ObjectRef("b", "small")
 LARGE = ObjectRef("b", "large")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
+from tests.support.clock import ManualClock
 from tests.support.engine import PAGE, MakeBench, benches
 from tests.support.prefetching import FakeOrders, Fetching
 

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
 
 import shadeproxy_sdk as shade
-from shadeproxy.core.clock import ManualClock
 from shadeproxy_sdk import job as jobs
 from shadeproxy_sdk import waiting
 from shadeproxy_sdk.progress import Progress
+from tests.support.clock import ManualClock
 
 PERIOD_S = 0.1
 BATCHES = 10

@@ -5,7 +5,8 @@ import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.simulate.trace import NO_JOB, JobHints, Trace
-from shadeproxy.simulate.trace_file import load_trace, save_trace
+from shadeproxy.simulate.trace_file import load_trace
+from tests.support.traces import save_trace
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import ConfigError, StateError
 from shadeproxy.state.store import StateStore
+from tests.support.clock import ManualClock
 
 _LEAVE = """
 import asyncio, os, sys

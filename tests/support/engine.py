@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec
@@ -33,6 +32,7 @@ from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.support.clock import ManualClock
 
 PAGE = 4096
 

@@ -19,13 +19,13 @@ from shadeproxy.api.control.context import (
 )
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.server import ControlRunner
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import WarmProgress
 from shadeproxy.telemetry.stats import Stats
+from tests.support.clock import ManualClock
 
 
 class ControlTestServer(TestServer):

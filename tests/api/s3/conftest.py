@@ -13,7 +13,7 @@ from aiohttp import web
 from botocore.config import Config
 
 from shadeproxy.api.s3 import COMPILED, Authenticator, ClientKey, FastLane, S3Handler, S3Server
-from shadeproxy.core.clock import Clock, ManualClock, SystemClock
+from shadeproxy.core.clock import Clock, SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.engine import Engine
@@ -23,6 +23,7 @@ from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
 from tests.support.listener_engine import make_engine
 from tests.support.s3.clients import ACCESS, CLIENTS, SECRET

@@ -6,9 +6,9 @@ import pytest
 from aiohttp import web
 
 from shadeproxy.api.s3 import ClientKey, S3Server
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.base import ForwardResponse
+from tests.support.clock import ManualClock
 from tests.support.s3.clients import ACCESS, SECRET, signed
 from tests.support.s3.lane import Watched, answers, request, talk
 from tests.support.s3.lanes import GeneralLane

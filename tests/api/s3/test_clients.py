@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from shadeproxy.core.clock import ManualClock
+from tests.support.clock import ManualClock
 
 KEYS = [
     "plain",

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef, Source
+from tests.support.clock import ManualClock
 from tests.support.s3.compiled import ID, JOB, Both, Sink
 from tests.support.s3.lane import request, talk
 

@@ -6,11 +6,11 @@ import itertools
 import pytest
 
 from shadeproxy.api.s3 import FastLane
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
+from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
 from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 

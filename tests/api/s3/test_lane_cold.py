@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.engine.rules import Rule
+from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
 from tests.support.s3.clients import CLIENTS, signed
 from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk

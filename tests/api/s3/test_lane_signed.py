@@ -2,8 +2,8 @@
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
+from tests.support.clock import ManualClock
 from tests.support.s3.clients import CLIENTS, INVOCATION, SDK, SECRET, signed
 from tests.support.s3.lane import Watched, answers, request, talk
 

@@ -21,12 +21,12 @@ from shadeproxy.api.s3.request import parse_request
 from shadeproxy.api.s3.upload.chunked import ChunkedDecoder, ChunkVerifier, Framing
 from shadeproxy.api.s3.upload.documents import parse_delete, parse_tags
 from shadeproxy.api.s3.upload.form import Form, boundary_of
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.conditions import Conditions, Verdict
 from shadeproxy.core.errors import InvalidRequest, RangeNotSatisfiable, RequestError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path, encode_query, path_of_key
 from shadeproxy.core.types import ObjectMeta
+from tests.support.clock import ManualClock
 
 WIRE = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 KEY, SCOPE = "client", "20260202/r/s3/aws4_request"

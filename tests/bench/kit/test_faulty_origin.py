@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyCutShort, OriginUnavailable
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("b", "k")
 BODY = bytes(range(100))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock, SystemClock
+from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginUnavailable
 from shadeproxy.core.pace import PER_TURN
@@ -15,6 +15,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.clock import ManualClock
 
 
 async def test_many_stale_objects_are_checked_by_listing(make_bench):

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.deadline import Deadline, ReadBounds
 from shadeproxy.core.errors import DeadlineExceeded
 from shadeproxy.core.pace import PER_TURN
@@ -13,6 +12,7 @@ from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.read.timeouts import OverdueFlights
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("b", "k")
 META = ObjectMeta('"e"', 6)

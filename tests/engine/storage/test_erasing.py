@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
@@ -14,6 +13,7 @@ from shadeproxy.engine.storage import erasing
 from shadeproxy.tiers import tombstones
 from shadeproxy.tiers.tombstones import Tombstones
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
+from tests.support.clock import ManualClock
 
 REF = ObjectRef("b", "k")
 

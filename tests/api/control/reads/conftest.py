@@ -16,7 +16,6 @@ from aiohttp import web
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.order_builder import OrderBuilder
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.engine import Engine
@@ -29,6 +28,7 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
+from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
 from tests.support.frames import Frame, parse_frames
 from tests.support.listener_engine import make_engine

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ClientKey
 from shadeproxy.api.s3.request import parse_request
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import (
     AccessDenied,
     AuthError,
@@ -28,6 +27,7 @@ from shadeproxy.core.errors import (
     SignatureMismatch,
     UnknownAccessKey,
 )
+from tests.support.clock import ManualClock
 
 ACCESS, SECRET = "AKEXAMPLE", "s3cr3t/+="
 CREDENTIALS = Credentials(ACCESS, SECRET)

@@ -20,7 +20,6 @@ from shadeproxy.api.s3.upload.chunked import ChunkVerifier, Framing
 from shadeproxy.api.s3.upload.documents import parse_delete
 from shadeproxy.api.s3.upload.plan import BodyPlan, plan_body
 from shadeproxy.core.checksums import make_checksum, value_of
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import (
     BodyIncomplete,
     BodyMismatch,
@@ -33,6 +32,7 @@ from shadeproxy.core.errors import (
     SignatureMismatch,
 )
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Scope, signing_key
+from tests.support.clock import ManualClock
 
 # "Example: transferring payload in multiple chunks" in the S3 API reference.
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
