@@ -13,7 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
 from shadeproxy.app.origins import Providers
@@ -24,6 +26,9 @@ from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
 from shadeproxy.origin.health import OriginHealth
@@ -298,3 +303,31 @@ def _write_error(path: Path) -> str:
     except OSError as error:
         return os.strerror(error.errno or 0)
     return ""
+
+
+async def find_doubtful_jobs(hints: HintRegistry, cache: PageCache) -> tuple[DoubtfulJob, ...]:
+    """Return the jobs in use that are silent, or whose hints reads have contradicted, each with the share of
+    the cache that its data set holds.
+    """
+    doubtful = list(hints.expectations.doubtful())
+    if not doubtful:
+        return ()
+    table = cache.residents
+    ready = table.ready()
+    hashes, record_bytes = table.object_hash[ready], table.record_bytes[ready]
+    capacity_bytes = sum(medium.tier.capacity_bytes for medium in cache.media)
+    found, held_by = [], dict[str, int]()
+    for job, belief in doubtful:
+        if job.dataset is None or job.dataset not in hints.datasets:
+            continue
+        if job.dataset not in held_by:
+            dataset = hints.datasets[job.dataset]
+            held_by[job.dataset] = await asyncio.to_thread(_held_bytes, dataset, hashes, record_bytes)
+        held_bytes = held_by[job.dataset]
+        share = held_bytes / max(capacity_bytes, 1)
+        found.append(DoubtfulJob(job.name, belief.silent_reads > 0, held_bytes, share, belief.reason))
+    return tuple(found)
+
+
+def _held_bytes(dataset: Dataset, hashes: NDArray[np.uint64], record_bytes: NDArray[np.int64]) -> int:
+    return int(record_bytes[dataset.groups.find(hashes) >= 0].sum())

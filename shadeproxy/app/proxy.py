@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
-from shadeproxy.app.checkup import Checkup
+from shadeproxy.app.checkup import Checkup, find_doubtful_jobs
 from shadeproxy.app.clients import Grants
 from shadeproxy.app.control_socket import open_control_socket
-from shadeproxy.app.doubtful_jobs import DoubtfulJobs
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener
@@ -230,7 +230,7 @@ class Proxy:
             stats=self.stats,
             clock=self._clock,
             status=lambda: self._status,
-            doubtful_jobs=DoubtfulJobs(state.hints, engine.cache).look,
+            doubtful_jobs=partial(find_doubtful_jobs, state.hints, engine.cache),
         )
 
     def _make_context(
