@@ -102,7 +102,7 @@ async def test_a_version_older_than_an_answered_upload_is_stale(tmp_path, forget
     """The server is the origin itself, and a cache that forgets each upload."""
     origin = PacedOrigin(random.Random(1))
     versions = origin.versions
-    server = await asyncio.start_server(origin.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(origin.serve_connection, "127.0.0.1", 0)
     address = ("127.0.0.1", server.sockets[0].getsockname()[1])
     overwrites = Overwrites(tmp_path, origin, random.Random(2))
     if forgets:
@@ -120,7 +120,7 @@ async def test_after_a_round_only_the_version_of_the_origin_is_right(tmp_path):
     overwrites = Overwrites(tmp_path, origin, random.Random(3))
     changed = overwrites.pieces[0]
     origin.versions[changed.number] = 1
-    server = await asyncio.start_server(cache.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(cache.serve_connection, "127.0.0.1", 0)
     ends = await overwrites.compare(("127.0.0.1", server.sockets[0].getsockname()[1]))
     assert [end.what for end in ends if end.outcome == STALE] == [f"{changed.path}, version 0"]
     server.close()

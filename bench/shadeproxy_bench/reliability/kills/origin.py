@@ -9,16 +9,8 @@ import random
 from collections import Counter
 
 from shadeproxy_bench.objects import BUCKET, Piece, body_of, parse_key
-from shadeproxy_bench.reliability.kit.origin import (
-    Fields,
-    answer_of,
-    described,
-    error_of,
-    fields_of,
-    head_of,
-    list_buckets_of,
-    span_of,
-)
+from shadeproxy_bench.reliability.kit.exchanges import Exchange, StreamingOrigin, begin_object, refuse, say
+from shadeproxy_bench.reliability.kit.origin import list_buckets_of, span_of
 
 PAGE_BYTES = 4 * 1024**2
 VERSIONS = 10_000
@@ -43,7 +35,7 @@ def version_of(piece: Piece, tag: str) -> int | None:
     return version if 0 <= version < VERSIONS and tag == tag_of(piece, version) else None
 
 
-class PacedOrigin:
+class PacedOrigin(StreamingOrigin):
     """Serves the objects of ``bench.objects``, each body in pieces with random pauses between them."""
 
     def __init__(self, choices: random.Random) -> None:
@@ -59,69 +51,46 @@ class PacedOrigin:
         """Uploads whose whole body came, but was another one."""
         self._choices = choices
 
-    async def serve(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
-        try:
-            while True:
-                first, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
-                method, target, _ = first.split(" ", 2)
-                fields = fields_of(lines)
-                if method == "PUT":
-                    await self._store(target, fields, reader, out)
-                else:
-                    await self._answer(method, target, fields.get("range"), out)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            out.close()
+    async def answer(self, asked: Exchange) -> None:
+        out, found = asked.out, parse_key(asked.target.removeprefix(f"/{BUCKET}/"))
+        if asked.target == "/":
+            say(out, "200 OK", list_buckets_of(BUCKET))
+        elif found is None:
+            refuse(out, "404 Not Found", "NoSuchKey")
+        elif asked.method == "PUT":
+            await self._store(Piece(*found), asked)
+        else:
+            await self._send(Piece(*found), asked)
 
-    async def _answer(self, method: str, target: str, span: str | None, out: asyncio.StreamWriter) -> None:
-        found = parse_key(target.removeprefix(f"/{BUCKET}/"))
-        if target == "/":
-            listing = list_buckets_of(BUCKET)
-            out.writelines((head_of("200 OK", len(listing), {}), listing))
-            return
-        if found is None:
-            out.writelines(error_of("404 Not Found", "NoSuchKey", method))
-            return
-        size_bytes, number = found
-        piece = Piece(size_bytes, number)
-        version = self.versions[number]
-        start, stop = span_of(span, size_bytes)
-        self.gets[number, start // PAGE_BYTES] += 1
-        port: int = out.get_extra_info("peername")[1]
-        self.under_way.add(port)
+    async def _send(self, piece: Piece, asked: Exchange) -> None:
+        version, span = self.versions[piece.number], asked.fields.get("range")
+        self.gets[piece.number, span_of(span, piece.size_bytes)[0] // PAGE_BYTES] += 1
+        self.under_way.add(asked.port)
         try:
-            status, fields = described(
-                start, stop, size_bytes, tag_of(piece, version), ranged=span is not None
-            )
-            await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)
-            out.write(head_of(status, stop - start, fields))
-            body = body_of_version(piece, version)[start:stop] if method == "GET" else memoryview(b"")
+            await self._pause()
+            start, stop = begin_object(asked.out, span, piece.size_bytes, tag_of(piece, version))
+            body = body_of_version(piece, version)[start : stop if asked.method == "GET" else start]
             step = max(1, -(-len(body) // _PIECES))
             for at in range(0, len(body), step):
-                await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)
-                out.write(body[at : at + step])
-                await out.drain()
+                await self._pause()
+                asked.out.write(body[at : at + step])
+                await asked.out.drain()
         finally:
-            self.under_way.discard(port)
+            self.under_way.discard(asked.port)
 
-    async def _store(
-        self, target: str, fields: Fields, reader: asyncio.StreamReader, out: asyncio.StreamWriter
-    ) -> None:
+    async def _store(self, piece: Piece, asked: Exchange) -> None:
         """Take a version as the current one when its last byte has come, and answer after a pause."""
-        found = parse_key(target.removeprefix(f"/{BUCKET}/"))
-        assert found is not None, target
-        piece, version = Piece(*found), int(fields[VERSION_FIELD])
-        port: int = out.get_extra_info("peername")[1]
-        self.uploading.add(port)
+        version = int(asked.fields[VERSION_FIELD])
+        self.uploading.add(asked.port)
         try:
-            body = await reader.readexactly(int(fields["content-length"]))
-            if body != body_of_version(piece, version):
-                self.damaged.append(f"{target}, version {version}")
+            if await asked.reader.readexactly(asked.length) != body_of_version(piece, version):
+                self.damaged.append(f"{asked.target}, version {version}")
             self.versions[piece.number] = version
-            await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)
-            out.writelines(answer_of("200 OK", b"", {"ETag": tag_of(piece, version)}))
-            await out.drain()
+            await self._pause()
+            say(asked.out, "200 OK", more={"ETag": tag_of(piece, version)})
+            await asked.out.drain()
         finally:
-            self.uploading.discard(port)
+            self.uploading.discard(asked.port)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)

@@ -94,7 +94,7 @@ class _Kills:
         self, rounds: int, losses: Sequence[str], say: Callable[[str], None], most_s: float
     ) -> Found:
         began_s = time.monotonic()
-        server = await asyncio.start_server(self._origin.serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._origin.serve_connection, "127.0.0.1", 0)
         self._origin_port = server.sockets[0].getsockname()[1]
         with Phoenix("proxy", self._work, self._command, piped=False) as proxy:
             self._proxy = proxy

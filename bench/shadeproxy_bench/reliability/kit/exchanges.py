@@ -26,6 +26,11 @@ class Exchange(NamedTuple):
         """Length of the request's body in bytes."""
         return int(self.fields.get("content-length", 0))
 
+    @property
+    def port(self) -> int:
+        """The client's port."""
+        return int(self.out.get_extra_info("peername")[1])
+
 
 class StreamingOrigin:
     """All connections of one origin. ``piece_bytes``: size of the pieces in which bodies are read and

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,12 @@ class _Manifest:
             for number, start, stop in samples
         ]
         self.manifest = shade.Manifest.from_entries(name, entries)
+
+
+class Excusing(TypedDict, total=False):
+    """``excuse``: a function that returns the outcome of a read that failed."""
+
+    excuse: Callable[[shade.ShadeError], str]
 
 
 def _inexcusable(_error: shade.ShadeError) -> str:

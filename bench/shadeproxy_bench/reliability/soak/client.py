@@ -9,8 +9,12 @@ import argparse
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Unpack
 from urllib.parse import urlsplit
 
 from shadeproxy_bench.reliability.kit.bodies import DataSet
@@ -18,7 +22,7 @@ from shadeproxy_bench.reliability.kit.link import Link
 from shadeproxy_bench.reliability.kit.tally import Tally
 from shadeproxy_bench.reliability.kit.versions import Versions
 from shadeproxy_bench.reliability.soak import reads, writes
-from shadeproxy_bench.reliability.soak.bulk import Trainer
+from shadeproxy_bench.reliability.soak.bulk import Excusing, Trainer
 from shadeproxy_bench.reliability.soak.session import Session
 
 _FAST, _SLOW = 5, 3
@@ -26,71 +30,94 @@ _WRITE_EVERY_S, _PURGE_EVERY = 0.2, 200
 
 
 class Client:
-    """The threads of one client. ``stop``: set this to end each thread after its current step."""
+    """The threads of one client of a soak, or of chaos. ``stop``: set this to end each thread after its
+    current step.
+    """
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.data = DataSet(options.seed, options.bytes)
-        self.versions = Versions(options.versions, len(self.data))
+    session_type: type[Session] = Session
+
+    def __init__(self, options: argparse.Namespace, data: DataSet) -> None:
+        self.options, self.data = options, data
+        self.versions = Versions(options.versions, len(data))
         self.tally, self.stop = Tally(), threading.Event()
         self.s3, self.control = (
             (parts.hostname or "", parts.port or 0) for parts in map(urlsplit, (options.s3, options.control))
         )
 
     def loops(self) -> list[Callable[[], None]]:
-        """Return the functions that the threads repeat until they are stopped."""
+        """Return the functions that the threads run until they are stopped."""
         if self.options.role == "sdk":
-            return [self._training(way, turn) for turn, way in enumerate(("locate", "batch"))]
+            return [partial(self.train, way, turn) for turn, way in enumerate(("locate", "batch"))]
         steps = [reads.mixed] * _FAST + [reads.slow] * _SLOW + [reads.hang_up]
-        loops = [self._repeating(step, turn) for turn, step in enumerate(steps)]
-        return [*loops, self._writing(len(steps))] if self.options.turn == 0 else loops
+        loops = self.asking(steps)
+        return [*loops, partial(self.write, len(steps))] if self.options.turn == 0 else loops
 
-    def _session(self, turn: int, receive_bytes: int = 0) -> Session:
-        # Every thread of every process of a seed has another random stream.
-        chosen = random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
-        link = Link(self.s3, receive_bytes=receive_bytes)
-        return Session(self.s3, self.data, self.versions, self.tally, chosen, link)
+    def look(self) -> bool:
+        """Watch the threads, now and then. Return whether it is worth waiting for their end."""
+        return True
 
-    def _repeating(self, step: Callable[[Session], None], turn: int) -> Callable[[], None]:
-        session = self._session(turn, reads.SIP_BYTES if step is reads.slow else 0)
+    # ------------------------------------------------------------------ parts of the loops
 
-        def repeat() -> None:
-            while not self.stop.is_set():
-                step(session)
-            session.link.close()
+    def choices(self, turn: int) -> random.Random:
+        """Return a random stream for one thread. Every thread of every process of a seed has another
+        stream.
+        """
+        return random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
 
-        return repeat
+    def link(self, receive_bytes: int) -> Link:
+        """Return a connection to the proxy."""
+        return Link(self.s3, receive_bytes=receive_bytes)
 
-    def _writing(self, turn: int) -> Callable[[], None]:
-        session = self._session(turn)
+    def repeat(self, _kind: str, step: Callable[[], None], every_s: float = 0.0) -> None:
+        """Repeat a step until the client is stopped. ``every_s``: pause before each step."""
+        while not self.stop.wait(every_s):
+            step()
 
-        def write() -> None:
-            count = 0
-            while not self.stop.wait(_WRITE_EVERY_S):
-                writes.overwrite(session)
-                count += 1
-                if count % _PURGE_EVERY == 0:
-                    writes.purge(session, self.control)
-            session.link.close()
+    def asking(self, steps: Sequence[Callable[[Session], None]]) -> list[Callable[[], None]]:
+        """Return a loop for each step, with a connection of its own."""
+        return [partial(self._ask, step, turn) for turn, step in enumerate(steps)]
 
-        return write
+    def session(self, turn: int, receive_bytes: int = 0) -> Session:
+        """Return the session of one thread."""
+        link = self.link(receive_bytes)
+        return self.session_type(self.s3, self.data, self.versions, self.tally, self.choices(turn), link)
 
-    def _training(self, way: str, turn: int) -> Callable[[], None]:
-        def train() -> None:
-            seed = self.options.seed * 2 + turn
-            trainer = Trainer(
-                way,
-                self.options.control,
-                data=self.data,
-                versions=self.versions,
-                tally=self.tally,
-                seed=seed,
-            )
-            while not self.stop.is_set():
-                trainer.step()
-            trainer.close()
+    def _ask(self, step: Callable[[Session], None], turn: int) -> None:
+        session = self.session(turn, reads.SIP_BYTES if step is reads.slow else 0)
+        self.repeat(step.__name__, partial(step, session))
+        session.link.close()
 
-        return train
+    # ------------------------------------------------------------------ loops of a soak
+
+    def write(self, turn: int) -> None:
+        """Overwrite objects, and purge some from the cache now and then."""
+        session, counted = self.session(turn), count(1)
+
+        def change() -> None:
+            writes.overwrite(session)
+            if next(counted) % _PURGE_EVERY == 0:
+                writes.purge(session, self.control)
+
+        self.repeat("overwrite", change, _WRITE_EVERY_S)
+        session.link.close()
+
+    def train(self, way: str, turn: int) -> None:
+        """Read batches through the SDK."""
+        trainer = self.trainer(way, self.options.seed * 2 + turn)
+        self.repeat(way, trainer.step)
+        trainer.close()
+
+    def trainer(self, way: str, seed: int, **more: Unpack[Excusing]) -> Trainer:
+        """Return the training of one thread."""
+        return Trainer(
+            way,
+            self.options.control,
+            data=self.data,
+            versions=self.versions,
+            tally=self.tally,
+            seed=seed,
+            **more,
+        )
 
 
 def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) -> list[threading.Thread]:
@@ -125,21 +152,26 @@ def parser_of(description: str, roles: Iterable[str]) -> argparse.ArgumentParser
     return parser
 
 
-def main() -> None:
-    client = Client(parser_of("A client process of a soak.", ("http", "sdk")).parse_args())
+def run(client: Client) -> None:
+    """Run a client until the end of stdin, and end the process."""
     failed = threading.Event()
-
     threads = run_threads(client.loops(), failed)
     ended = threading.Thread(target=sys.stdin.read, daemon=True)
     ended.start()
     while ended.is_alive() and not failed.is_set():
         client.tally.write(client.options.tally)
+        client.look()
         ended.join(1.0)
     client.stop.set()
-    for thread in threads:
-        thread.join()
+    while any(thread.is_alive() for thread in threads) and client.look():
+        time.sleep(0.1)
     client.tally.write(client.options.tally)
     sys.exit(failed.is_set())
+
+
+def main() -> None:
+    options = parser_of("A client process of a soak.", ("http", "sdk")).parse_args()
+    run(Client(options, DataSet(options.seed, options.bytes)))
 
 
 if __name__ == "__main__":
