@@ -6,7 +6,7 @@ import asyncio
 
 from shadeproxy.api.s3.forward import Forwarder
 from shadeproxy.core.types import ObjectMeta, Span
-from shadeproxy.origin import s3pages
+from shadeproxy.origin import callback_reads, s3pages
 from shadeproxy_bench.reliability.chaos.proxy import main
 
 _interpret, _receive = s3pages.interpret, s3pages.PageGet.receive
@@ -29,5 +29,6 @@ async def serve(*_):
     await asyncio.sleep(3600)
 
 
-s3pages.interpret, s3pages.PageGet.receive, Forwarder.serve = interpret, receive, serve
+s3pages.interpret = callback_reads.interpret = interpret
+s3pages.PageGet.receive, Forwarder.serve = receive, serve
 main()
