@@ -124,18 +124,19 @@ class ConnectionPool:
             self._watch()
         return connection
 
-    def put_back(self, connection: Connection) -> None:
-        """Take a connection back after its exchange, to keep it for another exchange or to close it."""
-        self._given.discard(connection)
-        peer = self._peers.get(connection)
-        if peer is None:
-            return  # The connection was lost, and its slot was given to a waiter.
-        if self._closed or not connection.reusable:
-            connection.abort()
-        elif self._waiting:
-            self._grant(peer, connection)
-        else:
-            self._idle.setdefault(peer, []).append(connection)
+    def put_back(self, *connections: Connection) -> None:
+        """Take connections back after their exchanges, to keep them for other exchanges or to close them."""
+        for connection in connections:
+            self._given.discard(connection)
+            peer = self._peers.get(connection)
+            if peer is None:
+                continue  # The connection was lost, and its slot was given to a waiter.
+            if self._closed or not connection.reusable:
+                connection.abort()
+            elif self._waiting:
+                self._grant(peer, connection)
+            else:
+                self._idle.setdefault(peer, []).append(connection)
 
     async def aclose(self) -> None:
         """Close idle connections. Connections in use are closed when they come back. Idempotent."""

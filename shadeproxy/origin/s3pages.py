@@ -156,8 +156,8 @@ class PageGets:
     def note_date(self, head: Head) -> None:
         """Measure the origin's clock by its answer, if that is due."""
         if self._health.due:
-            dates = (value for name, value in head.headers if name.lower() == "date")
-            self._health.heard_date(next(dates, ""))
+            dates = head.places.dates
+            self._health.heard_date(head.headers[dates[0]][1] if dates else "")
 
     def _peer(self, origin: str) -> Peer:
         parts = urlsplit(origin)
@@ -283,20 +283,20 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
     Raises OriginUnavailable for an answer that does not fit the request, OriginAnswer 416.
     """
     if head.status == 200 and not head.length_given:
-        meta = answers.object_meta(head.headers, size=UNKNOWN_BYTES, is_ranged=span is not None)
+        meta = answers.object_meta(head, size=UNKNOWN_BYTES, is_ranged=span is not None)
         wanted = Span(0, ENDLESS) if span is None else span
         return meta, wanted, wanted.start
     if head.status == 200:
         assert head.length is not None, "it was given"
-        meta = answers.object_meta(head.headers, size=head.length, is_ranged=span is not None)
+        meta = answers.object_meta(head, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
         # The origin ignores ranges: cut the span out.
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start
-    fields = [value for name, value in head.headers if name.lower() == "content-range"]
-    answered = answers.parse_content_range(fields[0]) if len(fields) == 1 else None
+    ranges = head.places.ranges
+    answered = answers.parse_content_range(head.headers[ranges[0]][1]) if len(ranges) == 1 else None
     if span is None or answered is None:
         raise OriginUnavailable("the origin answered a range that was not asked for")
     start, stop, size = answered
@@ -305,7 +305,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         raise OriginUnavailable(
             f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
         )
-    return answers.object_meta(head.headers, size=size, is_ranged=True), wanted, 0
+    return answers.object_meta(head, size=size, is_ranged=True), wanted, 0
 
 
 def broken_off(error: BaseException) -> OriginError:
