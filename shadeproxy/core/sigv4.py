@@ -8,7 +8,7 @@ encoded slashes are signed as sent.
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,8 +18,10 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _UNRESERVED = "-_.~"
-# Most paths need no decoding or encoding. ``quote`` would take three times as long to find that out.
-_PLAIN_PATH = re.compile(r"[A-Za-z0-9/._~-]*")
+is_plain_path: Callable[[str], object] = re.compile(r"[A-Za-z0-9/._~-]*").fullmatch
+"""Return a true value for a path that needs no decoding or encoding, as most paths. ``quote`` would take
+three times as long to find that out.
+"""
 _SPACES = re.compile(r"[ \t]+")
 _SHA256_BLOCK_BYTES = 64
 
@@ -58,12 +60,12 @@ def signing_key(secret_key: str, scope: Scope) -> bytes:
 
 def encode_path(raw_path: str) -> str:
     """Return the canonical URI of a path as received: each octet is decoded once, then encoded once."""
-    return raw_path if _PLAIN_PATH.fullmatch(raw_path) else _quote_path(unquote_to_bytes(raw_path))
+    return raw_path if is_plain_path(raw_path) else _quote_path(unquote_to_bytes(raw_path))
 
 
 def path_of_key(key: str) -> str:
     """Return a key as it is written in a canonical URI: each octet encoded once, slashes kept."""
-    return key if _PLAIN_PATH.fullmatch(key) else _quote_path(key)
+    return key if is_plain_path(key) else _quote_path(key)
 
 
 def _quote_path(path: str | bytes) -> str:
@@ -133,7 +135,8 @@ class Signer:
     def __init__(self, key: bytes, scope: str) -> None:
         block = key.ljust(_SHA256_BLOCK_BYTES, b"\0")
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        self.outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        """The outer hash as far as it is the same for all requests. Copy it, and add the inner digest."""
         self._scope = scope.encode()
         self._amz_date = b""
         self._begun = self._inner
@@ -141,13 +144,17 @@ class Signer:
     def sign(self, amz_date: bytes, canonical: bytes) -> str:
         """Return the hex signature of a canonical request at ``amz_date``."""
         if amz_date != self._amz_date:
-            begun = self._inner.copy()
-            begun.update(b"%b\n%b\n%b\n" % (ALGORITHM.encode(), amz_date, self._scope))
-            self._amz_date, self._begun = amz_date, begun
-        inner, outer = self._begun.copy(), self._outer.copy()
+            self._amz_date, self._begun = amz_date, self.begin(amz_date)
+        inner, outer = self._begun.copy(), self.outer.copy()
         inner.update(hashlib.sha256(canonical).hexdigest().encode())
         outer.update(inner.digest())
         return outer.hexdigest()
+
+    def begin(self, amz_date: bytes) -> "hashlib._Hash":
+        """Return the inner hash as far as it is the same for all requests at ``amz_date``."""
+        begun = self._inner.copy()
+        begun.update(b"%b\n%b\n%b\n" % (ALGORITHM.encode(), amz_date, self._scope))
+        return begun
 
 
 def format_amz_date(now_s: float) -> str:

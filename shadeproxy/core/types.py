@@ -100,7 +100,8 @@ UNKNOWN_BYTES = -1
 ENDLESS = 1 << 62
 """Stop of a span that ends where the body ends."""
 
-_STRONG_ETAG = re.compile('"[\x21\x23-\x7e\x80-\U0010ffff]+"')
+is_strong_etag: Callable[[str], object] = re.compile('"[\x21\x23-\x7e\x80-\U0010ffff]+"').fullmatch
+"""Return a true value for a strong entity tag (RFC 9110 section 8.8.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class ObjectMeta:
         Only then may the object be cached, or assembled from several answers. A weak entity tag does not
         identify bytes (RFC 9110 section 8.8.3), and neither does a malformed one.
         """
-        return self.size >= 0 and _STRONG_ETAG.fullmatch(self.etag) is not None
+        return self.size >= 0 and is_strong_etag(self.etag) is not None
 
     def header(self, name: str) -> str | None:
         """Return the first value of ``name`` (case-insensitive), or None."""

@@ -6,11 +6,12 @@ sent as they are.
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from shadeproxy.core.errors import ConfigError, InvalidRequest
-from shadeproxy.core.sigv4 import path_of_key
+from shadeproxy.core.sigv4 import is_plain_path, path_of_key
 from shadeproxy.core.types import ObjectRef
 
 Addressing = Literal["path", "virtual", "auto"]
@@ -41,6 +42,15 @@ class Target(NamedTuple):
     origin: str
     host: str
     raw_path: str
+
+
+class _BucketTarget(NamedTuple):
+    """The target of a bucket. ``before_key``: the path of an object up to its key."""
+
+    origin: str
+    host: str
+    raw_path: str
+    before_key: str
 
 
 class Endpoint:
@@ -76,6 +86,8 @@ class Endpoint:
         self._addressing = addressing
         self.is_aws = is_aws(self.url)
         self._reserved = frozenset() if self.is_aws else frozenset(reserved)
+        # The target is the same for all objects of a bucket but for the key.
+        self._bucket_target = lru_cache(maxsize=1024)(self._target_of_bucket)
 
     def target(self, ref: ObjectRef) -> Target:
         """Return the target of ``ref``; an empty key means the bucket, an empty bucket the service.
@@ -83,11 +95,15 @@ class Endpoint:
         Raises InvalidRequest for a name that does not mean a bucket.
         """
         bucket, key, _ = ref
-        if not _PLAIN_BUCKET.fullmatch(bucket):
-            bucket = quote(bucket, safe="-_.~")
+        origin, host, raw_path, before_key = self._bucket_target(bucket)
         if key:
-            key = f"/{path_of_key(key)}"
-        return self.target_of(ref.bucket, f"/{bucket}{key}")
+            raw_path = before_key + (key if is_plain_path(key) else path_of_key(key))
+        return Target(origin, host, raw_path)
+
+    def _target_of_bucket(self, bucket: str) -> _BucketTarget:
+        quoted = bucket if _PLAIN_BUCKET.fullmatch(bucket) else quote(bucket, safe="-_.~")
+        before_key = self.target_of(bucket, f"/{quoted}/").raw_path
+        return _BucketTarget(*self.target_of(bucket, f"/{quoted}"), before_key)
 
     def target_of(self, bucket: str, raw_path: str) -> Target:
         """Return the target of a path-style ``raw_path``, unchanged but for the bucket's position.

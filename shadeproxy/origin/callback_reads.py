@@ -8,13 +8,14 @@ docs/adr/0028.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
-from shadeproxy.core.errors import BodyDamaged, OriginError
-from shadeproxy.core.types import Intent
-from shadeproxy.origin.base import HandedOver, Sink, Wanted
+from shadeproxy.core.errors import OriginError
+from shadeproxy.core.types import Intent, is_strong_etag
+from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection, Dead, Surplus
-from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -22,9 +23,9 @@ from shadeproxy.origin.s3pages import (
     failed_before_head,
     interpret,
 )
-from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, require
+from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
-_NOTHING = memoryview(b"")
+_READABLE = frozenset({200, 206})
 
 
 class TakesSlots(Protocol):
@@ -34,8 +35,8 @@ class TakesSlots(Protocol):
         """Acquire a slot, and return the client to which it is charged. None: that would have to wait."""
         ...
 
-    def give(self, client: str) -> None:
-        """Release the slot of a read of ``client``."""
+    def give(self, *clients: str) -> None:
+        """Release a slot of each of ``clients``."""
         ...
 
 
@@ -54,6 +55,10 @@ class CountsReads(Protocol):
         """Count a finished request."""
         ...
 
+    def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
+        """Count reads of which all bytes came, as (bytes, time of the start)."""
+        ...
+
 
 class CallbackReads:
     """Callback reads by ``gets``, within the slots of ``limited``, counted by ``counted``."""
@@ -65,7 +70,8 @@ class CallbackReads:
         self.gets = gets
         self.limited = limited
         self.counted = counted
-        self._received: list[CallbackRead] = []
+        self.received: list[CallbackRead] = []
+        """Reads whose last byte came in this turn of the loop."""
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "CallbackRead | None":
         """Begin a read. Return None, with nothing done, if it would have to wait or to connect."""
@@ -87,182 +93,203 @@ class CallbackReads:
             exchange.connection.abort()
             self.gets.pool.put_back(exchange.connection)
 
-    def finish_soon(self, read: "CallbackRead") -> None:
-        """Finish ``read`` after this turn of the loop, in which more bytes than announced may still come."""
-        if not self._received:
-            asyncio.get_running_loop().call_soon(self._finish)
-        self._received.append(read)
-
-    def _finish(self) -> None:
-        received, self._received = self._received, []
-        if (head := received[-1].head) is not None:
-            self.gets.note_date(head)
+    def finish(self) -> None:
+        """End the reads that have all bytes, a turn of the loop after their last bytes. Reads that end well
+        give back what they hold together, before their sinks are called.
+        """
+        received, self.received = self.received, []
+        connections: list[Connection] = []
+        slots: list[str] = []
+        counts: list[tuple[int, float]] = []
+        for read in received:
+            connection, slot = read.connection, read.slot
+            if connection is None or slot is None:
+                continue  # aborted meanwhile
+            if isinstance(connection.failure, BadAnswer) or (read.summing and read.summing.is_damaged):
+                continue
+            read.connection = read.slot = None
+            connections.append(connection)
+            slots.append(slot)
+            counts.append((read.length, read.started_s))
+        self.gets.pool.put_back(*connections)
+        self.limited.give(*slots)
+        self.counted.note_whole(counts)
         for read in received:
             try:
-                read.finish()
+                if read.connection is not None:
+                    read.refuse()
+                elif not read.is_aborted:
+                    read.sink.complete()
             except Exception as error:  # noqa: BLE001 - a bug in one read must not keep what the others hold
                 context = {"message": "a read by callbacks failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
                 read.abort()
+        if (head := received[-1].head) is not None:
+            self.gets.note_date(head)
 
 
 class CallbackRead:
     """One callback read. Implements connection.py ``Receiver``."""
 
     __slots__ = (
-        "_check", "_filled", "_is_damaged", "_length", "_memory", "_reads", "_sink", "_slot", "_started_s",
-        "_wanted", "connection", "head",
+        "_reads", "_wanted", "connection", "head", "is_aborted", "length", "sink", "slot", "started_s",
+        "summing",
     )  # fmt: skip
 
     def __init__(self, reads: CallbackReads, wanted: Wanted, sink: Sink, slot: str) -> None:
         self._reads = reads
         self._wanted = wanted
-        self._sink = sink
-        self._slot: str | None = slot
-        self._started_s = reads.counted.now_s()
-        self._memory = _NOTHING
-        self._check: Check | None = None
-        self._length = self._filled = 0
-        self._is_damaged = False
+        self.sink = sink
+        self.slot: str | None = slot
+        self.started_s = reads.counted.now_s()
         self.connection: Connection | None = None
         self.head: Head | None = None
+        self.length = 0
+        """Length of the body; 0 before the sink has memory for it."""
+        self.summing: _Summing | None = None
+        """Verifies the body; None if it has no checksum."""
+        self.is_aborted = False
 
     def abort(self) -> None:
         """Close the connection, because no reader wants the bytes; idempotent. The sink is called no more."""
+        self.is_aborted = True
         if self.connection is None:
             return
-        self._release(abort=True)
+        came = self._release(abort=True)
         failure: BaseException = asyncio.CancelledError()
-        if not self._length:
-            failure = self._reads.counted.unanswered(self._started_s, failure)
-        self._note(failure)
+        if not self.length:
+            failure = self._reads.counted.unanswered(self.started_s, failure)
+        self._reads.counted.note("get", came, self.started_s, failure)
 
     # ------------------------------------------------------------------ what the connection calls
 
-    def opened(self, head: Head) -> memoryview | None:
+    def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
         """See ``Receiver.opened``."""
         self.head = head
-        memory = self._opened(head)
-        if memory is not None:
-            self._memory = memory
-        elif self.connection is not None:
-            self._reads.gets.note_date(head)
-            exchange, self.connection = Exchange(self.connection, head), None
-            self._hand_over(exchange=exchange)
-        return memory
-
-    def arrived(self, count: int) -> None:
-        """See ``Receiver.arrived``."""
-        self._filled += count
-        if self._check is None:
-            self._sink.arrived(count)
-        else:
-            self._verify(self._check, count)
+        wanted, length = self._wanted, head.length
+        if head.status not in _READABLE or not length or not head.length_given or head.flawed:
+            self._leave(head)
+            return None
+        try:
+            meta, span, skip = interpret(head, wanted.span)
+        except OriginError:
+            self._leave(head)
+            return None
+        is_other = wanted.if_match is not None and meta.etag != wanted.if_match
+        if skip or span[1] - span[0] != length or is_other or not is_strong_etag(meta.etag):
+            self._leave(head)
+            return None
+        check = check_of(meta.headers) if wanted.span is None and head.places.has_checksum else None
+        is_held = check is not None and length <= HELD_BYTES
+        is_doubtful = check is not None and not is_held
+        memory = self.sink.opened(meta, length, doubtful=is_doubtful, held=is_held)
+        if memory is None:
+            self._leave(head)
+            return None
+        self.length = length
+        if check is None:
+            return memory, self.sink.arrived
+        self.summing = _Summing(check, memory, self.sink)
+        return memory, self.summing.arrived
 
     def received(self) -> None:
         """See ``Receiver.received``."""
-        self._reads.finish_soon(self)
+        received = self._reads.received
+        if not received:
+            asyncio.get_running_loop().call_soon(self._reads.finish)
+        received.append(self)
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""
-        if self._length:
+        if self.length:
             self._hand_over(broken_off(error))
         elif isinstance(error, Dead) and self.connection is not None and self.connection.exchanges > 1:
             self._hand_over()  # the server had closed a kept connection, which does not count as an attempt
         else:
             self._hand_over(failed_before_head(self._reads.gets.origin_of(self._wanted), error))
 
-    def finish(self) -> None:
-        """End a read that has all bytes. Called in a later turn of the loop."""
-        connection = self.connection
-        if connection is None:
-            return  # aborted meanwhile
-        if not connection.finish():
-            error = broken_off(Surplus())
-            # No byte of a damaged short body was passed on, so the body can be read once more.
-            unseen = self._is_damaged and self._length <= HELD_BYTES
-            self._hand_over(error) if unseen else self._fail(error, abort=True)
-        elif self._is_damaged and self._check is not None:
-            try:
-                require(self._check, self._wanted.ref)
-            except BodyDamaged as damage:
-                self._hand_over(damage) if self._length <= HELD_BYTES else self._fail(damage)
-        else:
-            self._release()
-            self._note(None)
-            self._sink.complete()
+    def refuse(self) -> None:
+        """End a read that has all bytes, but they are wrong, or more came."""
+        assert self.connection is not None, "it has its connection until then"
+        has_surplus = isinstance(self.connection.failure, BadAnswer)
+        error: OriginError | None = broken_off(Surplus()) if has_surplus else None
+        if self.summing is not None and self.summing.is_damaged:
+            error = error or damage_of(self.summing.check, self._wanted.ref)
+            if self.length <= HELD_BYTES:
+                self._hand_over(error)  # no byte was passed on, so the body can be read once more
+                return
+        assert error is not None, "called because of one"
+        came = self._release(abort=has_surplus)
+        self._reads.counted.note("get", came, self.started_s, error)
+        self.sink.failed(error)
 
     # ------------------------------------------------------------------ inside
 
-    def _opened(self, head: Head) -> memoryview | None:
-        wanted = self._wanted
-        if head.status not in {200, 206} or not head.length or head.flawed or not head.length_given:
-            return None
-        try:
-            meta, span, skip = interpret(head, wanted.span)
-        except OriginError:
-            return None
-        if skip or span[1] - span[0] != head.length or not meta.identified:
-            return None
-        if wanted.if_match is not None and meta.etag != wanted.if_match:
-            return None
-        check = None if wanted.span is not None else check_of(meta.headers)
-        held = check is not None and head.length <= HELD_BYTES
-        doubtful = check is not None and not held
-        memory = self._sink.opened(meta, head.length, doubtful=doubtful, held=held)
-        if memory is not None:
-            self._check, self._length = check, head.length
-        return memory
-
-    def _verify(self, check: Check, count: int) -> None:
-        """Pass on the arrived bytes of a long body. Pass on the last bytes, and a short body, only if the
-        checksum of the whole body is right.
-        """
-        filled, length = self._filled, self._length
-        check.update(self._memory[filled - count : filled])
-        if filled < length:
-            if length > HELD_BYTES:
-                self._sink.arrived(count)
-        elif check.is_right:
-            self._sink.arrived(count if length > HELD_BYTES else length)
-        else:
-            self._is_damaged = True
-
-    def _fail(self, error: OriginError, *, abort: bool = False) -> None:
-        self._release(abort=abort)
-        self._note(error)
-        self._sink.failed(error)
+    def _leave(self, head: Head) -> None:
+        """Leave the answer to a coroutine, unless the read was aborted meanwhile."""
+        if self.connection is not None:
+            self._reads.gets.note_date(head)
+            exchange, self.connection = Exchange(self.connection, head), None
+            self._hand_over(exchange=exchange)
 
     def _hand_over(self, error: OriginError | None = None, *, exchange: Exchange | None = None) -> None:
         """Let a coroutine continue: with the unread ``exchange`` and the slot, or else with a new request,
         after ``error``.
         """
-        slot = None
+        slot, came = None, 0
         if exchange is None:
-            self._release(abort=True)
+            came = self._release(abort=True)
         else:
-            slot, self._slot = self._slot, None
+            slot, self.slot = self.slot, None
         handed = HandedOver(
-            started_s=self._started_s,
+            started_s=self.started_s,
             error=error,
-            received_bytes=self._filled,
+            received_bytes=came,
             slot=slot,
             exchange=exchange,
-            check=self._check if self._length > HELD_BYTES else None,
+            check=self.summing.check if self.summing and self.length > HELD_BYTES else None,
             close=self._reads.close,
         )
-        self._sink.hand_over(handed)
+        self.sink.hand_over(handed)
 
-    def _release(self, *, abort: bool = False) -> None:
-        """Put the connection back, and give the slot back."""
+    def _release(self, *, abort: bool) -> int:
+        """Put the connection back, and give the slot back. Return how many bytes of the body came."""
         connection, self.connection = self.connection, None
+        came = 0
         if connection is not None:
+            came = connection.filled if self.length else 0
             if abort:
                 connection.abort()
             self._reads.gets.pool.put_back(connection)
-        if self._slot is not None:
-            slot, self._slot = self._slot, None
+        if self.slot is not None:
+            slot, self.slot = self.slot, None
             self._reads.limited.give(slot)
+        return came
 
-    def _note(self, failure: BaseException | None) -> None:
-        self._reads.counted.note("get", self._filled, self._started_s, failure)
+
+class _Summing:
+    """Passes on the bytes of a body that has a checksum: those of a long body as they come. The last bytes,
+    and a short body, are passed on only if the checksum of the whole body is right.
+    """
+
+    __slots__ = ("_filled", "_memory", "_sink", "check", "is_damaged")
+
+    def __init__(self, check: Check, memory: memoryview, sink: Sink) -> None:
+        self.check = check
+        self.is_damaged = False
+        self._memory = memory
+        self._sink = sink
+        self._filled = 0
+
+    def arrived(self, count: int) -> None:
+        """Add ``count`` more bytes in the memory."""
+        length = len(self._memory)
+        self.check.update(self._memory[self._filled : self._filled + count])
+        self._filled += count
+        if self._filled < length:
+            if length > HELD_BYTES:
+                self._sink.arrived(count)
+        elif self.check.is_right:
+            self._sink.arrived(count if length > HELD_BYTES else length)
+        else:
+            self.is_damaged = True

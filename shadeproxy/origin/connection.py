@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
-from shadeproxy.origin.http1 import MOST_HEAD_BYTES, BadAnswer, ChunkedBody, Head, parse_head
+from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head, parse_head
 
 _SCRATCH_BYTES = 8 << 10
 _DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
@@ -40,14 +40,15 @@ class Broken(Exception):
 class Receiver(Protocol):
     """Receives one answer by callbacks. No call may raise."""
 
-    def opened(self, head: Head) -> memoryview | None:
-        """Return memory for all of the body; None leaves the answer to a caller of ``receive``."""
-
-    def arrived(self, count: int) -> None:
-        """Note that ``count`` more bytes are in the memory."""
+    def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
+        """Return memory for all of the body, and the function to call for each arrival in it. None leaves the
+        answer to a caller of ``receive``.
+        """
 
     def received(self) -> None:
-        """Note that the body is complete. Call ``Connection.finish`` in a later turn of the loop."""
+        """Note that the body is complete. ``Connection.failure`` shows in a later turn of the loop whether
+        more bytes came.
+        """
 
     def failed(self, error: Exception) -> None:
         """Note that the exchange ended early, with Dead, Broken, BadAnswer, OSError or TimeoutError."""
@@ -69,9 +70,16 @@ class Connection(asyncio.BufferedProtocol):
         bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
         self.exchanges = 0
+        self.reusable = True
+        """True if the connection may serve another exchange."""
+        self.failure: Exception | None = None
+        """The error that ended the connection. BadAnswer after the end of an answer: more bytes came."""
+        self.filled = 0
+        """Number of bytes in the buffer of the reader, or in the memory of the receiver."""
         self.state = State.IDLE
         self.since_s = loop.time()
         """Loop time of the last body byte, or from which the connection is idle or waits for a head."""
+        self._window_s = bounds.window_s
         self._pace = LeastRate(bounds)
         self._loop = loop
         self._lost = lost
@@ -82,13 +90,11 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
-        self._filled = 0
         self._least = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._receiver: Receiver | None = None
         """Receives an exchange by callbacks, until it has all bytes or leaves the answer to a reader."""
-        self._failure: Exception | None = None
         self._answered = False  # True if a byte came since the request was sent.
         self._interim = 0
         self._bodiless = False  # True if the answer has no body, whatever its head says.
@@ -108,43 +114,29 @@ class Connection(asyncio.BufferedProtocol):
         left_s = self._pace.patience_s
         return math.inf if left_s is None or self.state is not State.BODY else left_s
 
-    @property
-    def reusable(self) -> bool:
-        return (
-            self.state is State.IDLE
-            and self._failure is None
-            and not self._ended
-            and (self._head is None or self._head.keep_alive)
-        )
-
     async def ask(self, request: bytes, *, bodiless: bool = False) -> Head:
         """Send a request head and return the head of the answer. ``bodiless``: the request is a HEAD.
 
         Raises Dead, Broken, BadAnswer, OSError.
         """
-        self.exchanges += 1
-        self._bodiless = bodiless
         if not self.reusable:
+            self.exchanges += 1
             raise Dead  # The connection was lost after the pool handed it out.
-        self._begin(request)
+        self.start(request)
+        self._bodiless = bodiless
         while self._head is None:
             await self._arrival()
         return self._head
 
-    def start(self, request: bytes, receiver: Receiver) -> None:
+    def start(self, request: bytes, receiver: Receiver | None = None) -> None:
         """Send a request head; ``receiver`` receives the answer. Call it only while ``reusable``."""
         self.exchanges += 1
-        self._bodiless, self._receiver = False, receiver
-        self._begin(request)
-
-    def finish(self) -> bool:
-        """End the exchange of a receiver that has the whole body; return False if more bytes came."""
-        self._remaining = 0
-        self._arrived = None
-        if isinstance(self._failure, BadAnswer):
-            return False
-        self._finish()
-        return True
+        self.reusable = self._answered = self._bodiless = False
+        self.state, self._head, self._receiver = State.HEAD, None, receiver
+        self._held = self._taken = self._interim = 0
+        self._pace.left_s = self._window_s
+        self.since_s = self._loop.time()
+        self._transport.write(request)
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
         """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
@@ -157,28 +149,28 @@ class Connection(asyncio.BufferedProtocol):
         if known:
             buffer = buffer[: self._remaining]
         least = len(buffer) if least < 0 else min(least, len(buffer))
-        self._filled = min(self._held - self._taken, len(buffer))
-        if self._filled:
-            buffer[: self._filled] = self._scratch[self._taken : self._taken + self._filled]
-            self._taken += self._filled
+        self.filled = min(self._held - self._taken, len(buffer))
+        if self.filled:
+            buffer[: self.filled] = self._scratch[self._taken : self._taken + self.filled]
+            self._taken += self.filled
             if arrived is not None:
-                arrived(self._filled)
-        if self._filled < least:
+                arrived(self.filled)
+        if self.filled < least:
             self._sink, self._least, self._arrived = buffer, least, arrived
             try:
                 if self._paused:
                     self._resume()
-                while self._filled < least and not (self._ended and not known and self._failure is None):
+                while self.filled < least and not (self._ended and not known and self.failure is None):
                     await self._arrival()
             finally:
                 self._sink, self._arrived = self._scratch[:0], None
         if known:
-            self._remaining -= self._filled
+            self._remaining -= self.filled
             if not self._remaining:
-                if isinstance(self._failure, BadAnswer):
+                if isinstance(self.failure, BadAnswer):
                     raise Surplus
                 self._finish()
-        return self._filled
+        return self.filled
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the rest of the body, decoded, in pieces. Raises BadAnswer, and as ``receive``."""
@@ -211,8 +203,9 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once, even within an exchange, without calling its receiver; idempotent."""
         self._let_go()
-        if self._failure is None:
-            self._failure = Broken()
+        self.reusable = False
+        if self.failure is None:
+            self.failure = Broken()
         if self._transport is not None:
             self._transport.abort()
 
@@ -229,22 +222,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        if len(self._sink):
-            return self._sink[self._filled :]
+        if self._sink:
+            return self._sink[self.filled :]
         if self._held == len(self._scratch):
             self._scratch = memoryview(bytearray(self._scratch) + bytes(self._held))
         return self._scratch[self._held :]
 
     def buffer_updated(self, count: int) -> None:
-        if len(self._sink):
-            now_s = self._loop.time()
-            self._pace.note(now_s - self.since_s, count)
-            self.since_s = now_s
-            self._filled += count
-            if self._arrived is not None:
-                self._arrived(count)
-            if self._filled >= self._least:
-                self._end_sink()
+        if self._sink:
+            self._arrive(count)
         elif self.state is State.HEAD:
             self._held += count
             self._answered = True
@@ -253,95 +239,94 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(BadAnswer("bytes after the end of the answer"))
 
     def eof_received(self) -> bool:
-        self._ended = True
+        self._ended, self.reusable = True, False
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-        if self._failure is None:
+        self._ended, self.reusable = True, False
+        if self.failure is None:
             if self.state is State.HEAD and not self._answered:
-                self._failure = Dead()
+                self.failure = Dead()
             elif exc is not None:
-                self._failure = exc
+                self.failure = exc
         self._wake()
         self._tell_failure()
         self._lost(self)
 
     # ------------------------------------------------------------------ inside
 
-    def _begin(self, request: bytes) -> None:
-        self.state, self._head, self._answered = State.HEAD, None, False
-        self._held = self._taken = self._interim = 0
-        self._pace.restart()
-        self.since_s = self._loop.time()
-        self._transport.write(request)
-
     def _take_head(self) -> None:
-        end = cast(bytearray, self._scratch.obj).find(b"\r\n\r\n", 0, self._held) + 4
-        if max(end, self._held * (end < 4)) > MOST_HEAD_BYTES:
-            self._fail(BadAnswer("the head of the answer is too long"))
-            return
-        if end < 4:
-            return
         try:
-            head = parse_head(bytes(self._scratch[:end]))
+            head = parse_head(cast(bytearray, self._scratch.obj), self._held)
         except BadAnswer as error:
             self._fail(error)
             return
-        if self._bodiless and head.status >= 200:
-            head = head._replace(length=0, chunked=False)
-        if head.status < 200:
-            self._skip_interim(head, bytes(self._scratch[end : self._held]))
+        if head is None:
             return
-        if head.length is not None and self._held - end > head.length:
+        if head.status < 200:
+            self._skip_interim(head)
+            return
+        if self._bodiless:
+            head = head._replace(length=0, chunked=False)
+        came = self._held - head.size_bytes
+        if head.length is not None and came > head.length:
             self._fail(BadAnswer("bytes after the end of an answer"))
             return
-        self._head, self._taken = head, end
+        self._head, self._taken = head, head.size_bytes
         self._remaining = head.length or 0
         self.state = State.BODY
-        if self._receiver is not None and self._is_received(self._receiver, head):
-            return
+        if (receiver := self._receiver) is not None:
+            opened = receiver.opened(head)
+            if self._receiver is None:
+                return  # The receiver gave up the exchange meanwhile.
+            if opened is not None:
+                self._sink, self._arrived = memory, _ = opened
+                self.filled, self._least, self.since_s = 0, len(memory), self._loop.time()
+                if came:
+                    memory[:came] = self._scratch[self._taken : self._held]
+                    self._arrive(came)
+                return
+            self._receiver = None
+        self._leave_body(head, came)
+
+    def _leave_body(self, head: Head, came: int) -> None:
+        """Leave the body to a reader, of which ``came`` bytes are here."""
         if head.length == 0:
             self._finish()
-        elif head.length is None or self._held - end < head.length:
+        elif head.length is None or came < head.length:
             self._pause()
         self._wake()
 
-    def _is_received(self, receiver: Receiver, head: Head) -> bool:
-        """Let ``receiver`` receive the body. Return False if it leaves the answer to a reader."""
-        buffer = receiver.opened(head)
-        if self._receiver is None:
-            return True  # The receiver gave up the exchange meanwhile.
-        if buffer is None:
-            self._receiver = None
-            return False
-        self.since_s = self._loop.time()
-        count = self._filled = self._held - self._taken
-        self._sink, self._least, self._arrived = buffer, len(buffer), receiver.arrived
-        if count:
-            buffer[:count] = self._scratch[self._taken : self._held]
-            receiver.arrived(count)
-            if count == len(buffer) and self._receiver is not None:
-                self._end_sink()
-        return True
-
-    def _end_sink(self) -> None:
-        """Stop writing into the reader's buffer, which is full, and wake the reader."""
-        if self._remaining == self._filled:
+    def _arrive(self, count: int) -> None:
+        """Count ``count`` more bytes in the reader's buffer, or in the receiver's memory."""
+        self.filled += count
+        is_whole, now_s = self.filled == self._remaining, self._loop.time()
+        if not is_whole:
+            self._pace.note(now_s - self.since_s, count)
+        self.since_s = now_s
+        if self._arrived is not None:
+            self._arrived(count)
+        if self.filled < self._least:
+            return
+        self._sink = self._scratch[:0]
+        if is_whole:
             self._held = self._taken = 0  # No more bytes may come; any are an error.
         else:
             self._pause()
-        self._sink = self._scratch[:0]
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             self._wake()
-        else:
-            receiver.received()
+            return
+        # ``_finish`` is written out, because each miss comes here.
+        assert self._head is not None, "a body has a head"
+        self.state, self._arrived = State.IDLE, None
+        self.reusable = self._head.keep_alive and not self._ended
+        receiver.received()
 
     def _tell_failure(self) -> None:
         if (receiver := self._receiver) is not None:
             self._let_go()
-            receiver.failed(self._failure or Broken())
+            receiver.failed(self.failure or Broken())
 
     def _let_go(self) -> None:
         """Stop calling the receiver, and drop its memory."""
@@ -349,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver = self._arrived = None
             self._sink = self._scratch[:0]
 
-    def _skip_interim(self, head: Head, rest: bytes) -> None:
+    def _skip_interim(self, head: Head) -> None:
         """Skip a 1xx answer, which a final answer follows. A switch of protocols was never requested."""
         self._interim += 1
         if head.status == 101:
@@ -357,8 +342,9 @@ class Connection(asyncio.BufferedProtocol):
         elif self._interim > _MOST_INTERIM:
             self._fail(BadAnswer("interim answers without end"))
         else:
-            self._scratch[: len(rest)] = rest
-            self._held = len(rest)
+            self._held -= head.size_bytes
+            rest = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
+            self._scratch[: self._held] = rest
             self._take_head()
 
     def _pause(self) -> None:
@@ -371,17 +357,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def _finish(self) -> None:
+        assert self._head is not None, "an exchange that ends has a head"
         self.state = State.IDLE
+        self.reusable = self._head.keep_alive and self.failure is None and not self._ended
         if self._paused:
             self._resume()  # Without reading, the end of an idle connection would not be noticed.
         self.since_s = self._loop.time()
 
     def _arrival(self) -> asyncio.Future[None]:
         """Return a future that is done when something arrives. Raises the error that ended the connection."""
-        if self._failure is not None:
+        if self.failure is not None:
             # A copy: the traceback of the raised error leads back to this connection, and both would wait for
             # the garbage collector.
-            raise copy(self._failure)
+            raise copy(self.failure)
         if self._ended:
             raise Broken if self._answered else Dead
         self._waiter = self._loop.create_future()
@@ -393,8 +381,9 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
+        self.reusable = False
+        if self.failure is None:
+            self.failure = error
         self._wake()
         self._tell_failure()
         self._transport.abort()

@@ -5,7 +5,7 @@ once, with the time that the caller waited. Bytes are those of bodies that came 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -47,8 +47,9 @@ class CountedOrigin(WrappedOrigin):
         bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
         super().__init__(inner)
+        self.now_s = clock.monotonic_s
+        """Return the time by which requests are measured, in seconds."""
         self._stats = stats
-        self._clock = clock
         self._health = health or OriginHealth(clock)
         self._silent_s = _SILENT * bounds.first_byte_s
 
@@ -74,15 +75,11 @@ class CountedOrigin(WrappedOrigin):
                     self.note_throttled()
                 yield replace(response, chunks=chunks)
 
-    def now_s(self) -> float:
-        """Return the time by which requests are measured, in seconds."""
-        return self._clock.monotonic_s()
-
     def unanswered(self, started_s: float, error: BaseException) -> BaseException:
         """Return the error to count for a read without an answer: ``error``, or DeadlineExceeded if the
         reader left after the origin had been silent for too long.
         """
-        waited_s = self._clock.monotonic_s() - started_s
+        waited_s = self.now_s() - started_s
         if isinstance(error, asyncio.CancelledError) and waited_s >= self._silent_s:
             return DeadlineExceeded(f"no answer of the origin within {waited_s:.3g} s")
         return error
@@ -100,7 +97,12 @@ class CountedOrigin(WrappedOrigin):
             # A 404 is an answer, not a failure of the origin.
             if not isinstance(failure, OriginAnswer | Unidentified):
                 self._stats.record_origin_error(type(failure).__name__)
-        self._stats.record_origin(kind, size_bytes, self._clock.monotonic_s() - started_s)
+        self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
+
+    def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
+        """Count reads of which all bytes came, as (bytes, time of the start)."""
+        self._health.answering = True
+        self._stats.record_origin_reads(reads, self.now_s())
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shadeproxy.core.types import Headers, names_of
+from shadeproxy.origin.field_places import FieldPlaces, places_of
 
-MOST_HEAD_BYTES = 64 << 10
+_MOST_HEAD_BYTES = 64 << 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\x00\r\n]*)?")
 # A line: a token, at once a colon, then anything but control characters. Blanks and tabs at either end do not
@@ -28,6 +29,7 @@ _FLAWED_FIELD = re.compile(
 )
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
+_BODILESS = frozenset({204, 304})
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00\r\n]*)?")
 _MOST_CHUNK_LINE_BYTES = 4096
@@ -39,45 +41,59 @@ class BadAnswer(Exception):
 
 
 class Head(NamedTuple):
-    """A parsed head. ``length``: bytes of the body. None if the body is ``chunked``, or ends with the
-    connection.
+    """A parsed head. ``places``: positions in ``headers``. ``length``: bytes of the body. None if the body is
+    ``chunked``, or ends with the connection.
 
     ``length_given``: a Content-Length was sent. ``keep_alive``: the connection may be used again. ``flawed``:
-    fields with control characters in their values were left out.
+    fields with control characters in their values were left out. ``size_bytes``: length of the head itself.
     """
 
     status: int
     headers: Headers
+    places: FieldPlaces
     length: int | None
     length_given: bool
     chunked: bool
     keep_alive: bool
-    flawed: bool = False
+    flawed: bool
+    size_bytes: int
 
 
-def parse_head(raw: bytes) -> Head:
-    """Parse ``raw``, a head with its empty line. Raises BadAnswer."""
-    line, _, fields = raw.partition(b"\r\n")
-    status, is_current = _status(line)
+def parse_head(data: bytes | bytearray, held: int) -> Head | None:
+    """Parse the head in the first ``held`` bytes of ``data``. Return None if its end is yet to come. Raises
+    BadAnswer.
+    """
+    end = data.find(b"\r\n\r\n", 0, held) + 4
+    if (held if end < 4 else end) > _MOST_HEAD_BYTES:
+        raise BadAnswer("the head of the answer is too long")
+    if end < 4:
+        return None
+    fields_at = data.find(b"\r\n") + 2
+    status, is_current = _status(bytes(data[: fields_at - 2]))
     # surrogateescape keeps octets that are not UTF-8.
-    text = fields[:-2].decode("utf-8", "surrogateescape")
+    text = data[fields_at : end - 2].decode("utf-8", "surrogateescape")
     headers = tuple(_FIELD.findall(text))
     flawed = len(headers) != text.count("\n")
     if flawed:
         headers = _legal_of(text)
-    lengths: list[str] = []
-    codings: list[str] = []
+    places = places_of(*names_of(headers))
+    length = None
+    if places.codings:
+        _require_chunked(headers, places)
+    elif places.lengths:
+        value = headers[places.lengths[0]][1]
+        if len(places.lengths) > 1 or _LENGTH.fullmatch(value) is None:
+            raise BadAnswer("not one Content-Length")
+        length = int(value)
+    is_chunked = bool(places.codings)
+    if status < 200 or status in _BODILESS:
+        length, is_chunked = 0, False
     options = ""
-    for place, name in _framing_places(*names_of(headers)):
-        value = headers[place][1]
-        if name == "content-length":
-            lengths.append(value)
-        elif name == "transfer-encoding":
-            codings.append(value)
-        else:
-            options += f",{value.lower()}"
-    head = _framed(status, headers, lengths, codings, is_kept=_is_kept(is_current, options))
-    return head._replace(flawed=True) if flawed else head
+    for place in places.connection:
+        options += f",{headers[place][1].lower()}"
+    # Without a length the body ends with the connection.
+    is_kept = (length is not None or is_chunked) and _is_kept(is_current, options)
+    return Head(status, headers, places, length, bool(places.lengths), is_chunked, is_kept, flawed, end)
 
 
 def _legal_of(text: str) -> Headers:
@@ -99,29 +115,13 @@ def _status(line: bytes) -> tuple[int, bool]:
     return int(matched[2]), matched[1] == b"1"
 
 
-@lru_cache(maxsize=64)
-def _framing_places(*names: str) -> tuple[tuple[int, str], ...]:
-    """Return the positions of the fields that frame the body. Cached, because most answers of a server have
-    the same fields.
-    """
-    lowered = enumerate(map(str.lower, names))
-    return tuple(pair for pair in lowered if pair[1] in _FRAMING)
-
-
-def _framed(status: int, headers: Headers, lengths: list[str], codings: list[str], *, is_kept: bool) -> Head:
-    if codings and (lengths or [coding.lower() for coding in codings] != ["chunked"]):
+def _require_chunked(headers: Headers, places: FieldPlaces) -> None:
+    codings = [headers[place][1].lower() for place in places.codings]
+    if places.lengths or codings != ["chunked"]:
         raise BadAnswer("a transfer coding that is not just chunked")
-    if len(lengths) > 1 or (lengths and _LENGTH.fullmatch(lengths[0]) is None):
-        raise BadAnswer("not one Content-Length")
-    if status < 200 or status in {204, 304}:
-        return Head(status, headers, 0, bool(lengths), chunked=False, keep_alive=is_kept)
-    if codings:
-        return Head(status, headers, None, length_given=False, chunked=True, keep_alive=is_kept)
-    if lengths:
-        return Head(status, headers, int(lengths[0]), length_given=True, chunked=False, keep_alive=is_kept)
-    return Head(status, headers, None, length_given=False, chunked=False, keep_alive=False)
 
 
+@lru_cache(maxsize=64)
 def _is_kept(is_current: bool, options: str) -> bool:
     if not options:
         return is_current

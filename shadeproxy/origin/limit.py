@@ -33,6 +33,12 @@ from shadeproxy.origin.base import (
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
+_SPARED = 8  # One slot in this many is never used for prefetching.
+
+
+def prefetch_slots(max_open: int) -> int:
+    """Return how many of ``max_open`` slots PREFETCH may use."""
+    return max_open - max_open // _SPARED
 
 
 class Slots:
@@ -46,6 +52,8 @@ class Slots:
         self, count: int, *, max_wait_s: float, what: str, most_of_client: int | None = None
     ) -> None:
         self.count = count
+        self.prefetched = prefetch_slots(count)
+        """Number of taken slots from which on PREFETCH gets none."""
         self.taken = 0
         self._max_wait_s = max_wait_s
         self._what = what
@@ -77,22 +85,29 @@ class Slots:
             )
         return client
 
-    def take_now(self) -> str | None:
-        """Take a slot without waiting. Return None if ``take`` would have to wait."""
+    def take_now(self, intent: Intent = Intent.DEMAND) -> str | None:
+        """Take a slot without waiting. Return None if that would have to wait, or is not for PREFETCH."""
         # ``_may`` and ``_count`` are written out, because each miss comes here and calls cost more.
         client, held = CLIENT.get(), self._held
-        if self.taken >= self.count or held.get(client, 0) >= self._most:
+        most = self.prefetched if intent is Intent.PREFETCH else self.count
+        if self.taken >= most or held.get(client, 0) >= self._most:
             return None
         self.taken += 1
         held[client] = held.get(client, 0) + 1
         return client
 
-    def give(self, client: str) -> None:
-        """Release a slot of ``client`` and pass it to the next waiter."""
-        self.taken -= 1
-        held = self._held.pop(client) - 1
-        if held:
-            self._held[client] = held
+    def give(self, *clients: str) -> None:
+        """Release a slot of each of ``clients``, and pass it to the next waiter."""
+        for client in clients:
+            self.taken -= 1
+            held = self._held.pop(client) - 1
+            if held:
+                self._held[client] = held
+            if self._urgent.count or self._others.count:
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give a free slot to the next waiter that may have it."""
         for queue in (self._urgent, self._others):
             entry = queue.take(self._may) if queue.count else None
             if entry is not None:
@@ -127,13 +142,7 @@ class ForwardSlots(Protocol):
         ...
 
 
-_SPARED = 8  # One slot in this many is never used for prefetching.
 _KEPT = 4  # One slot in this many is out of one client's reach, for forwards and reads at the client's pace.
-
-
-def prefetch_slots(max_open: int) -> int:
-    """Return how many of ``max_open`` slots PREFETCH may use."""
-    return max_open - max_open // _SPARED
 
 
 class LimitedOrigin(WrappedOrigin):
@@ -152,8 +161,9 @@ class LimitedOrigin(WrappedOrigin):
         forwards: ForwardSlots | None = None,
     ) -> None:
         super().__init__(inner)
-        self._max_open = max_open
         self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
+        self.take_now, self.give = self._reads.take_now, self._reads.give
+        """Take and give read slots; see Slots."""
         most = max_open - max_open // _KEPT
         self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
         self.forwards: ForwardSlots = forwards or Slots(
@@ -174,11 +184,6 @@ class LimitedOrigin(WrappedOrigin):
         return self.forwards.taken
 
     @property
-    def prefetch_slots(self) -> int:
-        """Number of open bodies from which on PREFETCH gets no slot."""
-        return prefetch_slots(self._max_open)
-
-    @property
     def waiting(self) -> int:
         """Number of reads that now wait for a slot."""
         return self._reads.waiting + self.paced.waiting
@@ -194,19 +199,9 @@ class LimitedOrigin(WrappedOrigin):
         """Acquire a read slot; return the client to which it is charged. Raises Overloaded, at once for
         PREFETCH.
         """
-        if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
+        if intent is Intent.PREFETCH and self._reads.taken >= self._reads.prefetched:
             raise Overloaded("no read of the origin is to spare for prefetching")
         return self._reads.take(urgent=intent is Intent.DEMAND)
-
-    def take_now(self, intent: Intent) -> str | None:
-        """Acquire a slot as ``take`` does. Return None if that would have to wait, or be refused."""
-        if intent is Intent.PREFETCH and self._reads.taken >= self.prefetch_slots:
-            return None
-        return self._reads.take_now()
-
-    def give(self, client: str) -> None:
-        """Release the slot of a read of ``client``."""
-        self._reads.give(client)
 
     @asynccontextmanager
     async def _paced_read(self, limited: "_LimitedRead") -> AsyncIterator[OriginRead]:

@@ -129,7 +129,7 @@ class S3Origin:
         async with self._reads.exchange(outgoing) as (head, _):
             if head.status != 200:
                 raise answers.error_of(head.status, head.headers, b"", now_s=self._clock.now_s())
-            meta = answers.object_meta(head.headers, size=_content_length(head), is_ranged=False)
+            meta = answers.object_meta(head, size=_content_length(head), is_ranged=False)
             if not meta.identified or head.flawed:
                 raise Unidentified(ref)
             return meta
@@ -254,5 +254,4 @@ async def _once(piece: bytes) -> AsyncIterator[bytes]:
 
 def _content_length(head: Head) -> int:
     """Return the Content-Length of the answer to a HEAD, whose body is empty."""
-    values = (value for name, value in head.headers if name.lower() == "content-length")
-    return int(next(values, UNKNOWN_BYTES))
+    return int(head.headers[head.places.lengths[0]][1]) if head.length_given else UNKNOWN_BYTES

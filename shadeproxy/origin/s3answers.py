@@ -8,7 +8,6 @@ or namespace. Source: ListBuckets and Error Responses in the S3 API reference.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
-from functools import lru_cache
 from itertools import compress
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element, ParseError
@@ -18,22 +17,14 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
-from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, names_of
+from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta
+from shadeproxy.origin.field_places import HOP_BY_HOP
 from shadeproxy.origin.http1 import Head
 
 MAX_ERROR_BYTES = 64 << 10
 MAX_LISTING_BYTES = 16 << 20
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-_HOP_BY_HOP = {
-    "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
-}  # fmt: skip
-_NOT_OF_THE_OBJECT = _HOP_BY_HOP | {
-    "etag", "content-length", "content-range", "date", "server", "via", "age", "x-amz-request-id",
-    "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
-    "strict-transport-security", "alt-svc",
-}  # fmt: skip
 # Fields that name the object of an error, or where else to ask.
 _SHOWN_OF_ERRORS = {
     "content-range", "x-amz-bucket-region", "x-amz-delete-marker", "x-amz-version-id", "last-modified",
@@ -62,31 +53,18 @@ def end_to_end(headers: Headers) -> Headers:
         if name.lower() == "connection"
         for token in value.split(",")
     }
-    dropped = _HOP_BY_HOP | listed
+    dropped = HOP_BY_HOP | listed
     return tuple(pair for pair in headers if pair[0].lower() not in dropped)
 
 
-def object_meta(headers: Headers, *, size: int, is_ranged: bool) -> ObjectMeta:
-    """Return the metadata in the header of a GET or HEAD. Its ETag is "" if there is none, or
-    more than one.
+def object_meta(head: Head, *, size: int, is_ranged: bool) -> ObjectMeta:
+    """Return the metadata in the head of an answer to a GET or HEAD. Its ETag is "" if there is none, or more
+    than one.
     """
-    etag_at, kept = _of_the_object(is_ranged, *names_of(headers))
-    etag = "" if etag_at is None else headers[etag_at][1]
+    headers, places = head.headers, head.places
+    etag = "" if places.etag is None else headers[places.etag][1]
+    kept = places.of_range if is_ranged else places.of_object
     return ObjectMeta(etag, size, tuple(compress(headers, kept)))
-
-
-@lru_cache(maxsize=64)
-def _of_the_object(is_ranged: bool, *names: str) -> tuple[int | None, tuple[bool, ...]]:
-    """Return the position of the ETag among these fields, and which fields belong to the object. Cached,
-    because most answers of a server have the same fields.
-    """
-    lowered = [name.lower() for name in names]
-    kept = tuple(
-        name not in _NOT_OF_THE_OBJECT and not (is_ranged and name.startswith("x-amz-checksum-"))
-        for name in lowered
-    )
-    etags = [place for place, name in enumerate(lowered) if name == "etag"]
-    return (etags[0] if len(etags) == 1 else None), kept
 
 
 def parse_content_range(field: str) -> tuple[int, int, int] | None:

@@ -26,10 +26,10 @@ from shadeproxy.core.errors import (
     OriginUnavailable,
 )
 from shadeproxy.core.sigv4 import Credentials
-from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD, REQUEST_ID
+from shadeproxy.core.tracing import REQUEST_ID
 from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.origin import s3answers as answers
-from shadeproxy.origin.addressing import Endpoint, Target
+from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
 from shadeproxy.origin.connection import Broken, Connection, Dead, Receiver, Surplus
 from shadeproxy.origin.credentials import CredentialProvider
@@ -37,7 +37,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.s3ops.spans import invalid_range
-from shadeproxy.origin.signing import PageSigner
+from shadeproxy.origin.signing import PageHeads, range_field
 
 _PIECE_BYTES = 64 << 10
 _PORTS = {"http": 80, "https": 443}
@@ -71,14 +71,13 @@ class PageGets:
     ) -> None:
         """Set up the signer. ``instance``: the name by which the proxy recognises its own requests."""
         self.instance = instance
-        self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self.pool = pool
         self.clock = clock
         self._health = health
         self._endpoint = endpoint
         self._credentials = credentials
         self._provider_of = provider_of
-        self._signer = PageSigner(region)
+        self._heads = PageHeads(region, instance)
         self._peers: dict[str, Peer] = {}
 
     async def send(self, wanted: Wanted) -> tuple[Connection, Head]:
@@ -86,9 +85,11 @@ class PageGets:
         back, and the head of the answer. Raises like ``Origin.open``.
         """
         target = self._endpoint.target(wanted.ref)
-        return await self.ask(
-            target.origin, self._request(wanted, target, await self._credentials(wanted.upstream))
+        credentials = await self._credentials(wanted.upstream)
+        request = self._heads.render(
+            target, wanted, credentials, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
         )
+        return await self.ask(target.origin, request)
 
     def start(self, wanted: Wanted, receiver: Receiver) -> Connection | None:
         """Send as ``send`` does, without waiting, on an idle connection. Return None if that is impossible.
@@ -104,7 +105,10 @@ class PageGets:
             return None
         connection = self.pool.take_now(self._peers.get(target.origin) or self._peer(target.origin))
         if connection is not None:
-            connection.start(self._request(wanted, target, provider.current), receiver)
+            request = self._heads.render(
+                target, wanted, provider.current, now_s=self.clock.now_s(), request_id=REQUEST_ID.get()
+            )
+            connection.start(request, receiver)
         return connection
 
     def peer_of(self, ref: ObjectRef) -> Peer | None:
@@ -152,27 +156,8 @@ class PageGets:
     def note_date(self, head: Head) -> None:
         """Measure the origin's clock by its answer, if that is due."""
         if self._health.due:
-            dates = (value for name, value in head.headers if name.lower() == "date")
-            self._health.heard_date(next(dates, ""))
-
-    def _request(self, wanted: Wanted, target: Target, credentials: Credentials | None) -> bytes:
-        _, host, raw_path = target
-        span = wanted.span
-        asked = "x-amz-checksum-mode: ENABLED\r\n" if span is None else f"Range: {range_field(span)}\r\n"
-        if wanted.if_match is not None:
-            asked += f"If-Match: {wanted.if_match}\r\n"
-        signed = ""
-        if credentials is not None:
-            signed = self._signer.fields(
-                host, raw_path, credentials, now_s=self.clock.now_s(), with_checksums=span is None
-            )
-        request_id = REQUEST_ID.get()
-        traced = f"{ORIGIN_FIELD}: {request_id}\r\n" if request_id else ""
-        # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
-        return (
-            f"GET {raw_path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: shadeproxy\r\n"
-            f"Accept-Encoding: identity\r\n{self._ours}{traced}{asked}{signed}\r\n"
-        ).encode("utf-8", "surrogateescape")
+            dates = head.places.dates
+            self._health.heard_date(head.headers[dates[0]][1] if dates else "")
 
     def _peer(self, origin: str) -> Peer:
         parts = urlsplit(origin)
@@ -292,33 +277,26 @@ class PageGet:
         raise answers.error_of(head.status, head.headers, body, now_s=self._gets.clock.now_s())
 
 
-def range_field(span: Span) -> str:
-    """Return the Range field for ``span``. HTTP has no empty range, so for an empty span one byte is
-    requested and not delivered.
-    """
-    return f"bytes={span.start}-{max(span.stop - 1, span.start)}"
-
-
 def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
     """Return the metadata, the span to deliver, and the number of body bytes before it.
 
     Raises OriginUnavailable for an answer that does not fit the request, OriginAnswer 416.
     """
     if head.status == 200 and not head.length_given:
-        meta = answers.object_meta(head.headers, size=UNKNOWN_BYTES, is_ranged=span is not None)
+        meta = answers.object_meta(head, size=UNKNOWN_BYTES, is_ranged=span is not None)
         wanted = Span(0, ENDLESS) if span is None else span
         return meta, wanted, wanted.start
     if head.status == 200:
         assert head.length is not None, "it was given"
-        meta = answers.object_meta(head.headers, size=head.length, is_ranged=span is not None)
+        meta = answers.object_meta(head, size=head.length, is_ranged=span is not None)
         if span is None:
             return meta, Span(0, head.length), 0
         # The origin ignores ranges: cut the span out.
         if span.start >= head.length:
             raise invalid_range(head.length)
         return meta, Span(span.start, min(span.stop, head.length)), span.start
-    fields = [value for name, value in head.headers if name.lower() == "content-range"]
-    answered = answers.parse_content_range(fields[0]) if len(fields) == 1 else None
+    ranges = head.places.ranges
+    answered = answers.parse_content_range(head.headers[ranges[0]][1]) if len(ranges) == 1 else None
     if span is None or answered is None:
         raise OriginUnavailable("the origin answered a range that was not asked for")
     start, stop, size = answered
@@ -327,7 +305,7 @@ def interpret(head: Head, span: Span | None) -> tuple[ObjectMeta, Span, int]:
         raise OriginUnavailable(
             f"the origin answered bytes {start}-{stop - 1} of {size} where {range_field(span)} was asked"
         )
-    return answers.object_meta(head.headers, size=size, is_ranged=True), wanted, 0
+    return answers.object_meta(head, size=size, is_ranged=True), wanted, 0
 
 
 def broken_off(error: BaseException) -> OriginError:

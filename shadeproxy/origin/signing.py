@@ -1,9 +1,12 @@
 """Signed heads of page GETs: the same signature as core/sigv4.py, made from fewer parts.
 
-A page GET signs only Host and the x-amz fields added here. So the canonical request is one format string, and
-date and scope change at most once a second (measured in docs/adr/0005). tests/origin/test_signing.py compares
+A page GET signs only Host and the x-amz fields added here. So all of it but path, range and signature stays
+the same for a second, and is made once (measured in docs/adr/0005). tests/origin/test_signing.py compares
 both signers.
 """
+
+import hashlib
+from typing import NamedTuple
 
 from shadeproxy.core.sigv4 import (
     ALGORITHM,
@@ -11,64 +14,114 @@ from shadeproxy.core.sigv4 import (
     Credentials,
     Scope,
     Signer,
+    canonical_request,
     encode_path,
     format_amz_date,
+    is_plain_path,
     signing_key,
 )
+from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
+from shadeproxy.core.types import Span
+from shadeproxy.origin.addressing import Target
+from shadeproxy.origin.base import Wanted
 
 _CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
-class PageSigner:
-    """Signs page GETs for ``region``."""
+class _Signing(NamedTuple):
+    """Parts of a signature that stay the same. ``canonical``: the canonical request after its path.
+    ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the signature.
+    """
 
-    def __init__(self, region: str) -> None:
+    canonical: str
+    inner: "hashlib._Hash"
+    outer: "hashlib._Hash"
+    authorization: str
+
+
+class PageHeads:
+    """Renders heads of page GETs, signed for ``region``. ``instance``: the name by which the proxy recognises
+    its own requests.
+    """
+
+    def __init__(self, region: str, instance: str = "") -> None:
         self._region = region
+        self._ours = f"{INSTANCE_FIELD}: {instance}\r\n" if instance else ""
         self._second = -1
-        self._amz_date = ""
-        self._scope = Scope("", region)
-        self._scope_text = ""
-        self._signers: dict[str, Signer] = {}  # By secret key; all for this scope.
+        # Parts that stay the same for this second, by host, credentials and whether the whole object is
+        # requested.
+        self._fixed: dict[tuple[object, ...], tuple[str, _Signing | None]] = {}
 
-    def fields(
-        self, host: str, raw_path: str, credentials: Credentials, *, now_s: float, with_checksums: bool
-    ) -> str:
-        """Return the header lines that sign a GET of ``raw_path`` without query and body.
-
-        ``with_checksums``: the request has ``x-amz-checksum-mode: ENABLED``.
+    def render(
+        self,
+        target: Target,
+        wanted: Wanted,
+        credentials: Credentials | None,
+        *,
+        now_s: float,
+        request_id: str = "",
+    ) -> bytes:
+        """Return the head of a GET, without a signature if ``credentials`` are None. ``request_id``: of the
+        client's request; "" if no client waits.
         """
+        _, host, raw_path = target
+        span = wanted.span
         if int(now_s) != self._second:
-            self._tick(now_s)
-        path, amz_date, token = encode_path(raw_path), self._amz_date, credentials.session_token
-        mode = f"{_CHECKSUM_MODE}:ENABLED\n" if with_checksums else ""
-        names = f"host;{_CHECKSUM_MODE};" if with_checksums else "host;"
-        names += "x-amz-content-sha256;x-amz-date"
-        token_line = token_field = ""
-        if token:
-            names += ";x-amz-security-token"
-            token_line = f"x-amz-security-token:{' '.join(token.split())}\n"
-            token_field = f"x-amz-security-token: {token}\r\n"
-        canonical = (
-            f"GET\n{path}\n\nhost:{host}\n{mode}x-amz-content-sha256:{EMPTY_SHA256}\n"
-            f"x-amz-date:{amz_date}\n{token_line}\n{names}\n{EMPTY_SHA256}"
-        )
-        signer = self._signers.get(credentials.secret_key) or self._new_signer(credentials.secret_key)
-        signature = signer.sign(amz_date.encode(), canonical.encode())
-        return (
-            f"x-amz-date: {amz_date}\r\nx-amz-content-sha256: {EMPTY_SHA256}\r\n{token_field}"
-            f"Authorization: {ALGORITHM} Credential={credentials.access_key}/{self._scope_text}, "
-            f"SignedHeaders={names}, Signature={signature}\r\n"
+            self._second = int(now_s)
+            self._fixed.clear()
+        key: tuple[object, ...] = (host, span is None)
+        if credentials is not None:
+            key = (*key, credentials.access_key, credentials.secret_key, credentials.session_token)
+        fields, signing = self._fixed.get(key) or self._fix(key, host, credentials, whole=span is None)
+        more = "" if span is None else f"Range: {range_field(span)}\r\n"
+        if wanted.if_match is not None:
+            more += f"If-Match: {wanted.if_match}\r\n"
+        if request_id:
+            more += f"{ORIGIN_FIELD}: {request_id}\r\n"
+        if signing is not None:
+            path = raw_path if is_plain_path(raw_path) else encode_path(raw_path)
+            inner, outer = signing.inner.copy(), signing.outer.copy()
+            inner.update(hashlib.sha256(f"GET\n{path}{signing.canonical}".encode()).hexdigest().encode())
+            outer.update(inner.digest())
+            more += f"{signing.authorization}{outer.hexdigest()}\r\n"
+        return f"GET {raw_path} HTTP/1.1\r\n{fields}{more}\r\n".encode("utf-8", "surrogateescape")
+
+    def _fix(
+        self, key: tuple[object, ...], host: str, credentials: Credentials | None, *, whole: bool
+    ) -> tuple[str, _Signing | None]:
+        # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
+        fields = f"Host: {host}\r\nUser-Agent: shadeproxy\r\nAccept-Encoding: identity\r\n{self._ours}"
+        signed = [("host", host)]
+        if whole:
+            signed.append((_CHECKSUM_MODE, "ENABLED"))
+            fields += f"{_CHECKSUM_MODE}: ENABLED\r\n"
+        signing = None
+        if credentials is not None:
+            amz_date = format_amz_date(self._second)
+            added = [("x-amz-content-sha256", EMPTY_SHA256), ("x-amz-date", amz_date)]
+            if credentials.session_token:
+                added.append(("x-amz-security-token", credentials.session_token))
+            signed += added
+            fields += "".join(f"{name}: {value}\r\n" for name, value in added)
+            signing = self._signing(signed, credentials, amz_date)
+        fixed = self._fixed[key] = fields, signing
+        return fixed
+
+    def _signing(self, signed: list[tuple[str, str]], credentials: Credentials, amz_date: str) -> _Signing:
+        scope = Scope(amz_date[:8], self._region)
+        signer = Signer(signing_key(credentials.secret_key, scope), str(scope))
+        names = ";".join(name for name, _ in signed)
+        return _Signing(
+            canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
+            signer.begin(amz_date.encode()),
+            signer.outer,
+            f"Authorization: {ALGORITHM} Credential={credentials.access_key}/{scope}, "
+            f"SignedHeaders={names}, Signature=",
         )
 
-    def _tick(self, now_s: float) -> None:
-        self._second = int(now_s)
-        self._amz_date = format_amz_date(now_s)
-        scope = Scope(self._amz_date[:8], self._region)
-        if scope != self._scope:
-            self._scope, self._scope_text = scope, str(scope)
-            self._signers.clear()
 
-    def _new_signer(self, secret_key: str) -> Signer:
-        signer = Signer(signing_key(secret_key, self._scope), self._scope_text)
-        self._signers[secret_key] = signer
-        return signer
+def range_field(span: Span) -> str:
+    """Return the Range field for ``span``. HTTP has no empty range, so for an empty span one byte is
+    requested and not delivered.
+    """
+    return f"bytes={span.start}-{max(span.stop - 1, span.start)}"

@@ -89,7 +89,7 @@ class _VerifiedRead:
         body = memoryview(bytearray(reading.span.length))
         await reading.read_into(body, lambda _count: None)
         check.update(body)
-        require(check, self._ref)
+        _require(check, self._ref)
         held = _Held(body)
         return OriginRead(reading.meta, reading.span, held, held.receive, pass_on=reading.pass_on)
 
@@ -157,7 +157,7 @@ def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
             if held:
                 yield held
             held = chunk
-        require(check, ref)
+        _require(check, ref)
         yield held
 
     async def receive(buffer: memoryview, arrived: Arrived) -> None:
@@ -175,16 +175,21 @@ def guarded(reading: OriginRead, check: Check, ref: ObjectRef) -> OriginRead:
             await reading.read_into(buffer, arrived)  # The body is not read to its end.
             return
         await reading.read_into(buffer, note)
-        require(check, ref)
+        _require(check, ref)
         arrived(held)
 
     return OriginRead(reading.meta, reading.span, chunks(), receive, doubtful=True, pass_on=reading.pass_on)
 
 
-def require(check: Check, ref: ObjectRef) -> None:
+def _require(check: Check, ref: ObjectRef) -> None:
     if not check.is_right:
-        _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
-        raise BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
+        raise damage_of(check, ref)
+
+
+def damage_of(check: Check, ref: ObjectRef) -> BodyDamaged:
+    """Return the error of a body that is not that of ``check``, and log it."""
+    _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
+    return BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
 
 
 class _Held:

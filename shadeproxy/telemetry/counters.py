@@ -7,7 +7,7 @@ has no I/O, no clock and no global state. Only the event loop increments counter
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
@@ -145,10 +145,15 @@ class OriginCounters(Counters):
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def observe(self, size_bytes: int, latency_s: float) -> None:
-        self.requests += 1
-        self.bytes += size_bytes
-        self.latency_sum_s += latency_s
-        self.buckets[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        self.observe_all(((size_bytes, 0.0),), latency_s)
+
+    def observe_all(self, requests: Iterable[tuple[int, float]], now_s: float) -> None:
+        """Count requests that have ended now, as (bytes, time of the start)."""
+        for size_bytes, started_s in requests:
+            self.requests += 1
+            self.bytes += size_bytes
+            self.latency_sum_s += now_s - started_s
+            self.buckets[bisect_left(LATENCY_BOUNDS_S, now_s - started_s)] += 1
 
     def quantile_s(self, share: float) -> float:
         """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""

@@ -99,6 +99,10 @@ class Stats:
         """Count a request that the origin answered. ``kind``: "get", "head", "list", "forward" ..."""
         self.origin[kind].observe(size_bytes, latency_s)
 
+    def record_origin_reads(self, reads: Iterable[tuple[int, float]], now_s: float) -> None:
+        """Count GETs that the origin has answered by ``now_s``, as (bytes, time of the start)."""
+        self.origin["get"].observe_all(reads, now_s)
+
     def record_origin_error(self, kind: str) -> None:
         """Count a failed request to the origin. ``kind`` names the failure."""
         _increment(self.origin_errors, kind)

@@ -5,28 +5,9 @@ import asyncio
 import pytest
 
 from shadeproxy.origin.connection import Connection
+from tests.support.decrypted import Decrypted
 
 HEAD = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: %d\r\n\r\n'
-
-
-class Decrypted(asyncio.Transport):
-    """Hands decrypted bytes to a connection: once now, and what is left in a later turn of the loop."""
-
-    def __init__(self, *, tls: bool) -> None:
-        super().__init__({"sslcontext": object()} if tls else {})
-        self.turns = 0
-
-    def write(self, data: bytes) -> None:
-        del data
-
-    def hand(self, data: bytes, connection: Connection) -> None:
-        while data:
-            self.turns += 1
-            buffer = connection.get_buffer(len(data))
-            count = min(len(buffer), len(data))
-            buffer[:count] = data[:count]
-            connection.buffer_updated(count)
-            data = data[count:]
 
 
 class Page:
@@ -37,9 +18,9 @@ class Page:
         self.arrivals: list[int] = []
         self.complete = False
 
-    def opened(self, head) -> memoryview:
+    def opened(self, head):
         self.memory = bytearray(head.length)
-        return memoryview(self.memory)
+        return memoryview(self.memory), self.arrived
 
     def arrived(self, count: int) -> None:
         self.arrivals.append(count)
@@ -68,5 +49,5 @@ async def test_an_answer_over_tls_arrives_at_once_if_it_is_no_longer_than_usual(
         assert page.memory == body
         assert page.complete
         assert sum(page.arrivals) == size_bytes
-        assert connection.finish()
         assert connection.reusable
+        assert connection.failure is None

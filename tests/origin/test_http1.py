@@ -2,11 +2,19 @@
 
 import pytest
 
-from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, parse_head
+from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head
+from shadeproxy.origin.http1 import parse_head as parse_received
 
 
 def head(*fields: str, line: str = "HTTP/1.1 200 OK") -> bytes:
     return "\r\n".join([line, *fields, "", ""]).encode("latin-1")
+
+
+def parse_head(raw: bytes) -> Head:
+    parsed = parse_received(raw + b"body", len(raw))
+    assert parsed is not None
+    assert parsed.size_bytes == len(raw)
+    return parsed
 
 
 def test_fields_come_as_they_were_sent():

@@ -7,6 +7,7 @@ The page comes by callbacks into fill memory, and from there leaves to the clien
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from contextlib import suppress
 
 from shadeproxy.api.s3.exchange import Asked, ReadReports, client_of
@@ -46,7 +47,7 @@ class GrantedSlots:
         """See ``TakesSlots.take_now``."""
         return ""
 
-    def give(self, client: str) -> None:
+    def give(self, *clients: str) -> None:
         """See ``TakesSlots.give``."""
 
 
@@ -63,6 +64,9 @@ class Uncounted:
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """See ``CountsReads.note``."""
+
+    def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
+        """See ``CountsReads.note_whole``."""
 
 
 class SentKeys:

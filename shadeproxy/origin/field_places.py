@@ -1,0 +1,65 @@
+"""Positions of the header fields of an answer that this package reads.
+
+Most answers of a server have the same fields in the same order. So the names are looked at once, and the
+positions are cached.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from shadeproxy.core.checksums import FIELDS
+
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+_NOT_OF_THE_OBJECT = HOP_BY_HOP | {
+    "etag", "content-length", "content-range", "date", "server", "via", "age", "x-amz-request-id",
+    "x-shade-cache", "x-amz-id-2", "x-amzn-requestid", "x-cache", "x-amz-cf-id", "x-amz-cf-pop",
+    "strict-transport-security", "alt-svc",
+}  # fmt: skip
+_CHECKSUMS = frozenset(FIELDS)
+
+
+class FieldPlaces(NamedTuple):
+    """Positions of fields by their names. ``etag``: None if there is none, or more than one.
+
+    ``of_object``, ``of_range``: for each field, whether it belongs to the metadata of the object, if the
+    answer has all of it or a range. ``has_checksum``: a field may be the checksum of the body.
+    """
+
+    lengths: tuple[int, ...]
+    codings: tuple[int, ...]
+    connection: tuple[int, ...]
+    ranges: tuple[int, ...]
+    dates: tuple[int, ...]
+    etag: int | None
+    of_object: tuple[bool, ...]
+    of_range: tuple[bool, ...]
+    has_checksum: bool
+
+
+@lru_cache(maxsize=64)
+def places_of(*names: str) -> FieldPlaces:
+    """Return the positions of the fields with these ``names``, in any case."""
+    lowered = [name.lower() for name in names]
+
+    def places(wanted: str) -> tuple[int, ...]:
+        return tuple(place for place, name in enumerate(lowered) if name == wanted)
+
+    etags = places("etag")
+    of_object = [name not in _NOT_OF_THE_OBJECT for name in lowered]
+    of_range = [
+        kept and not name.startswith("x-amz-checksum-") for name, kept in zip(lowered, of_object, strict=True)
+    ]
+    return FieldPlaces(
+        lengths=places("content-length"),
+        codings=places("transfer-encoding"),
+        connection=places("connection"),
+        ranges=places("content-range"),
+        dates=places("date"),
+        etag=etags[0] if len(etags) == 1 else None,
+        of_object=tuple(of_object),
+        of_range=tuple(of_range),
+        has_checksum=not _CHECKSUMS.isdisjoint(lowered),
+    )

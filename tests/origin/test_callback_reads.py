@@ -1,0 +1,153 @@
+"""Reads by callbacks whose last bytes come in one turn of the loop end together, and none harms another."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.clock import ManualClock
+from shadeproxy.core.errors import BodyDamaged
+from shadeproxy.core.types import SHARED, Intent, ObjectRef
+from shadeproxy.origin.base import Wanted
+from shadeproxy.origin.callback_reads import CallbackReads
+from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.telemetry.stats import Stats
+from tests.support.decrypted import Decrypted
+
+ANSWER = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
+
+
+class Pool:
+    """Has one connection for each read."""
+
+    def __init__(self) -> None:
+        self.kept: list[Connection] = []
+
+    def put_back(self, *connections: Connection) -> None:
+        self.kept += [one for one in connections if one.reusable]
+
+
+class Gets:
+    """Sends nothing; ``answer`` answers a read."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.transports: list[tuple[Decrypted, Connection]] = []
+
+    def start(self, wanted, receiver) -> Connection:
+        del wanted
+        connection, transport = Connection(asyncio.get_running_loop(), lambda _: None), Decrypted(tls=False)
+        connection.connection_made(transport)
+        connection.start(b"", receiver)
+        self.transports.append((transport, connection))
+        return connection
+
+    def answer(self, number: int, answer: bytes = ANSWER) -> None:
+        transport, connection = self.transports[number]
+        transport.hand(answer, connection)
+
+    def note_date(self, head) -> None:
+        assert head.status == 200
+
+
+class Page:
+    """Receives a body, and keeps in ``ends`` how the read ended and how much was held then."""
+
+    def __init__(self, reads: "Reads") -> None:
+        self.reads = reads
+        self.ends: list[object] = []
+
+    def opened(self, meta, length, **_options) -> memoryview:
+        assert meta.size == length
+        return memoryview(bytearray(length))
+
+    def arrived(self, count: int) -> None:
+        assert count
+
+    def complete(self) -> None:
+        self.ends.append(("complete", self.reads.limited.open_now, len(self.reads.gets.pool.kept)))
+
+    def failed(self, error) -> None:
+        self.ends.append(type(error))
+
+
+class Reads(CallbackReads):
+    def __init__(self) -> None:
+        self.stats = Stats()
+        memory = MemoryOrigin()
+        counted = CountedOrigin(memory, stats=self.stats, clock=ManualClock())
+        super().__init__(Gets(), LimitedOrigin(memory, max_open=9), counted)
+
+    def begin(self, page: Page):
+        read = self.start(Wanted(ObjectRef("b", "k"), None, None, SHARED), Intent.DEMAND, page)
+        assert read is not None
+        return read
+
+
+@pytest.fixture
+def reads():
+    return Reads()
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_reads_of_a_turn_give_back_what_they_hold_before_any_sink_is_called(reads):
+    pages = [Page(reads) for _ in range(3)]
+    for number, page in enumerate(pages):
+        reads.begin(page)
+        reads.gets.answer(number)
+    assert reads.limited.open_now == 3
+    await settle()
+    assert [page.ends for page in pages] == [[("complete", 0, 3)]] * 3
+    counted = reads.stats.origin["get"]
+    assert (counted.requests, counted.bytes, sum(counted.buckets)) == (3, 30, 3)
+
+
+async def test_bytes_behind_one_body_refuse_that_read_alone(reads):
+    pages = [Page(reads) for _ in range(3)]
+    for number, page in enumerate(pages):
+        reads.begin(page)
+        reads.gets.answer(number)
+    transport, connection = reads.gets.transports[1]
+    transport.abort = lambda: None
+    transport.hand(b"surplus", connection)
+    await settle()
+    assert [page.ends for page in pages] == [[("complete", 1, 2)], [BodyDamaged], [("complete", 0, 2)]]
+    assert connection not in reads.gets.pool.kept
+    assert reads.limited.open_now == 0
+
+
+async def test_a_read_aborted_by_the_end_of_another_calls_its_sink_no_more(reads):
+    pages = [Page(reads) for _ in range(2)]
+    first, second = map(reads.begin, pages)
+    pages[0].complete = second.abort
+    for number in range(2):
+        reads.gets.answer(number)
+    await settle()
+    assert pages[1].ends == []
+    # Its connection had been put back whole: another read may use it, so it is not closed.
+    assert len(reads.gets.pool.kept) == 2
+    assert (first.connection, second.connection, reads.limited.open_now) == (None, None, 0)
+
+
+async def test_a_sink_that_raises_keeps_no_other_read_from_its_end(reads):
+    pages = [Page(reads) for _ in range(2)]
+    for page in pages:
+        reads.begin(page)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    pages[0].complete = fail
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+    for number in range(2):
+        reads.gets.answer(number)
+    await settle()
+    assert isinstance(reported[0]["exception"], ZeroDivisionError)
+    assert pages[1].ends == [("complete", 0, 2)]
