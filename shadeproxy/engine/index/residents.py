@@ -42,6 +42,8 @@ class Residents:
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = PageTable()
+        self.occupant = self._index.find
+        """Return the slot that holds a page, of any version, ready or being written; None if it has none."""
         self._free: list[int] = []
         self._other_pages: dict[int, set[int]] = {}  # By object hash: its page numbers beyond 0.
         self.unread: set[int] = set()
@@ -84,7 +86,8 @@ class Residents:
         self.holds = cast("memoryview[bool]", self.pinned.data)
         self._unverified = cast("memoryview[bool]", self.unverified.data)
         self._page_rows, self._rest_rows = pages.view(np.uint8).data, rest.view(np.uint8).data
-        self._index.bind(self.object_hash.data, self.number.data)
+        self._hashes, self._numbers = self.object_hash.data, self.number.data
+        self._index.bind(self._hashes, self._numbers)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
         """Return a copy of these rows of ``columns.PAGE``, at half the cost of copying their fields apart."""
@@ -113,10 +116,6 @@ class Residents:
         """Return the slot of page 0 of an object's resident version."""
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
-
-    def occupant(self, object_hash: int, number: int) -> int | None:
-        """Return the slot that holds the page, of any version, ready or being written."""
-        return self._index.find(object_hash, number)
 
     def pages_of(self, object_hash: int) -> list[int]:
         """Return the slots of every page of an object, ready or being written, of any version."""
@@ -205,32 +204,25 @@ class Residents:
         The old pages are gone, and the new pages cannot be read yet. Their slots stay among the members: call
         ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
-        for slot in slots.tolist():
-            self._leave_index(slot)
+        self._leave_index(*slots.tolist())
         self.stamp[slots] += 1
         self.tier[slots] = NO_TIER
         self._write_rows(slots, pages)
 
     def _write_rows(self, slots: Slots, pages: NewRows) -> None:
         """Make slots those of new pages, which enter the index."""
-        order = slots.tolist()
-        self.object_hash[slots], self.number[slots], self.etag[slots] = (
-            pages.object_hash,
-            pages.number,
-            pages.etag,
-        )
+        self.object_hash[slots], self.number[slots] = pages.object_hash, pages.number
+        self.etag[slots] = pages.etag
         self.group[slots], self.record_bytes[slots] = pages.group, pages.record_bytes
         self.last_use[slots] = self.admitted[slots] = pages.tick
         self.uses[slots] = 1.0
         self.body_bytes[slots], self.validated_s[slots] = pages.body_bytes, pages.validated_s
         self.generation[slots] += 1
         self.unverified[slots] = False
-        for slot in order:
-            added = self._index.add(slot)
-            assert added, "page added twice"
-        for slot, number in zip(order, pages.number.tolist(), strict=True):
-            if number:
-                self._other_pages.setdefault(int(self.object_hash[slot]), set()).add(number)
+        added = self._index.add(*slots.tolist())
+        assert added == len(slots), "page added twice"
+        for at in pages.number.nonzero()[0].tolist():
+            self._other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
         """Make new pages that ``take_over`` gave slots to readable in the tier."""
@@ -367,16 +359,17 @@ class Residents:
         self._leave_index(slot)
         self._free.append(slot)
 
-    def _leave_index(self, slot: int) -> None:
-        if self.share is not None:
-            self.share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
-        self._index.remove(slot)
-        if number := int(self.number[slot]):
-            object_hash = int(self.object_hash[slot])
-            others = self._other_pages[object_hash]
-            others.discard(number)
-            if not others:
-                del self._other_pages[object_hash]
+    def _leave_index(self, *slots: int) -> None:
+        self._index.remove(*slots)
+        for slot in slots:
+            number, object_hash = self._numbers[slot], self._hashes[slot]
+            if self.share is not None:
+                self.share.hide(slot, object_hash, number)
+            if number:
+                others = self._other_pages[object_hash]
+                others.discard(number)
+                if not others:
+                    del self._other_pages[object_hash]
 
     def _show(self, slot: int) -> None:
         if self.share is not None and not self.unverified[slot]:

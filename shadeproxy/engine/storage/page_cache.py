@@ -193,7 +193,7 @@ class PageCache:
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return the result of ``recall``, or None if that would have to wait."""
-        slot = self.residents.first_page(object_hash(ref))
+        slot = self.residents.occupant(object_hash(ref), 0)
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
             return None
