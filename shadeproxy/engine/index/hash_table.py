@@ -64,50 +64,49 @@ class PageTable:
             slot = table[place]
         return None
 
-    def add(self, slot: int) -> bool:
-        """Add a slot whose columns are set. Return False, and change nothing, if its page has a
-        slot already.
+    def add(self, *slots: int) -> int:
+        """Add slots whose columns are set, until one whose page has a slot already. Return how many were
+        added.
         """
-        object_hash, number = self._hashes[slot], self._numbers[slot]
-        key = page_hash(object_hash, number)
-        shard = key >> _SHIFT
-        table = self._tables[shard]
-        mask = len(table) - 1
-        place = key & mask
-        while (other := table[place]) >= 0:
-            if self._hashes[other] == object_hash and self._numbers[other] == number:
-                return False
-            place = (place + 1) & mask
-        table[place] = slot
-        self._count += 1
-        self._counts[shard] = count = self._counts[shard] + 1
-        if count > _LIMITS[shard] * len(table):
-            self._double(shard)
-        return True
+        hashes, numbers, tables, counts = self._hashes, self._numbers, self._tables, self._counts
+        for added, slot in enumerate(slots):
+            object_hash, number = hashes[slot], numbers[slot]
+            key = (object_hash + number * _ODD) & _MASK if number else object_hash
+            table = tables[shard := key >> _SHIFT]
+            mask = len(table) - 1
+            place = key & mask
+            while (other := table[place]) >= 0:
+                if hashes[other] == object_hash and numbers[other] == number:
+                    return added
+                place = (place + 1) & mask
+            table[place] = slot
+            self._count += 1
+            counts[shard] = count = counts[shard] + 1
+            if count > _LIMITS[shard] * len(table):
+                self._double(shard)
+        return len(slots)
 
-    def remove(self, slot: int) -> None:
-        """Remove a slot, whose columns must still name its page."""
-        key = self._key_of(slot)
-        shard = key >> _SHIFT
-        table = self._tables[shard]
-        mask = len(table) - 1
-        hole = key & mask
-        while table[hole] != slot:
-            assert table[hole] >= 0, "removed twice"
-            hole = (hole + 1) & mask
-        # Move an entry into the hole if a search would no longer reach it behind the hole.
-        place = hole
-        while (other := table[place := (place + 1) & mask]) >= 0:
-            home = self._key_of(other) & mask
-            if (place - home) & mask >= (place - hole) & mask:
-                table[hole] = other
-                hole = place
-        table[hole] = _EMPTY
-        self._count -= 1
-        self._counts[shard] -= 1
-
-    def _key_of(self, slot: int) -> int:
-        return page_hash(self._hashes[slot], self._numbers[slot])
+    def remove(self, *slots: int) -> None:
+        """Remove slots, whose columns must still name their pages."""
+        hashes, numbers, tables = self._hashes, self._numbers, self._tables
+        for slot in slots:
+            key = (hashes[slot] + numbers[slot] * _ODD) & _MASK
+            table = tables[shard := key >> _SHIFT]
+            mask = len(table) - 1
+            hole = key & mask
+            while table[hole] != slot:
+                assert table[hole] >= 0, "removed twice"
+                hole = (hole + 1) & mask
+            # Move an entry into the hole if a search would no longer reach it behind the hole.
+            place = hole
+            while (other := table[place := (place + 1) & mask]) >= 0:
+                home = (hashes[other] + numbers[other] * _ODD) & mask
+                if (place - home) & mask >= (place - hole) & mask:
+                    table[hole] = other
+                    hole = place
+            table[hole] = _EMPTY
+            self._count -= 1
+            self._counts[shard] -= 1
 
     def _double(self, shard: int) -> None:
         old = self._tables[shard]
@@ -115,7 +114,7 @@ class PageTable:
         mask = len(table) - 1
         for slot in old:
             if slot >= 0:
-                place = self._key_of(slot) & mask
+                place = page_hash(self._hashes[slot], self._numbers[slot]) & mask
                 while table[place] >= 0:
                     place = (place + 1) & mask
                 table[place] = slot

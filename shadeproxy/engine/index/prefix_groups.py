@@ -5,6 +5,8 @@ is how datasets are laid out. The number of groups is bounded: above the bound, 
 share one group.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,15 +22,12 @@ class PrefixGroups:
     def __init__(self) -> None:
         self._ids: dict[GroupName, int] = {}
         self._names: list[GroupName] = []
+        # A miss and the page that it brings ask for the same group.
+        self.of = lru_cache(maxsize=1024)(self._of)
+        """Return the group of an object; make it if it is new."""
 
     def __len__(self) -> int:
         return len(self._names)
-
-    def of(self, ref: ObjectRef) -> int:
-        """Return the group of ``ref``; make it if it is new."""
-        name = group_name(ref)
-        group = self._ids.get(name)
-        return self._of_name(name) if group is None else group
 
     def of_names(self, names: list[GroupName]) -> NDArray[np.int32]:
         """Return the groups of ``names``; make those that are new."""
@@ -38,6 +37,11 @@ class PrefixGroups:
     def names(self) -> list[GroupName]:
         """Names of the groups, by group."""
         return list(self._names)
+
+    def _of(self, ref: ObjectRef) -> int:
+        name = group_name(ref)
+        group = self._ids.get(name)
+        return self._of_name(name) if group is None else group
 
     def _of_name(self, name: GroupName) -> int:
         group = self._ids.get(name)

@@ -5,6 +5,7 @@ keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M
 metadata are not here: the record header in the tier has them.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -42,8 +43,11 @@ class Residents:
 
     def __init__(self, tiers: int, *, share: Share | None = None) -> None:
         self._index = PageTable()
+        self.occupant = self._index.find
+        """Return the slot that holds a page, of any version, ready or being written; None if it has none."""
         self._free: list[int] = []
-        self._other_pages: dict[int, set[int]] = {}  # By object hash: its page numbers beyond 0.
+        self.other_pages: dict[int, set[int]] = {}
+        """Numbers of pages beyond 0, ready or being written, by the hash of their object."""
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
@@ -84,7 +88,8 @@ class Residents:
         self.holds = cast("memoryview[bool]", self.pinned.data)
         self._unverified = cast("memoryview[bool]", self.unverified.data)
         self._page_rows, self._rest_rows = pages.view(np.uint8).data, rest.view(np.uint8).data
-        self._index.bind(self.object_hash.data, self.number.data)
+        self._hashes, self._numbers = self.object_hash.data, self.number.data
+        self._index.bind(self._hashes, self._numbers)
 
     def rows(self, slots: Slots) -> NDArray[np.void]:
         """Return a copy of these rows of ``columns.PAGE``, at half the cost of copying their fields apart."""
@@ -114,13 +119,9 @@ class Residents:
         slot = self._index.find(object_hash, 0)
         return None if slot is None or self.tiers[slot] < 0 else slot
 
-    def occupant(self, object_hash: int, number: int) -> int | None:
-        """Return the slot that holds the page, of any version, ready or being written."""
-        return self._index.find(object_hash, number)
-
     def pages_of(self, object_hash: int) -> list[int]:
         """Return the slots of every page of an object, ready or being written, of any version."""
-        numbers = [0, *self._other_pages.get(object_hash, ())]
+        numbers = [0, *self.other_pages.get(object_hash, ())]
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 
@@ -129,7 +130,7 @@ class Residents:
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
-        return object_hash in self._other_pages and any(
+        return object_hash in self.other_pages and any(
             self._etags[slot] != etag for slot in self.pages_of(object_hash)
         )
 
@@ -179,7 +180,7 @@ class Residents:
         added = self._index.add(slot)
         assert added, "page added twice"
         if number:
-            self._other_pages.setdefault(object_hash, set()).add(number)
+            self.other_pages.setdefault(object_hash, set()).add(number)
         generation = self.generations[slot] + 1
         REST_HEAD.pack_into(self._rest_rows, slot * REST.itemsize, body_bytes, validated_s, generation)
         self._unverified[slot] = False
@@ -205,32 +206,25 @@ class Residents:
         The old pages are gone, and the new pages cannot be read yet. Their slots stay among the members: call
         ``ready_again`` or ``abandon`` for each before anything else is decided.
         """
-        for slot in slots.tolist():
-            self._leave_index(slot)
+        self._leave_index(*slots.tolist())
         self.stamp[slots] += 1
         self.tier[slots] = NO_TIER
         self._write_rows(slots, pages)
 
     def _write_rows(self, slots: Slots, pages: NewRows) -> None:
         """Make slots those of new pages, which enter the index."""
-        order = slots.tolist()
-        self.object_hash[slots], self.number[slots], self.etag[slots] = (
-            pages.object_hash,
-            pages.number,
-            pages.etag,
-        )
+        self.object_hash[slots], self.number[slots] = pages.object_hash, pages.number
+        self.etag[slots] = pages.etag
         self.group[slots], self.record_bytes[slots] = pages.group, pages.record_bytes
         self.last_use[slots] = self.admitted[slots] = pages.tick
         self.uses[slots] = 1.0
         self.body_bytes[slots], self.validated_s[slots] = pages.body_bytes, pages.validated_s
         self.generation[slots] += 1
         self.unverified[slots] = False
-        for slot in order:
-            added = self._index.add(slot)
-            assert added, "page added twice"
-        for slot, number in zip(order, pages.number.tolist(), strict=True):
-            if number:
-                self._other_pages.setdefault(int(self.object_hash[slot]), set()).add(number)
+        added = self._index.add(*slots.tolist())
+        assert added == len(slots), "page added twice"
+        for at in pages.number.nonzero()[0].tolist():
+            self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
         """Make new pages that ``take_over`` gave slots to readable in the tier."""
@@ -241,6 +235,11 @@ class Residents:
         if self.share is not None:
             for slot in slots.tolist():
                 self._show(slot)
+
+    def join(self, slots: Sequence[int], tier: int) -> None:
+        """Make slots of ``add`` members of a tier, not ready to be read, as those of ``add_many`` are."""
+        for slot in slots:
+            self._positions[slot] = self.members[tier].append(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
         """Take a slot of ``take_over`` out of the members of its tier. Call ``remove`` for it next."""
@@ -263,7 +262,7 @@ class Residents:
         self._free.extend(slots[~entered].tolist())
         slots, mine = slots[entered], rows[entered]
         for hashed, number in mine[["object_hash", "number"]][mine["number"] > 0].tolist():
-            self._other_pages.setdefault(hashed, set()).add(number)
+            self.other_pages.setdefault(hashed, set()).add(number)
         for name in ("etag", "location", "body_bytes", "uses", "validated_s"):
             getattr(self, name)[slots] = mine[name]
         self.record_bytes[slots] = record_bytes(mine["location"])
@@ -367,16 +366,17 @@ class Residents:
         self._leave_index(slot)
         self._free.append(slot)
 
-    def _leave_index(self, slot: int) -> None:
-        if self.share is not None:
-            self.share.hide(slot, int(self.object_hash[slot]), int(self.number[slot]))
-        self._index.remove(slot)
-        if number := int(self.number[slot]):
-            object_hash = int(self.object_hash[slot])
-            others = self._other_pages[object_hash]
-            others.discard(number)
-            if not others:
-                del self._other_pages[object_hash]
+    def _leave_index(self, *slots: int) -> None:
+        self._index.remove(*slots)
+        for slot in slots:
+            number, object_hash = self._numbers[slot], self._hashes[slot]
+            if self.share is not None:
+                self.share.hide(slot, object_hash, number)
+            if number:
+                others = self.other_pages[object_hash]
+                others.discard(number)
+                if not others:
+                    del self.other_pages[object_hash]
 
     def _show(self, slot: int) -> None:
         if self.share is not None and not self.unverified[slot]:

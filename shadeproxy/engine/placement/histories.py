@@ -25,6 +25,7 @@ from shadeproxy.policy.history import (
 )
 
 _OBSERVATIONS_PER_BATCH = 256
+_MISSES_TOGETHER = 64
 _BYTES_PER_GHOST = 2048
 """Bytes of capacity for each ghost. A ghost has 12 bytes, so ghosts take 0.6 % of the capacity: 32 ghosts for
 a page of 64 KiB.
@@ -36,6 +37,9 @@ _BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
 """Number of pages from which on columns are made. Fewer pages cost less one by one."""
+
+_WORTH_GHOSTS = 12
+"""The same for a look at ghosts: some 30 steps of numpy, each of which costs as much as half a ghost."""
 
 _NEVER = History(0.0, 0.0, 0, 0)
 
@@ -65,6 +69,7 @@ class PageHistories:
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
+        self._missed: list[tuple[int, int, float]] = []  # The same, of misses that ghosts do not have yet.
         self.restored = False
         """True if the histories of an earlier process were kept."""
 
@@ -72,10 +77,13 @@ class PageHistories:
 
     def read(self, slot: int, tick: float) -> None:
         """Note an unexplained read of a resident page."""
+        self._settle()
         before = self._of(slot)
         after = read_again(before, tick) if before.reads else first_read(tick)
         self._set(slot, after)
-        self._observe(self._page(slot), int(self._residents.group[slot]), tick)
+        self._observed.append((self._page(slot), int(self._residents.group[slot]), tick))
+        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
+            self.learn(tick)
 
     def read_many(self, slots: Slots, ticks: Column) -> None:
         """Note reads as ``read`` does, oldest first. A slot may be in ``slots`` several times.
@@ -121,17 +129,40 @@ class PageHistories:
         self.learner.observe(pages, table.group[slots], ticks[order], lasts[order])
 
     def missed(self, page: int, group: int, tick: float) -> None:
-        """Note an unexplained read of a page without a slot."""
-        ghost = self.ghosts.find(page, tick)
-        history = first_read(tick) if ghost is None else read_again(ghost.history, tick)
-        self.ghosts.put(page, history, self.learner.prefix(group))
-        self._observe(page, group, tick)
+        """Note an unexplained read of a page without a slot.
+
+        Misses are collected, because numpy takes as long for one as for thirty. ``_settle`` adds them to the
+        ghosts before anything looks at ghosts.
+        """
+        self._missed.append((page, group, tick))
+        if len(self._missed) >= _MISSES_TOGETHER:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add the collected misses to the ghosts, oldest first."""
+        missed = self._missed
+        if not missed:
+            return
+        self._missed = []
+        together = len(missed) >= _WORTH_GHOSTS
+        if together:
+            pages, groups, ticks = zip(*missed, strict=True)
+            prefixes = self.learner.prefixes(np.array(groups, np.intp))
+            together = self.ghosts.read_many(np.array(pages, np.uint64), np.array(ticks), prefixes)
+        if not together:
+            for page, group, tick in missed:
+                self.ghosts.read(page, tick, self.learner.prefix(group))
+        self._observed += missed
+        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
+            self.learn(missed[-1][2])
 
     # ------------------------------------------------------------------ slots
 
     def enter(self, slot: int, tick: float) -> None:
         """Give a page that got a slot the history that its ghost kept."""
-        self._fit()
+        self._settle()
+        if slot >= len(self._reads):
+            self._fit()
         ghost = self.ghosts.find(self._page(slot), tick)
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
@@ -139,6 +170,7 @@ class PageHistories:
         """Give recovered pages the histories that their ghosts kept. A page without a ghost gets a history
         estimated from its uses, unless the histories of the earlier process were restored.
         """
+        self._settle()
         self._fit()
         table = self._residents
         pages = page_hashes(table.object_hash[slots], table.number[slots])
@@ -157,6 +189,7 @@ class PageHistories:
 
     def leave(self, slot: int) -> None:
         """Keep the history of a page that loses its slot as a ghost."""
+        self._settle()
         if slot < len(self._reads) and (history := self._of(slot)).reads:
             self.ghosts.put(self._page(slot), history, self.learner.prefix(int(self._residents.group[slot])))
             self._reads[slot] = 0
@@ -178,7 +211,13 @@ class PageHistories:
 
     def _before(self, pages: NewRows) -> Histories:
         """Return the histories of pages without slots, from their ghosts."""
-        return Histories(*self.ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)[:4])
+        self._settle()
+        hashes = page_hashes(pages.object_hash, pages.number)
+        if len(hashes) >= _WORTH_GHOSTS:
+            return Histories(*self.ghosts.find_many(hashes, pages.tick)[:4])
+        found = [self.ghosts.find(page, pages.tick) for page in hashes.tolist()]
+        before = [_NEVER if ghost is None else ghost.history for ghost in found]
+        return Histories(*map(np.array, zip(*before, strict=True)))
 
     def _leave_many(self, slots: Slots) -> None:
         table, slots = self._residents, slots[self._reads[slots] > 0]
@@ -206,8 +245,9 @@ class PageHistories:
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
         """Return the learnt rates of pages without a slot, as ``rates`` does."""
+        self._settle()
         pages = page_hashes(object_hashes, numbers)
-        if len(pages) < WORTH_COLUMNS:
+        if len(pages) < _WORTH_GHOSTS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
         ghosts = self.ghosts.find_many(pages, tick)
         rates = self.learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)
@@ -245,12 +285,8 @@ class PageHistories:
             return 0.0
         return self.learner.rate(ghost.prefix, ghost.history.state, tick - ghost.history.last)
 
-    def _observe(self, page: int, group: int, tick: float) -> None:
-        self._observed.append((page, group, tick))
-        if len(self._observed) >= _OBSERVATIONS_PER_BATCH:
-            self.learn(tick)
-
     def _flush(self) -> None:
+        self._settle()
         if self._observed:
             pages, groups, ticks = zip(*self._observed, strict=True)
             self._observed.clear()

@@ -193,7 +193,7 @@ class PageCache:
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return the result of ``recall``, or None if that would have to wait."""
-        slot = self.residents.first_page(object_hash(ref))
+        slot = self.residents.occupant(object_hash(ref), 0)
         header = None if slot is None else self.hot.header(slot)
         if slot is None or header is None or header.page.ref != ref or not header.meta.identified:
             return None
@@ -206,7 +206,10 @@ class PageCache:
         hashed, version = object_hash(ref), etag_hash(etag)
         if self._recovery.coming:
             self._recovery.note_version(hashed, version)
-        return self.residents.holds_other(hashed, version)
+        table = self.residents
+        if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
+            return False  # as for nearly every page that is fetched
+        return table.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Return object hash and number of each readable page, in no order."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.history import History
+from shadeproxy.policy.history import History, first_read, read_again, read_again_many
 
 _WAYS = 8
 _STEPS = 12.0  # Steps of the stored mean gap in an octave: each is within 3 % of the gap.
@@ -94,6 +94,30 @@ class Ghosts:
         gap = _GAPS[self._gaps[at]] if self._reads[at] > 1 else 0.0
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
 
+    def read(self, page: int, tick: float, prefix: int) -> None:
+        """Add one read to the history of a page, or begin it."""
+        known = self.find(page, tick)
+        self.put(page, first_read(tick) if known is None else read_again(known.history, tick), prefix)
+
+    def read_many(self, pages: Hashes, ticks: Column, prefixes: NDArray[np.intp]) -> bool:
+        """Add one read to the history of each page, as ``read`` does. Return False, with nothing done, if two
+        of the pages share a set.
+        """
+        sets, tags, now = self._sets_of(pages), _tags_of(pages), _wrapped(ticks)
+        if len(set(sets.tolist())) < len(pages):
+            return False
+        at = self._places_of(sets, tags, now)
+        idle = now - self.last[at]
+        known = (self.tag[at] == tags) & (idle <= len(self))
+        reads = np.where(known, self.reads[at], 1).astype(np.intp)
+        gaps = np.where(reads > 1, _GAP_COLUMN[self.gap[at]], 0.0)
+        more, gaps, states = read_again_many(reads, gaps, idle.astype(np.float64))
+        self.tag[at], self.last[at] = tags, now
+        self.gap[at] = np.where(known, _steps(gaps), 0)
+        self.reads[at], self.state[at] = np.where(known, more, 1), np.where(known, states, 0)
+        self.prefix[at] = prefixes
+        return True
+
     def put(self, page: int, history: History, prefix: int) -> None:
         """Store the history of a page. ``prefix``: its prefix, by ``ReuseLearner.prefix``."""
         tag, start = self._place(page)
@@ -135,13 +159,10 @@ class Ghosts:
     def put_many(self, pages: Hashes, ghosts: GhostColumns) -> None:
         """Store many histories; see ``put``. No two of the pages may share a set (``are_apart``)."""
         sets, tags = self._sets_of(pages), _tags_of(pages)
-        last, found = _wrapped(ghosts.last), self.tag.reshape(-1, _WAYS)[sets]
-        rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
-        rank[found == 0] = _FREE
-        rank[found == tags[:, None]] = _OWN
-        at = sets * _WAYS + rank.argmax(axis=1)
+        last = _wrapped(ghosts.last)
+        at = self._places_of(sets, tags, last)
         self.tag[at], self.last[at] = tags, last
-        self.gap[at] = np.minimum(np.rint(np.log2(np.maximum(ghosts.gap, 1.0)) * _STEPS), 255)
+        self.gap[at] = _steps(ghosts.gap)
         self.reads[at], self.state[at], self.prefix[at] = ghosts.reads, ghosts.state, ghosts.prefix
 
     def put_all(self, pages: Hashes, ghosts: GhostColumns) -> None:
@@ -173,12 +194,28 @@ class Ghosts:
     def _sets_of(self, pages: Hashes) -> NDArray[np.intp]:
         return ((pages >> _HALF) * np.uint64(self._sets) >> _HALF).astype(np.intp)
 
+    def _places_of(
+        self, sets: NDArray[np.intp], tags: NDArray[np.uint32], last: NDArray[np.uint32]
+    ) -> NDArray[np.intp]:
+        """Return the entries to write, as ``put`` chooses them."""
+        found = self.tag.reshape(-1, _WAYS)[sets]
+        rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
+        rank[found == 0] = _FREE
+        rank[found == tags[:, None]] = _OWN
+        places: NDArray[np.intp] = sets * _WAYS + rank.argmax(axis=1)
+        return places
+
     def _place(self, page: int) -> tuple[int, int]:
         return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS
 
 
 def _tags_of(pages: Hashes) -> NDArray[np.uint32]:
     return np.maximum(pages.astype(np.uint32), 1)
+
+
+def _steps(gaps: Column) -> Column:
+    """Return mean gaps as they are stored."""
+    return np.minimum(np.rint(np.log2(np.maximum(gaps, 1.0)) * _STEPS), 255)
 
 
 def _wrapped(ticks: Column | float) -> NDArray[np.uint32]:
