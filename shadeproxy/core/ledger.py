@@ -69,7 +69,8 @@ class Ledger:
         """Return bytes to the budget, and wake the waiting tasks for which enough bytes are free now."""
         self.taken_bytes -= size_bytes
         assert self.taken_bytes >= 0, "ledger gave back more than it took"
-        self._grant()
+        if self._waiting.count:
+            self._grant()
 
     def _withdraw(self, client: str, entry: _Waiter) -> None:
         self._waiting.remove(client, entry)

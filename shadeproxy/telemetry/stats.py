@@ -89,11 +89,27 @@ class Stats:
         self, bucket: str, source: Source, count: int, size_bytes: int, job: JobContext | None = None
     ) -> None:
         """Count ``count`` demand GETs that were answered with ``size_bytes`` of body altogether."""
-        _count(self.buckets[bucket], source, size_bytes, count)
+        groups = [self.buckets[bucket]]
         if job is not None:
             epochs = self.jobs[job.job]
             epochs.recent = bool(epochs.epochs)
-            _count(epochs.epochs[job.epoch], source, size_bytes, count)
+            groups.append(epochs.epochs[job.epoch])
+        for reads in groups:
+            reads.recent = reads.requests > 0
+            reads.requests += count
+            reads.bytes += size_bytes
+            if source is _RAM:
+                reads.hits_ram += count
+                reads.hit_bytes_ram += size_bytes
+            elif source is _DISK:
+                reads.hits_disk += count
+                reads.hit_bytes_disk += size_bytes
+            elif source is _ORIGIN:
+                reads.origin += count
+            elif source is _COALESCED:
+                reads.coalesced += count
+            else:
+                reads.bypass += count
 
     def record_origin(self, kind: str, size_bytes: int, latency_s: float) -> None:
         """Count a request that the origin answered. ``kind``: "get", "head", "list", "forward" ..."""
@@ -226,24 +242,6 @@ class Stats:
             for reason, count in tier.evictions.items():
                 by_reason[reason] = by_reason.get(reason, 0) + count
         return by_reason
-
-
-def _count(reads: Reads, source: Source, size_bytes: int, count: int = 1) -> None:
-    reads.recent = reads.requests > 0
-    reads.requests += count
-    reads.bytes += size_bytes
-    if source is _RAM:
-        reads.hits_ram += count
-        reads.hit_bytes_ram += size_bytes
-    elif source is _DISK:
-        reads.hits_disk += count
-        reads.hit_bytes_disk += size_bytes
-    elif source is _ORIGIN:
-        reads.origin += count
-    elif source is _COALESCED:
-        reads.coalesced += count
-    else:
-        reads.bypass += count
 
 
 def _increment(counts: dict[str, int], name: str, by: int = 1) -> None:

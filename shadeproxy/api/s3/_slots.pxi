@@ -49,7 +49,7 @@ cdef tuple OWNERS = (
         "transport", "_sender", "_lane", "_held", "_reading", "_refused", "_admitted", "_ending", "_force_close",
         "_close", "_paused", "_begun", "_active",
     )),
-    ("Sender", ("transport", "descriptor", "_slice")),
+    ("Sender", ("transport", "descriptor", "waiting")),
     ("PageHandle", (
         "start", "stop", "first", "slot", "stamp", "fresh_until_s", "sendable", "marked_sent", "window", "can_wait",
         "source", "access_record",

@@ -21,7 +21,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
-from shadeproxy.engine.base import Grant, ReadRequest
+from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
@@ -51,12 +51,11 @@ def fast_head(
     answer: Answer, *, method: str, request_id: str, now_s: float, source: Source, keep: bool
 ) -> bytes:
     """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
-    fields, _, _ = connection_fields(
-        with_own(answer.headers, request_id=request_id, now_s=now_s, source=source),
-        has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
-        keep=keep,
-        http_11=True,
-    )
+    fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
+    # Otherwise there is no field to add.
+    if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):
+        has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
+        fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
     return render_head(answer.status, fields)
 
 
@@ -112,14 +111,14 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
-    range and job alone determine the answer. ``meta``: result of ``usable_now``.
+    range and job alone determine the answer. ``found``: result of ``find_now``.
     """
 
     call: Call
     wanted: ReadRequest
     keep_alive: bool
     plain: bool
-    meta: ObjectMeta | None = None
+    found: ObjectMeta | NothingKnown | None
 
 
 def read_request(call: Call) -> ReadRequest:

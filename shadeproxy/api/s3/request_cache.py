@@ -123,7 +123,8 @@ class RequestCache:
             return False
         end = raw.find(b" HTTP/1.1\r\n")
         target = raw[4:end]
-        cached = self.targets.get(target)
+        targets = self.targets
+        cached = targets.get(target) if targets.old else targets.young.get(target)
         return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
     def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
@@ -133,7 +134,8 @@ class RequestCache:
         plan = None
         if len(block) in self.templates.by_length:
             plan = self.templates.plan(block, path, range_value, now_s)
-        return plan or self.plans.get(block)
+        plans = self.plans
+        return plan or (plans.get(block) if plans.old else plans.young.get(block))
 
     def end_of_head(self, source: Source, now_s: float) -> bytes:
         """Return the part of a head after the request id, with the date of this second."""

@@ -61,10 +61,10 @@ class Sender:
         "_position",
         "_rest",
         "_sent",
-        "_slice",
         "_waiters",
         "descriptor",
         "transport",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +76,8 @@ class Sender:
         self._direct: socket.socket | None = None
         self.descriptor = UNASKED
         """Descriptor of the socket, after ``open``; ENCRYPTED if bytes must go through the transport."""
-        self._slice: SendfileSlice | None = None
+        self.waiting: SendfileSlice | None = None
+        """The slice whose bytes wait until the client takes more; None unless ``busy``."""
         self._rest: tuple[SendfileSlice, ...] = ()
         self._keep: list[memoryview] = []
         self._position = self._sent = 0
@@ -85,7 +86,7 @@ class Sender:
     @property
     def busy(self) -> bool:
         """True if bytes of a file wait until the client takes more."""
-        return self._slice is not None
+        return self.waiting is not None
 
     @property
     def sent(self) -> int:
@@ -135,13 +136,13 @@ class Sender:
             self.transport.writelines((lead, tail, *(one.pin() for one in rest)))
             return
         self._sent += max(position - file_slice.first, 0)
-        self._slice, self._rest, self._position = file_slice, rest, position
+        self.waiting, self._rest, self._position = file_slice, rest, position
         self._send_on(direct, file_slice)
         if rest:
             self._send_rest(direct)
-        if self._slice is not None:
+        if self.waiting is not None:
             # The pages must not change before the kernel has taken the rest of them.
-            self._keep = [one.pin() for one in (self._slice, *self._rest)]
+            self._keep = [one.pin() for one in (self.waiting, *self._rest)]
             asyncio.get_running_loop().add_writer(direct.fileno(), self._continue, direct)
 
     def open(self) -> int:
@@ -163,7 +164,7 @@ class Sender:
 
     async def idle(self) -> None:
         """Wait until not ``busy``."""
-        if self._slice is not None:
+        if self.waiting is not None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -203,20 +204,20 @@ class Sender:
         self._sent += position - begin
         self._position = position
         if position == stop:
-            self._slice = None
+            self.waiting = None
 
     def _send_rest(self, direct: socket.socket) -> None:
         """Send the slices after the first one, as many bytes as the client takes now."""
-        while self._slice is None and self._rest:
+        while self.waiting is None and self._rest:
             file_slice, self._rest = self._rest[0], self._rest[1:]
-            self._slice, self._position = file_slice, file_slice.start
+            self.waiting, self._position = file_slice, file_slice.start
             self._send_on(direct, file_slice)
 
     def _continue(self, direct: socket.socket) -> None:
-        if self._slice is not None:
-            self._send_on(direct, self._slice)
+        if self.waiting is not None:
+            self._send_on(direct, self.waiting)
         self._send_rest(direct)
-        if self._slice is None:
+        if self.waiting is None:
             asyncio.get_running_loop().remove_writer(direct.fileno())
             self._end()
             self._on_idle()
@@ -230,7 +231,7 @@ class Sender:
         reset_on_close(self.transport)
 
     def _end(self) -> None:
-        self._slice, self._rest, self._keep = None, (), []
+        self.waiting, self._rest, self._keep = None, (), []
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -29,7 +29,7 @@ class Connection:
 
     def __init__(self, hits, **other):
         self.hits, self.transport, self._sender = hits, self, Sink()
-        self._sender._slice = None
+        self._sender.waiting = None
         self._admitted, self._lane, self._held, self._reading = True, 0, b"", None
         self._refused = self._ending = self._force_close = self._close = self._paused = self._active = False
         self._begun, self.left = 0, []
@@ -99,7 +99,7 @@ def test_what_is_no_known_whole_request_is_left_as_it_came(hits, connect, data):
 def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, connect, other):
     one, raw = connect(hits, **({} if "busy" in other else other)), request("/b/k", close=False)
     if "busy" in other:
-        one._sender._slice = object()
+        one._sender.waiting = object()
     data_received(one, raw)
     assert one.left == [raw]
     assert hits.answered == 0
