@@ -212,7 +212,7 @@ class Expectations:
 
     @property
     def active(self) -> bool:
-        return self._orders.active or bool(self._scoreboard)
+        return bool(self._orders.trackers or self._scoreboard)
 
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, tick: float

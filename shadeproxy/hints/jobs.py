@@ -59,22 +59,23 @@ class Jobs:
     """The registered jobs by name. ``on_epoch`` is called when a job begins an epoch."""
 
     def __init__(self, on_epoch: Callable[[Job], None] = ignore) -> None:
-        self._jobs: dict[str, Job] = {}
+        self.by_name: dict[str, Job] = {}
+        """The registered jobs. Callers may read it but must not change it."""
         self._begun: dict[str, tuple[int, float]] = {}  # The latest epoch, and the time it was last reported.
         self._on_epoch = on_epoch
 
     def __iter__(self) -> Iterator[Job]:
-        return iter(self._jobs.values())
+        return iter(self.by_name.values())
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self.by_name)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._jobs
+        return name in self.by_name
 
     def get(self, name: str) -> Job:
         """Return the job. Raises UnknownName."""
-        job = self._jobs.get(name)
+        job = self.by_name.get(name)
         if job is None:
             raise UnknownName(f"job {name!r} is not registered", hint=f"register it: PUT /v1/jobs/{name}")
         return job
@@ -85,14 +86,14 @@ class Jobs:
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. Raises Conflict, also when there are MAX_JOBS jobs.
         """
-        known = self._jobs.get(job.name)
+        known = self.by_name.get(job.name)
         if known is None:
-            if len(self._jobs) >= MAX_JOBS:
+            if len(self.by_name) >= MAX_JOBS:
                 raise Conflict(
                     f"{MAX_JOBS} jobs are registered already",
                     hint="delete finished ones: DELETE /v1/jobs/NAME",
                 )
-            known = self._jobs[job.name] = job
+            known = self.by_name[job.name] = job
         elif known.dataset != job.dataset:
             raise Conflict(
                 f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
@@ -136,7 +137,7 @@ class Jobs:
         """
         self._remove(job.name)
         if len(job.ended) >= job.world_size:
-            self._jobs[job.name] = replace(job, progress={})
+            self.by_name[job.name] = replace(job, progress={})
 
     def delete(self, name: str) -> Job:
         """Forget the job and return it. Raises UnknownName."""
@@ -146,7 +147,7 @@ class Jobs:
 
     def touch(self, name: str, now_s: float, epoch: int | None = None) -> None:
         """Note a sign of life of ``name``, in ``epoch``; ignore a job that is not registered."""
-        job = self._jobs.get(name)
+        job = self.by_name.get(name)
         if job is not None:
             self._hear(job, now_s)
             self._note_epoch(job, epoch, now_s)
@@ -174,7 +175,7 @@ class Jobs:
 
     def expire(self, now_s: float) -> list[Job]:
         """Stop counting silent jobs. Remove those that were silent for far longer, and return them."""
-        for job in self._jobs.values():
+        for job in self.by_name.values():
             job.live = now_s - job.seen_s < job.expires_s
         forgotten = [job for job in self if now_s - job.seen_s >= job.expires_s * FORGET_AFTER]
         for job in forgotten:
@@ -182,7 +183,7 @@ class Jobs:
         return forgotten
 
     def _remove(self, name: str) -> None:
-        del self._jobs[name]
+        del self.by_name[name]
         self._begun.pop(name, None)
 
     @staticmethod

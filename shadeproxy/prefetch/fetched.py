@@ -19,30 +19,31 @@ class FetchedPages:
     """The time at which each page was asked for, by object hash and page number."""
 
     def __init__(self) -> None:
-        self._asked_s: OrderedDict[tuple[int, int], float] = OrderedDict()
+        self.asked_s: OrderedDict[tuple[int, int], float] = OrderedDict()
+        """When each page was asked for. Mostly empty: public, so that a miss tests that without a call."""
 
     def add(self, need: Need, now_s: float) -> None:
         """Record that the fetch of a page has started."""
         key = (need.object_hash, need.number)
-        self._asked_s[key] = now_s
-        self._asked_s.move_to_end(key)
-        if len(self._asked_s) > _MOST:
-            self._asked_s.popitem(last=False)
+        self.asked_s[key] = now_s
+        self.asked_s.move_to_end(key)
+        if len(self.asked_s) > _MOST:
+            self.asked_s.popitem(last=False)
 
     def was_wanted(self, hashed: int, number: int) -> None:
         """Forget the page, because a reader asked for it, or its fetch failed. The page may be prefetched
         again, for its next use.
         """
-        self._asked_s.pop((hashed, number), None)
+        self.asked_s.pop((hashed, number), None)
 
     def awaits(self, need: Need, now_s: float) -> bool:
         """Return whether the page was fetched lately and no reader has asked for it yet."""
-        asked_s = self._asked_s.get((need.object_hash, need.number))
+        asked_s = self.asked_s.get((need.object_hash, need.number))
         return asked_s is not None and now_s - asked_s < _MOST_WAIT_S
 
     def clear(self) -> None:
         """Forget all pages."""
-        self._asked_s.clear()
+        self.asked_s.clear()
 
 
 PageKey = tuple[int, int]

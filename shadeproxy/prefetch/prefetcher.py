@@ -156,7 +156,8 @@ class Prefetcher:
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
-        self._was_wanted(object_hash(ref), number)
+        if self._fetched.asked_s or self._walks:
+            self._was_wanted(object_hash(ref), number)
 
     def _was_wanted(self, hashed: int, number: int) -> None:
         self._fetched.was_wanted(hashed, number)

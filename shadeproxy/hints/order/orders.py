@@ -86,7 +86,8 @@ class Orders:
         self._page_size = page_size
         self._dirty = dirty
         self.announced = announcements or Announcements()
-        self._trackers: dict[str, OrderTracker] = {}
+        self.trackers: dict[str, OrderTracker] = {}
+        """The trackers by job. Mostly empty; it is public so that a read tests that without a call."""
         self._resumed: dict[str, Progress] = {}
         self._unsettled: dict[str, int | None] = {}
         self._restored: set[str] = set()
@@ -110,7 +111,7 @@ class Orders:
             raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
-        tracker = self._trackers.get(job.name)
+        tracker = self.trackers.get(job.name)
         again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
         if tracker is not None:
             tracker.liveness.announce(now_s, begins=again)
@@ -141,7 +142,7 @@ class Orders:
         self._restored.discard(job)
         self._unsettled.pop(job, None)
         self._resumed.pop(job, None)
-        if self._trackers.pop(job, None) is not None:
+        if self.trackers.pop(job, None) is not None:
             self._dirty("positions", job)
             self._look_for_silence()
             self._changed()
@@ -151,7 +152,7 @@ class Orders:
         already.
         """
         self._hear(now_s)
-        tracker = self._trackers.get(job)
+        tracker = self.trackers.get(job)
         if tracker is not None:
             tracker.liveness.advance(rank, progress, now_s)
         epoch = None if tracker is None else tracker.sequence.find(progress.epoch)
@@ -170,8 +171,8 @@ class Orders:
         back_to = self._unsettled.pop(job)
         registered = self._jobs.get(job)
         assert registered.dataset is not None, "checked before ids are taken in"
-        dataset, tracker = self._dataset(registered.dataset), self._trackers.get(job)
-        lookups = (other.lookup for other in self._trackers.values() if other.lookup.dataset is dataset)
+        dataset, tracker = self._dataset(registered.dataset), self.trackers.get(job)
+        lookups = (other.lookup for other in self.trackers.values() if other.lookup.dataset is dataset)
         unannounced, near = (None, 0) if tracker is None else tracker.unannounced()
         build = Build(
             self.announced.of(job),
@@ -195,7 +196,7 @@ class Orders:
             return
         if tracker is None:
             restored = job.name in self._restored
-            self._trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
+            self.trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
         else:
             tracker.finish(built)
         self._changed()
@@ -216,7 +217,7 @@ class Orders:
     @property
     def active(self) -> bool:
         """True if ``note_read`` must be called for each read."""
-        return bool(self._trackers)
+        return bool(self.trackers)
 
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float
@@ -257,14 +258,14 @@ class Orders:
     def _readers(self, job: JobContext | None, now_s: float) -> Iterator[tuple[OrderTracker, bool]]:
         """Yield each order whose job may have made the read, and whether that job surely made it."""
         if job is not None:
-            tracker = self._trackers.get(job.job)
+            tracker = self.trackers.get(job.job)
             if tracker is not None:
                 tracker.liveness.hear(now_s)
                 yield tracker, True
             return
-        if self._trackers:
+        if self.trackers:
             users = Counter(other.dataset for other in self._jobs if other.in_use)
-            for tracker in self._trackers.values():
+            for tracker in self.trackers.values():
                 yield tracker, users[tracker.job.dataset] == 1
 
     def _read_on(self, tracker: OrderTracker) -> None:
@@ -283,7 +284,7 @@ class Orders:
 
     def tracker(self, job: str) -> OrderTracker | None:
         """Return the order tracker of a job; None if it announced nothing."""
-        return self._trackers.get(job)
+        return self.trackers.get(job)
 
     def announces(self, object_hashes: Hashes, numbers: NDArray[np.uint32]) -> Bits:
         """Return which pages a believed order of a live job announces; see NextUses."""
@@ -293,7 +294,7 @@ class Orders:
         return found
 
     def _believed(self) -> Iterator[OrderTracker]:
-        for tracker in self._trackers.values():
+        for tracker in self.trackers.values():
             if tracker.left and tracker.accuracy.believed and not tracker.has_lapsed(self.now_s):
                 yield tracker
 
@@ -305,18 +306,18 @@ class Orders:
         ]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
-        tracker = self._trackers.get(job)
+        tracker = self.trackers.get(job)
         return np.empty(0, dtype=np.uint32) if tracker is None else tracker.coming(count, skip)
 
     def samples(self, job: str, ids: NDArray[np.uint32]) -> list[Sample]:
-        tracker = self._trackers.get(job)
+        tracker = self.trackers.get(job)
         return [] if tracker is None else tracker.lookup.dataset.pick(ids)
 
     # ------------------------------------------------------------------ display
 
     def state(self, job: str) -> OrderState | None:
         """Return the state of a job's order; None if it announced nothing."""
-        tracker = self._trackers.get(job)
+        tracker = self.trackers.get(job)
         if tracker is None:
             return None
         epochs = {epoch.number: epoch.stop - epoch.start for epoch in tracker.sequence.epochs
@@ -338,7 +339,7 @@ class Orders:
 
     def states(self) -> dict[str, OrderState]:
         """Return the state of every job that announced something."""
-        return {name: state for name in self._trackers if (state := self.state(name)) is not None}
+        return {name: state for name in self.trackers if (state := self.state(name)) is not None}
 
     # ------------------------------------------------------------------ durable state
 
@@ -364,12 +365,12 @@ class Orders:
     def tick(self, now_s: float) -> None:
         """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
         self._hear(now_s)
-        for tracker in self._trackers.values():
+        for tracker in self.trackers.values():
             tracker.job.seen_s = max(tracker.job.seen_s, tracker.liveness.last_s)
         self._look_for_silence()
 
     def _look_for_silence(self) -> None:
-        lapsed = {name for name, tracker in self._trackers.items() if tracker.has_lapsed(self.now_s)}
+        lapsed = {name for name, tracker in self.trackers.items() if tracker.has_lapsed(self.now_s)}
         if lapsed != self._lapsed:
             self._lapsed = lapsed
             self._changed()

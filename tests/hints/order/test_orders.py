@@ -103,7 +103,7 @@ async def test_an_order_that_cannot_be_built_keeps_no_reads(training, monkeypatc
         await OrderBuilder(pool).settled(training.orders, "j")
     monkeypatch.undo()
     training.read(0, stop=500)
-    (tracker,) = training.orders._trackers.values()
+    (tracker,) = training.orders.trackers.values()
     assert tracker._log is None
     # The next build includes the reads that were noted meanwhile.
     training.announce(2)

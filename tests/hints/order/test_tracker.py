@@ -8,7 +8,7 @@ from tests.support.announcing import COUNT, NOW_S, announce, coming, known, read
 
 def next_places(hints, job="one"):
     """Return the next place of each sample in the tracker; None if there is none."""
-    tracker = hints.orders._trackers[job]
+    tracker = hints.orders.trackers[job]
     return [None if at == 2**31 - 1 else at for at in tracker.columns.next_at.tolist()]
 
 
@@ -72,7 +72,7 @@ def test_reads_in_any_order_within_a_window_leave_what_was_not_read(order, shift
         ids = [order[place] for place in batch]
         (read if group % 2 else read_together)(hints, ids)
         at, group = at + size, group + 1
-    tracker = hints.orders._trackers["one"]
+    tracker = hints.orders.trackers["one"]
     # Only places far behind would be passed unread, and there are none here.
     assert coming(hints) == [number for _, number in left]
     assert next_places(hints) == expected(left)
