@@ -8,16 +8,15 @@ everything, however much was read.
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.conditions import Conditions, Verdict
-from shadeproxy.core.errors import RangeNotSatisfiable
-from shadeproxy.core.ranges import RangeSpec, pages_of
+from shadeproxy.core.conditions import Conditions
+from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import (
     SHARED,
     Intent,
@@ -64,38 +63,14 @@ class ReadRequest(NamedTuple):
     grant: Grant = Grant.GET
 
 
-def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
-    """Return the span that the answer will have, as far as the engine can tell; empty for 304, 412, 416."""
-    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
-        return Span(0, 0)
-    if request.range is None or not request.conditions.range_applies(meta):
-        return Span(0, meta.size)
-    try:
-        return request.range.resolve(meta.size)
-    except RangeNotSatisfiable:
-        return Span(0, 0)
+class NothingKnown(Enum):
+    """The type of UNKNOWN."""
+
+    UNKNOWN = auto()
 
 
-def first_needed(request: ReadRequest) -> int | None:
-    """Return the first byte that the answer will have; None if that depends on the metadata."""
-    wanted = request.range
-    if request.conditions or (wanted is not None and wanted.first is None):
-        return None  # The start of a suffix range depends on the object's size.
-    return 0 if wanted is None or wanted.first is None else wanted.first
-
-
-def only_page(request: ReadRequest, meta: ObjectMeta | None, first: int, page_size: int) -> int | None:
-    """Return the number of the page that ``request`` needs, whose bytes begin at ``first``. Return None if it
-    needs several pages, or a check of the version.
-
-    Without ``meta`` the object may still prove to have several pages.
-    """
-    if request.force_check:
-        return None
-    if meta is None:
-        return first // page_size
-    numbers = pages_of(span_needed(request, meta), page_size)
-    return numbers.start if len(numbers) == 1 else None
+UNKNOWN: Literal[NothingKnown.UNKNOWN] = NothingKnown.UNKNOWN
+"""Result of ``ReadsNow.find_now`` for an object of which nothing is known."""
 
 
 class Hit(NamedTuple):
@@ -274,6 +249,12 @@ class ReadsNow(Protocol):
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer without asking the origin. None: call ``open`` or ``stat``."""
+        ...
+
+    def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
+        """Return the result of ``usable_now``; UNKNOWN if nothing is known of the object, and this client may
+        learn its metadata by a GET.
+        """
         ...
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:

@@ -6,9 +6,11 @@ freshness rule? Is the page resident? Is the page already on its way? If not, th
 origin. Prefetch uses the same flights, through ``prefetch_port``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from types import TracebackType
+from typing import Any
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
@@ -16,15 +18,7 @@ from shadeproxy.core.errors import ObjectChanged, OriginAnswer, ShuttingDown
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.access_records import Kind, Uses
-from shadeproxy.engine.base import (
-    Grant,
-    Hit,
-    Located,
-    ReadRequest,
-    first_needed,
-    only_page,
-    span_needed,
-)
+from shadeproxy.engine.base import NO_CONDITIONS, UNKNOWN, Grant, Hit, Located, NothingKnown, ReadRequest
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.freshness.versions import Versions
@@ -33,9 +27,10 @@ from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
+from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.read_recorder import ReadRecorder
-from shadeproxy.engine.read.reading import EngineReading, Opening
+from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.writes import Writes
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -43,6 +38,28 @@ from shadeproxy.hints.order.upcoming import NothingAnnounced, ReadObserver
 from shadeproxy.origin.base import CallbackOrigin, ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
+
+
+class Opening:
+    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
+
+    def __init__(
+        self,
+        reading: EngineReading,
+        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
+        leave: Callable[[EngineReading], None],
+    ) -> None:
+        self._reading = reading
+        self._enter = enter
+        self._leave = leave
+
+    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
+        return self._enter(self._reading)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(self._reading)
 
 
 class Engine:
@@ -115,11 +132,13 @@ class Engine:
             callback_reads=callback_reads,
         )
         self._callback_reads = callback_reads
+        # ``Versions`` implements these calls of ``ReadPath``.
+        self.cacheable, self.find_now = self._versions.cacheable, self._versions.find_now
         self.prefetch_port = PrefetchPort(
             cache,
             self._filling,
             versions=self._versions,
-            cacheable=self.cacheable,
+            cacheable=self._versions.cacheable,
             ledger=ledger,
             stats=stats,
             page_size=page_size,
@@ -151,23 +170,20 @@ class Engine:
         return Opening(self._new_reading(request), self._enter, self.leave)
 
     def begin(
-        self, request: ReadRequest, meta: ObjectMeta | None, reads: CallbackOrigin | None = None
+        self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
         """See lane_read.py ``BeginsReads``, and worker_fills.py ``BeginsWorkerReads``."""
-        if (
-            self._callback_reads is None
-            or self._closing
-            or (meta is None and not self._versions.is_unknown(request))
-        ):
+        plain = request.range is None and request.conditions is NO_CONDITIONS
+        first = 0 if plain else first_needed(request)
+        if first is None or self._callback_reads is None or self._closing:
             return None
-        first = first_needed(request)
-        number = None if first is None else only_page(request, meta, first, self.page_size)
-        if (
-            first is None
-            or number is None
-            or (meta and self.cache.find(Page(request.ref, meta.etag, number)) is not None)
-            or (reads is not None and self._filling.flights.busy(request.ref, number))
-        ):
+        meta = None if found is UNKNOWN else found
+        number = first // self.page_size if meta is None else only_page(request, meta, self.page_size)
+        if number is None:
+            return None
+        if meta is not None and self.cache.find(Page(request.ref, meta.etag, number)) is not None:
+            return None
+        if reads is not None and self._filling.flights.busy(request.ref, number):
             return None
         reading = self._new_reading(request)
         reading.explained = self._counting.note_read(request, first)
@@ -179,10 +195,12 @@ class Engine:
         """See ``BeginsReads.resume``."""
         return Opening(reading, self._enter, self.leave)
 
-    def leave(self, reading: EngineReading) -> None:
+    def leave(self, reading: EngineReading, *, served: bool = False) -> None:
         """See ``BeginsReads.leave``."""
         self._readings -= 1
-        reading.close()
+        while reading.joined:
+            _, flight = reading.joined.popitem()
+            self._filling.flights.leave(flight, served=served)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""
@@ -201,7 +219,7 @@ class Engine:
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """See ``ReadPath.usable_now``."""
-        return None if self._closing else self._versions.usable_now(request)
+        return self._versions.usable_now(request)
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         """See ``ReadPath.hit``."""
@@ -245,10 +263,6 @@ class Engine:
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
-    def cacheable(self, ref: ObjectRef) -> bool:
-        """See ``ReadPath.cacheable``."""
-        return self._rules.of(ref).cache and self._versions.may_keep(ref)
-
     async def purge(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> upkeep.Purged:
         """Drop all cached pages under a prefix. Return the number of objects, pages and bytes. A dry run only
         counts.
@@ -285,7 +299,7 @@ class Engine:
 
     async def aclose(self) -> None:
         """Refuse new reads, wait for running fills, stop background checks. Tiers stay open."""
-        self._closing = True
+        self._closing = self._versions.closing = True
         await self._writes.aclose()
         await self._versions.aclose()
         self._filling.flights.cancel_unwatched()

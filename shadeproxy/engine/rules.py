@@ -74,6 +74,8 @@ class Rules:
         """Replace the rules. Callers that remember answers by the old rules must forget them."""
         self._given = tuple(rules)
         self.any_pins = any(rule.pin for rule in self)
+        self.all_cached = all(rule.cache for rule in self)
+        """True if every object may be cached."""
 
     def of(self, ref: ObjectRef) -> Rule:
         for rule in self._given:

@@ -59,7 +59,7 @@ class S3Protocol(RefusingHandler):
 
     __slots__ = (
         "_active", "_admitted", "_answer", "_begun", "_drained", "_ending", "_half_closed", "_head_bytes",
-        "_held", "_lane", "_left_bytes", "_limiter", "_look", "_reading", "_refused", "_resumed",
+        "_held", "_lane", "_left_bytes", "_limiter", "_look", "_pending", "_reading", "_refused", "_resumed",
         "_s3", "_sender", "_stopped", "_taken", "_turned_from", "_waits", "peer",
     )  # fmt: skip
 
@@ -86,7 +86,9 @@ class S3Protocol(RefusingHandler):
         self._sender: Sender | None = None
         self._left_bytes = 0
         """Body bytes of aiohttp's request that are still to come."""
+        self._pending: PendingRead | None = None
         self._reading: PendingRead | None = None
+        """``_pending`` while a read is pending."""
         self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
         self._active = False
@@ -139,9 +141,17 @@ class S3Protocol(RefusingHandler):
         self.peer = peer_of(self.transport)
         self._sender = Sender(self.transport, self._go_on, self._s3.report_cut)
 
+    def pause_writing(self) -> None:
+        """Wait, because the client takes less than it was sent."""
+        super().pause_writing()
+        if self._pending is not None:
+            self._pending.paused = True
+
     def resume_writing(self) -> None:
         """Continue after the client took enough of the written bytes."""
         super().resume_writing()
+        if self._pending is not None:
+            self._pending.paused = False
         self._resumed += 1
         if self._drained is not None:
             # Many clients may get ready in one turn of the loop: the turn limiter spreads the work.
@@ -167,11 +177,10 @@ class S3Protocol(RefusingHandler):
         self._held = b""
         if self._reading is not None:
             self._reading.cancel()
-            self._reading = None
         if self._sender is not None:
             self._sender.close()
-            # The sender refers back to this object: both would wait for the garbage collector.
-            self._sender = None
+        # These refer back to this object: all would wait for the garbage collector.
+        self._sender = self._reading = self._pending = None
         super().connection_lost(exc)
 
     def drained(self, *, gives_way: bool) -> Awaitable[None] | None:
@@ -242,8 +251,8 @@ class S3Protocol(RefusingHandler):
         """
         while data:
             sender = self._sender
-            # ``_over`` and ``_busy`` are written out, because each hit comes here and calls cost more. After
-            # a refused head the following bytes are its body, and not a head: drop all further bytes too.
+            # ``_busy`` is written out, because each hit comes here and calls cost more. After a refused head
+            # the following bytes are its body, and not a head: drop all further bytes too.
             if (
                 sender is None
                 or self._force_close
@@ -251,7 +260,7 @@ class S3Protocol(RefusingHandler):
                 or ((self._ending or self._close) and not in_turn)
             ):
                 return
-            if self._reading is not None or self._waits or self._paused or sender.busy:
+            if self._reading is not None or self._waits or self._paused or sender.waiting is not None:
                 self._hold(data)
                 return
             end = data.find(b"\r\n\r\n") + 4
@@ -276,7 +285,7 @@ class S3Protocol(RefusingHandler):
                 self.force_close()
                 return
             else:
-                self._reading = PendingRead(self, self._s3)
+                self._reading = self._pending = self._pending or PendingRead(self, self._s3)
                 self._reading.begin(outcome)
 
     def _take_turn(self) -> None:
@@ -291,28 +300,18 @@ class S3Protocol(RefusingHandler):
             self._waits or self._paused or self._reading is not None or (sender is not None and sender.busy)
         )
 
-    @property
-    def _over(self) -> bool:
-        """True if no further request may be answered on this connection."""
-        gone = self.transport is None or self.transport.is_closing() or self._force_close
-        return gone or self._ending or self._close
-
-    @property
-    def paused(self) -> bool:
-        """See ``ReadingConnection.paused``."""
-        return bool(self._paused)
-
     def read_over(self, *, keep: bool) -> None:
         """See ``ReadingConnection.read_over``."""
         self._active, self._reading = True, None
-        if not keep or self._over:
+        gone = self.transport is None or self.transport.is_closing() or self._force_close
+        if gone or not keep or self._ending or self._close:
             self.force_close()
         if self._held or self._half_closed:
             self._go_on()
 
     def _hold(self, data: bytes) -> None:
         self._held = data
-        if not self._busy and len(data) > MOST_HEAD_BYTES and b"\r\n\r\n" not in data:
+        if len(data) > MOST_HEAD_BYTES and not self._busy and b"\r\n\r\n" not in data:
             self._refuse_head()
             return
         if len(data) > MOST_HELD_BYTES and not self._stopped and self.transport is not None:

@@ -20,7 +20,7 @@ from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import CLIENT, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
@@ -50,12 +50,11 @@ def fast_head(
     answer: Answer, *, method: str, request_id: str, now_s: float, source: Source, keep: bool
 ) -> bytes:
     """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
-    fields, _, _ = connection_fields(
-        with_own(answer.headers, request_id=request_id, now_s=now_s, source=source),
-        has_body=method != "HEAD" and answer.status not in NO_BODY_STATUSES,
-        keep=keep,
-        http_11=True,
-    )
+    fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
+    # Otherwise there is no field to add.
+    if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):
+        has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
+        fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
     return render_head(answer.status, fields)
 
 
@@ -111,14 +110,14 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the engine's request for ``call``. ``plain``: object,
-    range and job alone determine the answer. ``meta``: result of ``usable_now``.
+    range and job alone determine the answer. ``found``: result of ``find_now``.
     """
 
     call: Call
     wanted: ReadRequest
     keep_alive: bool
     plain: bool
-    meta: ObjectMeta | None = None
+    found: ObjectMeta | NothingKnown | None
 
 
 def client_of(connection: HasPeer, identity: Identity) -> str:

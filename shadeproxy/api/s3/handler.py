@@ -38,14 +38,14 @@ class S3Handler(ForwardHandler):
 
     def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
         """Begin a call that ``reads_cache`` without a task; None, with nothing done: call ``serve_read``."""
-        call, engine = asked.call, self._begins
-        if engine is None or self.verbose or call.request.method != "GET":
+        call, engine, found = asked.call, self._begins, asked.found
+        if engine is None or found is None or self.verbose or call.request.method != "GET":
             return None
         request_id = next_request_id()
         inside, whose = REQUEST_ID.set(request_id), CLIENT.set(client_of(outlet, call.identity))
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
         try:
-            begun = engine.begin(asked.wanted, asked.meta)
+            begun = engine.begin(asked.wanted, found)
         except Exception:  # noqa: BLE001 - nothing was sent: the task meets it again, and answers it
             begun = None
         finally:

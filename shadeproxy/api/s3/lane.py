@@ -5,32 +5,24 @@ answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and reme
 (request_cache.py). For a request that it cannot answer, it writes and counts nothing.
 """
 
-from typing import NamedTuple
-
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head
 from shadeproxy.api.s3.head import HeadReader
 from shadeproxy.api.s3.operations import GET_OBJECT
 from shadeproxy.api.s3.read import answer_for, read_request
-from shadeproxy.api.s3.request import PLAIN_LINE, plain_get
+from shadeproxy.api.s3.request import NO_QUERY, PLAIN_LINE, S3Request
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import cut_range
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
+from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.engine.base import NO_HIT, Hit, ReadsNow
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef
+from shadeproxy.engine.base import NO_HIT, Hit, ReadRequest, ReadsNow
 from shadeproxy.engine.read.hits import Hits
-
-
-class FoundAnswer(NamedTuple):
-    """An answer whose bytes are all available."""
-
-    asked: Asked
-    answer: Answer
-    hit: Hit
 
 
 class FastLane:
@@ -82,12 +74,16 @@ class FastLane:
         as ``answer``.
         """
         try:
-            found = self._find(raw)
+            asked = self._identify_cached(raw) or self._identify(raw)
+            if asked is None or not isinstance(asked.found, ObjectMeta):
+                return asked
+            found = self._find(asked, asked.found)
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
             return None
-        if not isinstance(found, FoundAnswer):
-            return found
-        (call, _, keep, plain, _), answer, hit = found
+        if found is None:
+            return asked
+        call, _, keep, plain, _ = asked
+        answer, hit = found
         request_id = next_request_id()
         head = fast_head(
             answer,
@@ -103,24 +99,16 @@ class FastLane:
             self._memory.remember_target(call, whole=answer.status == 200)
         return keep
 
-    def _find(self, raw: bytes) -> FoundAnswer | Asked | None:
-        """Return the answer, or the read if bytes are missing. Raises as ``identify`` and ``answer_for``."""
-        asked = self._identify_cached(raw) or self._identify(raw)
-        if asked is None:
-            return None
-        call, wanted, keep, plain, _ = asked
-        meta = self._engine.usable_now(wanted)
-        if meta is None:
-            return asked
+    def _find(self, asked: Asked, meta: ObjectMeta) -> tuple[Answer, Hit] | None:
+        """Return the answer and all its bytes; None if bytes are missing. Raises as ``answer_for``."""
+        call, wanted = asked.call, asked.wanted
         answer = answer_for(call, wanted, meta)
         hit: Hit | None = NO_HIT
         if answer.body.length:
             hit = self._engine.hit(wanted, meta, answer.body)
         elif call.request.method == "HEAD":
             hit = NO_HIT._replace(source=self._engine.where(wanted.ref, meta))
-        if hit is None:
-            return Asked(call, wanted, keep, plain, meta)
-        return FoundAnswer(asked, answer, hit)
+        return None if hit is None else (answer, hit)
 
     def _identify(self, raw: bytes) -> Asked | None:
         """Parse and authorise a read; return None if the cache may not answer it. Raises as ``identify``."""
@@ -131,7 +119,8 @@ class FastLane:
         if not self._handler.reads_cache(call):
             return None
         plain = self._remembers and self._memory.remember_client(raw, head, call)
-        return Asked(call, read_request(call), head.keep_alive, plain=plain)
+        wanted = read_request(call)
+        return Asked(call, wanted, head.keep_alive, plain, self._engine.find_now(wanted))
 
     def _identify_cached(self, raw: bytes) -> Asked | None:
         """Identify a plain GET of a known client from the request cache. Return None if ``_identify`` must be
@@ -140,21 +129,29 @@ class FastLane:
         line = PLAIN_LINE.match(raw)
         if line is None:
             return None
-        target, block, now_s = line[1], raw[line.end() :], self._now_s()
-        path = target.decode()
-        canonical = encode_path(path).encode()
+        memory, path, block, now_s = self._memory, line[1].decode(), raw[line.end() :], self._now_s()
+        # Only templates verify signatures, and only for those is the path needed.
+        canonical = encode_path(path).encode() if memory.templates.by_length else b""
         fields: dict[str, str] = {}
-        plan = self._memory.plan(block, canonical, "", now_s)
+        wanted_range: RangeSpec | None = None
+        plan = memory.plan(block, canonical, "", now_s)
         if plan is None:
             cut = cut_range(block)
             if cut is None:
                 return None
             block, fields["range"] = cut
-            plan = self._memory.plan(block, canonical, fields["range"], now_s)
+            wanted_range = parse_range(fields["range"])
+            plan = memory.plan(block, canonical, fields["range"], now_s)
         if plan is None:
             return None
-        if plan.checksums:
+        job, identity, checksums = plan
+        if checksums:
             fields["x-amz-checksum-mode"] = "ENABLED"
-        call = Call(plain_get(path, fields, plan.job), GET_OBJECT, plan.identity)
-        wanted = read_request(call)
-        return Asked(call, wanted, True, True) if self._engine.cacheable(wanted.ref) else None
+        # The results of ``parse_request`` and ``read_request``: no other field of a plan changes the answer.
+        bucket, _, key = path[1:].partition("/")
+        request = S3Request("GET", "", path, path, "", bucket, key, NO_QUERY, fields, job)
+        ref = ObjectRef(bucket, key, identity.namespace)
+        wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
+        if not self._engine.cacheable(ref):
+            return None
+        return Asked(Call(request, GET_OBJECT, identity), wanted, True, True, self._engine.find_now(wanted))

@@ -18,8 +18,8 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.types import ObjectMeta, Source, Span
-from shadeproxy.engine.base import ReadRequest
-from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.base import NothingKnown, ReadRequest
+from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.reading import EngineReading
 
 
@@ -39,20 +39,12 @@ class LaneReading(Protocol):
         ...
 
     @property
-    def under_pressure(self) -> bool:
-        """True if pieces must be copied, see ``PageFiller.under_pressure``."""
+    def detached(self) -> DetachedBuffers:
+        """See ``EngineReading.detached``."""
         ...
 
-    def opens(self, meta: ObjectMeta) -> bool:
-        """Take the metadata that came with the flight. Return False if it is of another version."""
-        ...
-
-    def count(self, span: Span) -> None:
-        """Count the demand read of ``span``."""
-        ...
-
-    def done(self, number: int, *, served: bool) -> None:
-        """Leave the flight of a page."""
+    def count(self, meta: ObjectMeta, span: Span) -> None:
+        """Count the demand read of ``span`` of the version with ``meta``."""
         ...
 
 
@@ -65,17 +57,19 @@ class KeepsReadings(Protocol[_Left_contra]):
 
     page_size: int
 
-    def leave(self, reading: _Left_contra) -> None:
-        """Release a reading that was not resumed."""
+    def leave(self, reading: _Left_contra, *, served: bool = False) -> None:
+        """Release a reading that was not resumed. ``served``: all of the answer was read."""
         ...
 
 
 class BeginsReads(KeepsReadings[EngineReading], Protocol):
     """The methods of the engine by which this lane reads."""
 
-    def begin(self, request: ReadRequest, meta: ObjectMeta | None) -> tuple[EngineReading, Flight] | None:
+    def begin(
+        self, request: ReadRequest, found: ObjectMeta | NothingKnown
+    ) -> tuple[EngineReading, Flight] | None:
         """Begin a read of one page that is not resident, without waiting. Return the reading, and the flight
-        of the page. ``meta``: result of ``usable_now``. Return None, with nothing done, if ``open`` must be
+        of the page. ``found``: result of ``find_now``. Return None, with nothing done, if ``open`` must be
         called instead.
 
         The caller follows the flight, and then calls ``leave``; or it continues by ``resume``.
@@ -137,7 +131,7 @@ class LaneRead(Generic[_Reading]):
         flight: Flight,
         request_id: str,
     ) -> None:
-        """Prepare the read; ``follow`` begins it."""
+        """Follow ``flight``."""
         self.asked = asked
         self.engine = engine
         self.reading = reading
@@ -157,12 +151,9 @@ class LaneRead(Generic[_Reading]):
         self._position = self._stop = -1  # next byte and end of the answer, within the flight; -1: unknown
         self._turn_ends = TURN_BYTES
         self._left = False
-
-    def follow(self) -> None:
-        """Follow the flight."""
-        self._flight.follow(self)
-        if self._flight.meta is not None or self._flight.ended:
-            self._outlet.call_in_turn(self.look)
+        flight.followers.append(self)
+        if flight.meta is not None or flight.ended:
+            outlet.call_in_turn(self.look)
 
     # ------------------------------------------------------------------ what the flight calls
 
@@ -174,20 +165,20 @@ class LaneRead(Generic[_Reading]):
     def look(self) -> None:
         """Send the bytes that have come, as far as the client takes them."""
         flight = self._flight
-        if self._left:
+        if self._left or (self._stop < 0 and not self._open(flight)):
             return
-        if self._stop < 0 and not self._is_open(flight):
-            return
-        while self._position < self._stop and flight.filled > self._position and not self._outlet.paused:
+        outlet = self._outlet
+        while self._position < self._stop and flight.filled > self._position and not outlet.paused:
             self._send(flight)
             if self.bytes_sent >= self._turn_ends:
                 self._turn_ends = self.bytes_sent + TURN_BYTES
-                self._outlet.call_in_turn(self.look)
+                outlet.call_in_turn(self.look)
                 break
         if self._position == self._stop:
             # Bytes that the client has not taken hold the page's memory: the read ends when it took them.
-            if not self._outlet.paused:
-                self._end()
+            if not outlet.paused:
+                self._leave(self.status, served=True)
+                outlet.read_ended(keep=self.asked.keep_alive)
         elif flight.ended and flight.filled <= self._position:
             self._fail(flight) if self.bytes_sent else self._by_task()
 
@@ -203,35 +194,24 @@ class LaneRead(Generic[_Reading]):
 
     # ------------------------------------------------------------------ inside
 
-    def _is_open(self, flight: Flight) -> bool:
-        """Return whether the first bytes of a plain answer can be sent. If so, prepare the answer."""
-        meta = flight.meta
-        if meta is None:
-            if flight.ended:
-                self._by_task()
-            return False
+    def _open(self, flight: Flight) -> bool:
+        """Prepare a plain answer. Return False if none can begin now: then wait, or let a task answer."""
+        meta, (call, wanted, keep, _, found) = flight.meta, self.asked
         # The client would not notice a damaged part; see ``EngineReading``.
-        if flight.doubtful and self.asked.wanted.range is not None:
-            if not flight.ended:
-                return False
-            if flight.error is not None:
-                return self._by_task()
-        if not flight.filled:
-            if flight.ended:
-                self._by_task()
+        must_end = flight.doubtful and wanted.range is not None
+        if not flight.ended and (must_end or not flight.filled):
             return False
-        return self._prepare(flight, meta) or self._by_task()
-
-    def _prepare(self, flight: Flight, meta: ObjectMeta) -> bool:
-        """Prepare the answer. Return False if a task must answer."""
-        call, wanted, keep, *_ = self.asked
+        if meta is None or not flight.filled or (must_end and flight.error is not None):
+            return self._by_task()
         try:
             answer = answer_for(call, wanted, meta)
         except ShadeProxyError:
-            return False
+            return self._by_task()
         span, start = answer.body, flight.number * self.engine.page_size + flight.start
-        if not start <= span.start < span.stop <= start + flight.length or not self.reading.opens(meta):
-            return False
+        is_here = start <= span.start < span.stop <= start + len(flight.buffer)
+        is_other = isinstance(found, ObjectMeta) and (meta.etag, meta.size) != (found.etag, found.size)
+        if not is_here or is_other:
+            return self._by_task()
         self._head = fast_head(
             answer,
             method=call.request.method,
@@ -242,14 +222,14 @@ class LaneRead(Generic[_Reading]):
         )
         self._position, self._stop = span.start - start, span.stop - start
         self.status = answer.status
-        self.reading.count(span)
+        self.reading.count(meta, span)
         return True
 
     def _send(self, flight: Flight) -> None:
         start = self._position
         stop = min(flight.filled, self._stop, start + WRITE_BYTES)
         piece = flight.buffer[start:stop].toreadonly()
-        if self.reading.under_pressure:
+        if self.reading.detached.crowded and self.reading.detached.many:
             piece = memoryview(bytes(piece))
         self._position = stop
         self.bytes_sent += stop - start
@@ -262,13 +242,9 @@ class LaneRead(Generic[_Reading]):
     def _by_task(self) -> bool:
         """Let a task continue the read. Return False."""
         self._left = True
-        self._flight.unfollow(self)
+        self._flight.followers.remove(self)
         self._outlet.go_on_by_task()
         return False
-
-    def _end(self) -> None:
-        self._leave(self.status, served=True)
-        self._outlet.read_ended(keep=self.asked.keep_alive)
 
     def _fail(self, flight: Flight) -> None:
         """Reset the connection: the rest of an answer that has begun will not come."""
@@ -288,10 +264,9 @@ class LaneRead(Generic[_Reading]):
     def _leave(self, status: int, *, served: bool = False) -> None:
         """Release the reading, and report its end."""
         self._left = True
-        self._flight.unfollow(self)
-        if served:
-            self.reading.done(self._flight.number, served=True)
-        self.engine.leave(self.reading)
+        if self in self._flight.followers:
+            self._flight.followers.remove(self)
+        self.engine.leave(self.reading, served=served)
         self._reports.report_hit(
             self.asked.call,
             status,

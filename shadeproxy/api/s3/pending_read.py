@@ -17,24 +17,23 @@ from shadeproxy.api.s3.response import reset_on_close
 class ReadingConnection(Outlet, Protocol):
     """The methods of a connection that its pending read uses."""
 
-    @property
-    def paused(self) -> bool:
-        """True while the client takes less than it was sent."""
-        ...
-
     def read_over(self, *, keep: bool) -> None:
         """Serve the next request, or end the connection if not ``keep``."""
         ...
 
 
 class PendingRead:
-    """The pending read of ``connection``, if there is one. Implements ``LaneOutlet`` of lane_read.py."""
+    """The pending read of ``connection``, if there is one. One object serves all reads of the connection, one
+    after another. Implements ``LaneOutlet`` of lane_read.py.
+    """
 
-    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "peer")
+    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "paused", "peer")
 
     def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
         self.peer = connection.peer
         """See ``HasPeer.peer``."""
+        self.paused = False
+        """See ``LaneOutlet.paused``; the connection sets it."""
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
@@ -44,11 +43,9 @@ class PendingRead:
 
     def begin(self, asked: Asked) -> None:
         """Read what ``asked`` wants, and answer it."""
-        self._read = read = self._s3.begin_read(self, asked)
-        if read is None:
+        self._read = self._s3.begin_read(self, asked)
+        if self._read is None:
             self._task = self._loop.create_task(self._run(asked))
-        else:
-            read.follow()
 
     def look(self) -> None:
         """Continue the read, because the client has taken enough of the bytes sent so far."""
@@ -74,11 +71,6 @@ class PendingRead:
 
     # ------------------------------------------------------------------ what a read by callbacks calls
 
-    @property
-    def paused(self) -> bool:
-        """See ``LaneOutlet.paused``."""
-        return self._connection.paused
-
     def write_pieces(self, pieces: tuple[bytes | memoryview, ...]) -> None:
         """See ``LaneOutlet.write_pieces``."""
         transport = self._connection.transport
@@ -97,7 +89,9 @@ class PendingRead:
 
     def read_ended(self, *, keep: bool) -> None:
         """See ``LaneOutlet.read_ended``."""
-        self._end()
+        self._read = None
+        if self._over is not None:
+            self._end()
         self._connection.read_over(keep=keep)
 
     def go_on_by_task(self) -> None:

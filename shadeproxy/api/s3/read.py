@@ -36,7 +36,7 @@ def answer_for(call: Call, wanted: ReadRequest, meta: ObjectMeta) -> Answer:
         method=call.request.method,
         range_field=fields.get("range"),
         conditions=wanted.conditions,
-        checksums=wants_checksums(fields),
+        checksums="x-amz-checksum-mode" in fields and wants_checksums(fields),
     )
 
 

@@ -27,7 +27,7 @@ _VISIBLE = re.compile(r"[!-~]*")
 PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9][\w.-]{0,254}/[\w./~!$&'()*+,:;=@-]{1,1024}) HTTP/1\.1\r\n")
 """A GET of an object whose name has no escapes."""
 
-_NO_FIELDS: Mapping[str, str] = MappingProxyType({})
+NO_QUERY: Mapping[str, str] = MappingProxyType({})
 _JOB_NAME = re.compile(NAME_PATTERN)
 _JOB_NUMBER = re.compile(r"\d{1,9}")
 
@@ -92,14 +92,6 @@ def parse_request(
         fields=MappingProxyType(fields),
         job=parse_job(fields.get("x-shade-job")),
     )
-
-
-def plain_get(path: str, fields: Mapping[str, str], job: JobContext | None) -> S3Request:
-    """Return what ``parse_request`` would return for a GET in path style whose line matches PLAIN_LINE.
-    ``fields``: the fields that change the answer.
-    """
-    bucket, _, key = path[1:].partition("/")
-    return S3Request("GET", "", path, path, "", bucket, key, _NO_FIELDS, fields, job)
 
 
 def parse_job(field: str | None) -> JobContext | None:

@@ -81,11 +81,12 @@ def answer_read(
         fields = compress(meta.headers, _shown(checksums, *names_of(meta.headers)))
         body = Span(0, ENDLESS) if method == "GET" else NO_BODY
         return Answer(200, (*fields, *_etag(meta)), body)
-    wanted = parse_range(range_field)
+    wanted = None if range_field is None else parse_range(range_field)
     span = Span(0, meta.size) if wanted is None else wanted.resolve(meta.size)
     shown = _shown(checksums and wanted is None, *names_of(meta.headers))
     headers = list(compress(meta.headers, shown))
-    headers += [("Accept-Ranges", "bytes"), *_etag(meta), ("Content-Length", str(span.length))]
+    etag = (("ETag", meta.etag),) if meta.etag else ()
+    headers += [("Accept-Ranges", "bytes"), *etag, ("Content-Length", str(span.stop - span.start))]
     if wanted is not None:
         headers.append(("Content-Range", content_range(span, meta.size)))
     body = span if method == "GET" else NO_BODY

@@ -17,6 +17,7 @@ from shadeproxy.core.errors import OriginError, OriginUnavailable, ShadeProxyErr
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import REQUEST_ID, next_request_id
 from shadeproxy.core.types import OWN, SHARED, Intent, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.engine.base import UNKNOWN
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
@@ -28,13 +29,16 @@ from shadeproxy.engine.read.fill_messages import (
     OrderFill,
     Outbox,
 )
-from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.origin.base import HandedOver, Wanted
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
 """Bytes of a page after which the coordinator hears of its progress: others may wait for them."""
+
+
+_NONE_DETACHED = DetachedBuffers(0)
 
 
 class WorkerOutlet(LaneOutlet, Protocol):
@@ -57,7 +61,7 @@ class Misses(Protocol):
     clock: Clock
     pace: TurnLimiter
 
-    def leave(self, reading: "WorkerFill") -> None:
+    def leave(self, reading: "WorkerFill", *, served: bool = False) -> None:
         """See lane_read.py ``KeepsReadings.leave``."""
         ...
 
@@ -91,8 +95,8 @@ class WorkerFill:
         "_served",
         "_span",
         "deadline",
+        "detached",
         "source",
-        "under_pressure",
     )  # fmt: skip
 
     def __init__(
@@ -108,8 +112,8 @@ class WorkerFill:
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = misses.late.deadline()
         """See ``LaneReading.deadline``: the coordinator watches it, and ``look_at_time`` if that is stuck."""
-        self.under_pressure = False
-        """See ``LaneReading.under_pressure``: fill memory is bounded by itself."""
+        self.detached = _NONE_DETACHED
+        """See ``LaneReading.detached``: fill memory is bounded by itself."""
         self._misses = misses
         self._ident = ident
         self._outlet = outlet  # None: the client has left, or there is none
@@ -150,13 +154,13 @@ class WorkerFill:
             self._outlet,
             misses.reports,
             misses,
-            asked,
+            # The coordinator asked for a version, and compares it.
+            asked._replace(found=UNKNOWN),
             clock=misses.clock,
             reading=self,
             flight=flight,
             request_id=request_id,
         )
-        self._lane.follow()
 
     def prefetch(self, order: OrderFill) -> None:
         """Ask the origin for a page that no client of this worker waits for."""
@@ -284,20 +288,13 @@ class WorkerFill:
 
     # ------------------------------------------------------------------ what the client's read calls
 
-    def opens(self, meta: ObjectMeta) -> bool:  # noqa: ARG002 - as LaneReading
-        """See ``LaneReading.opens``: the coordinator asked for a version, and compared it."""
-        return True
-
-    def count(self, span: Span) -> None:
+    def count(self, meta: ObjectMeta, span: Span) -> None:  # noqa: ARG002 - as LaneReading
         """See ``LaneReading.count``."""
         self._span = span
 
-    def done(self, number: int, *, served: bool) -> None:  # noqa: ARG002 - as LaneReading
-        """See ``LaneReading.done``."""
+    def left(self, *, served: bool) -> None:
+        """Note that the client has its answer (``served``), or has gone."""
         self._served = served
-
-    def left(self) -> None:
-        """Note that the client has its answer, or has gone."""
         self._end()
 
     # ------------------------------------------------------------------ what the client's connection calls

@@ -16,7 +16,6 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import OWN, SHARED, Intent, ObjectRef
-from shadeproxy.engine.base import first_needed
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
@@ -31,6 +30,7 @@ from shadeproxy.engine.read.fill_messages import (
     RefuseFill,
     from_coordinator,
 )
+from shadeproxy.engine.read.needed import first_needed
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.pool import NotConnected, Peer
 from shadeproxy.origin.s3pages import PageGets
@@ -200,9 +200,9 @@ class WorkerMisses:
 
     # ------------------------------------------------------------------ what fills call
 
-    def leave(self, reading: WorkerFill) -> None:
+    def leave(self, reading: WorkerFill, *, served: bool = False) -> None:
         """See ``KeepsReadings.leave``."""
-        reading.left()
+        reading.left(served=served)
 
     def took_connection(self, peer: Peer) -> None:
         """Note that a read has taken the connection that it wanted, or wants it no more."""

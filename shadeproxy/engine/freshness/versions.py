@@ -12,7 +12,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, SHARED, ListEntry, ObjectMeta, ObjectRef, Page, Upstream
-from shadeproxy.engine.base import Grant, ReadRequest
+from shadeproxy.engine.base import UNKNOWN, Grant, NothingKnown, ReadRequest
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
 from shadeproxy.engine.freshness.unidentified import UnidentifiedObjects
@@ -48,7 +48,8 @@ class Versions:
         self._passed = UnidentifiedObjects(stats, clock)
         self._rules = rules
         self._clock = clock
-        self._verdicts = verdicts
+        self.verdicts = verdicts
+        """The verdicts for each client; None unless clients have credentials of their own."""
         self._outdated = outdated
         self._metadata = MetadataCache()
         self._revalidator = Revalidator(
@@ -61,7 +62,10 @@ class Versions:
             upstreams=upstreams,
         )
         self._touched_s: dict[ObjectRef, float] = {}
-        self._writing: Counter[ObjectRef] = Counter()
+        self.writing: Counter[ObjectRef] = Counter()
+        """Number of writes under way, by object."""
+        self.closing = False
+        """True if reads are refused."""
 
     # ------------------------------------------------------------------ questions
 
@@ -85,7 +89,7 @@ class Versions:
         """Return metadata that may answer every client, and until when (Unix time). None if the origin must
         be asked for each client's rights.
         """
-        if self._verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
+        if self.verdicts is not None or self.usable_now(ReadRequest(ref)) is None:
             return None
         known = self._metadata.get(ref)
         assert known is not None, "usable metadata is known"
@@ -94,13 +98,22 @@ class Versions:
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer this client without asking the origin, or None."""
-        ref, verdicts, now_s = request.ref, self._verdicts, self._clock.now_s()
-        if request.force_check or (
-            verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant)
+        found = self.find_now(request)
+        return None if found is UNKNOWN else found
+
+    def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
+        """See ``ReadsNow.find_now``."""
+        ref, verdicts, now_s = request.ref, self.verdicts, self._clock.now_s()
+        if (
+            self.closing
+            or request.force_check
+            or (verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant))
         ):
             return None
         known = self._metadata.get(ref)
         if known is None:
+            if self._cache.residents.first_page(object_hash(ref)) is None:
+                return UNKNOWN
             recalled = self._cache.recall_now(ref)
             if recalled is None:
                 return None
@@ -120,21 +133,11 @@ class Versions:
         if table.share is not None and (slot := self._cache.find(Page(ref, meta.etag, 0))) is not None:
             table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
 
-    def is_unknown(self, request: ReadRequest) -> bool:
-        """Return whether the object is unknown, and this client may learn its metadata by a GET."""
-        ref, verdicts = request.ref, self._verdicts
-        return (
-            self._metadata.get(ref) is None
-            and self._cache.residents.first_page(object_hash(ref)) is None
-            and (
-                verdicts is None
-                or verdicts.allowed(request.upstream, ref, self._clock.now_s(), request.grant)
-            )
-        )
-
-    def may_keep(self, ref: ObjectRef) -> bool:
-        """Return whether pages of ``ref`` may be stored: the origin's recent answers named their version."""
-        return not self._passed.until_s or ref not in self._passed
+    def cacheable(self, ref: ObjectRef) -> bool:
+        """See ``ReadsNow.cacheable``."""
+        # Mostly neither has an entry, and then no call is needed.
+        rules, passed = self._rules, self._passed
+        return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer now, or None when there is none. Raises what ``check`` raises."""
@@ -167,7 +170,7 @@ class Versions:
         """Authorise a hit like a miss: unless a verdict is still valid, ask the origin with this client's own
         credentials. Bytes need a GET, metadata a HEAD.
         """
-        verdicts = self._verdicts
+        verdicts = self.verdicts
         if verdicts is None:
             return
         if not verdicts.allowed(request.upstream, request.ref, self._clock.now_s(), request.grant):
@@ -175,14 +178,14 @@ class Versions:
 
     def auth_epoch(self, ref: ObjectRef) -> AuthEpoch | None:
         """Return the auth epoch. Take it before asking the origin: a later write then voids the verdict."""
-        return None if self._verdicts is None else self._verdicts.begin(ref)
+        return None if self.verdicts is None else self.verdicts.begin(ref)
 
     def allow(
         self, upstream: Upstream, ref: ObjectRef, epoch: AuthEpoch | None, grant: Grant = Grant.GET
     ) -> None:
         """Record that the origin let ``upstream`` read ``ref``. Ignored without an auth epoch."""
-        if self._verdicts is not None and epoch is not None:
-            self._verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
+        if self.verdicts is not None and epoch is not None:
+            self.verdicts.allow(upstream, ref, self._clock.now_s(), epoch, grant=grant)
 
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget every right that the origin granted, and set ``verdicts`` as in ``__init__``.
@@ -190,19 +193,27 @@ class Versions:
         With ``verdicts`` None the origin no longer decides for each client. Cached objects were granted to
         earlier clients, so each is checked with the proxy's own credentials before it answers.
         """
-        if self._verdicts is not None:
+        if self.verdicts is not None:
             if (share := self._cache.residents.share) is not None:
                 share.hide_verdicts()
             if verdicts is None:
                 self._metadata.clear()
                 self._cache.mark_all_stale()
-        self._verdicts = verdicts
+        self.verdicts = verdicts
 
     # ------------------------------------------------------------------ what the origin says of versions
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
         """Record metadata from the origin. Return the most complete metadata known of this version."""
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
+
+    def prove(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
+        """Record metadata of which all bytes have come. Return False, with nothing recorded, if another
+        version is known or cached.
+        """
+        if self._cache.holds_other_version(ref, meta.etag):
+            return False
+        return self._metadata.learn_unless_other(ref, meta, self._clock.now_s())
 
     def unidentified(self, ref: ObjectRef) -> None:
         """Drop all cached pages and metadata of an object, because the origin's answer names no version."""
@@ -230,8 +241,8 @@ class Versions:
         self._revalidator.void(ref)
         self._note_touched(ref)
         self._passed.forget(ref)
-        if self._verdicts is not None:
-            self._verdicts.forget(ref.bucket, ref.key or None, ref.namespace)
+        if self.verdicts is not None:
+            self.verdicts.forget(ref.bucket, ref.key or None, ref.namespace)
         if ref.key:
             self._metadata.forget(ref)
         else:
@@ -250,21 +261,21 @@ class Versions:
     # ------------------------------------------------------------------ writes under way
 
     def begin_write(self, refs: Iterable[ObjectRef]) -> None:
-        self._writing.update(refs)
+        self.writing.update(refs)
 
     def end_write(self, refs: Iterable[ObjectRef]) -> None:
-        self._writing.subtract(refs)
-        self._writing += Counter()  # Adding an empty Counter drops the counts that are 0.
+        self.writing.subtract(refs)
+        self.writing += Counter()  # Adding an empty Counter drops the counts that are 0.
 
     def being_written(self, ref: ObjectRef) -> bool:
-        writing = self._writing
+        writing = self.writing
         return bool(writing) and (ref in writing or ref.beside("") in writing)
 
     # ------------------------------------------------------------------ life
 
     @property
     def idle(self) -> bool:
-        return self._revalidator.idle and not self._writing
+        return self._revalidator.idle and not self.writing
 
     async def aclose(self) -> None:
         await self._revalidator.aclose()

@@ -78,6 +78,20 @@ class MetadataCache:
         self._known.move_to_end(ref)
         return known
 
+    def learn_unless_other(self, ref: ObjectRef, meta: ObjectMeta, validated_s: float) -> bool:
+        """Record metadata as ``learn``. Return False, with nothing recorded, if another version is known."""
+        known = self._known.get(ref)
+        generation = self._generations[hash((ref[0], ref[2])) % _BUCKET_SLOTS]
+        if known is None:
+            self._known[ref] = KnownMetadata(meta, validated_s, generation)
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+            return True
+        if known.generation == generation and not same_version(known.meta, meta):
+            return False
+        self.learn(ref, meta, validated_s)
+        return True
+
     def forget(self, ref: ObjectRef) -> None:
         self._known.pop(ref, None)
 

@@ -17,41 +17,58 @@ from shadeproxy.engine.read.flight_filler import FlightFiller
 from shadeproxy.origin.base import CallbackOrigin, HandedOver, StartedRead
 
 
+def fill_at_once(
+    filler: FlightFiller, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight
+) -> bool:
+    """Fill ``flight`` by ``reads``. Return False if that would have to wait; then a task must fill it.
+    ``known``: the requested version; None: any.
+    """
+    if reads is None:
+        return False
+    epoch = filler.begin(flight)
+    if known is not None and not reads.lends_memory:
+        length = filler.within(flight, known.size).length
+        if not filler.take_early(flight, length):
+            return False
+    wanted = filler.wanted(flight, known)
+    fill = CallbackFill(filler, flight, known, epoch, whole=wanted.span is None)
+    fill.read = reads.start(wanted, flight.intent, fill)
+    if fill.read is None:
+        return False
+    flight.filling = fill
+    return True
+
+
 class CallbackFill:
     """The fill of one flight. Implements origin/base.py ``Sink`` and flight.py ``Filling``."""
 
-    __slots__ = ("_epoch", "_filler", "_flight", "_known", "_read", "_whole", "arrived")
+    __slots__ = ("_epoch", "_filler", "_flight", "_known", "_whole", "arrived", "read")
 
-    def __init__(self, filler: FlightFiller, flight: Flight, known: ObjectMeta | None) -> None:
-        """Prepare the fill of ``flight``. ``known``: the requested version; None: any."""
+    def __init__(
+        self,
+        filler: FlightFiller,
+        flight: Flight,
+        known: ObjectMeta | None,
+        epoch: AuthEpoch | None,
+        *,
+        whole: bool,
+    ) -> None:
+        """Prepare the fill of ``flight``. ``epoch``: before the origin was asked. ``whole``: the object is
+        requested without a range.
+        """
         self._filler = filler
         self._flight = flight
         self._known = known
-        self._epoch: AuthEpoch | None = None
-        self._whole = False
-        self._read: StartedRead | None = None
+        self._epoch = epoch
+        self._whole = whole
+        self.read: StartedRead | None = None
+        """The read of the origin; None once it has ended."""
         self.arrived: Callable[[int], None] = flight.advance
         """See ``Sink.arrived``."""
 
-    def start(self, reads: CallbackOrigin) -> bool:
-        """Ask the origin. Return False if that would have to wait; then a task must fill the flight."""
-        filler, flight, known = self._filler, self._flight, self._known
-        self._epoch = filler.begin(flight)
-        if known is not None and not reads.lends_memory:
-            length = filler.within(flight, known.size).length
-            if not filler.take_early(flight, length):
-                return False
-        wanted = filler.wanted(flight, known)
-        self._whole = wanted.span is None
-        self._read = reads.start(wanted, flight.intent, self)
-        if self._read is None:
-            return False
-        flight.filling = self
-        return True
-
     def abort(self) -> None:
         """See ``Filling.abort``."""
-        read, self._read = self._read, None
+        read, self.read = self.read, None
         self._let_go()
         if read is not None:
             read.abort()
@@ -69,7 +86,7 @@ class CallbackFill:
     ) -> memoryview | None:
         """See ``Sink.opened``."""
         filler, flight = self._filler, self._flight
-        if filler.within(flight, meta.size).length != length:
+        if length != (min(meta.size, filler.page_size) if self._whole else filler.length_of(flight, meta)):
             return None
         if held:
             if not filler.take_now(flight, length):
@@ -77,17 +94,19 @@ class CallbackFill:
             memory = np.empty(length, np.uint8).data
             self.arrived = partial(self._arrived_whole, meta, memory)
             return memory
-        if not filler.open(
-            flight, meta, length, self._epoch, whole=self._whole, doubtful=doubtful, memory=memory
-        ):
+        meta = filler.accept(flight, meta, self._epoch, whole=self._whole)
+        if memory is None and not filler.take_now(flight, length):
             return None
+        flight.open(meta, length, doubtful=doubtful, memory=memory)
         return flight.buffer
 
     def _arrived_whole(self, meta: ObjectMeta, memory: memoryview, count: int) -> None:
         """Open the flight over ``memory``, which is full and was taken from the ledger."""
         self._let_go()
-        self._filler.open(self._flight, meta, count, self._epoch, whole=self._whole, memory=memory)
-        self._flight.advance(count)
+        flight = self._flight
+        meta = self._filler.accept(flight, meta, self._epoch, whole=self._whole)
+        flight.open(meta, count, memory=memory)
+        flight.advance(count)
 
     def _let_go(self) -> None:
         """Drop the callback that holds memory and refers to this object."""
@@ -96,20 +115,18 @@ class CallbackFill:
     def complete(self) -> None:
         """See ``Sink.complete``."""
         # The read refers to this object: in a cycle, the page's memory would wait for the garbage collector.
-        self._read = None
-        if self._whole:
-            self._filler.prove(self._flight)
-        self._filler.complete(self._flight)
+        self.read = None
+        self._filler.complete(self._flight, whole=self._whole)
 
     def failed(self, error: OriginError) -> None:
         """See ``Sink.failed``."""
-        self._read = None
+        self.read = None
         self._let_go()
         self._filler.flights.end(self._flight, error)
 
     def hand_over(self, handed: HandedOver) -> None:
         """See ``Sink.hand_over``."""
-        self._read = None
+        self.read = None
         self._let_go()
         fill = partial(self._filler.fill, self._known, handed=handed, epoch=self._epoch)
         task = self._filler.flights.fill_by_task(self._flight, fill)

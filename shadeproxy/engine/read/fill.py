@@ -14,7 +14,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.read.callback_fill import CallbackFill
+from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.flight_filler import READAHEAD_SHARE, FlightFiller
 from shadeproxy.engine.read.single_flight import SingleFlight
@@ -53,14 +53,14 @@ class PageFiller:
         self._callback_reads = callback_reads
         self.observer = cache.observer
         overdue = OverdueFlights(lambda: self.flights, clock=clock, bounds=bounds)
-        self._detached = DetachedBuffers(ledger.capacity_bytes // 2)
+        self.detached = DetachedBuffers(ledger.capacity_bytes // 2)
         self.flights = SingleFlight(self._retire, self._goes_on, overdue.watch)
         self._filler = FlightFiller(
             origin,
             cache,
             flights=self.flights,
             retire=self._retire,
-            detached=self._detached,
+            detached=self.detached,
             versions=versions,
             ledger=ledger,
             stats=stats,
@@ -69,11 +69,6 @@ class PageFiller:
             outdated=outdated,
             before_deciding=before_deciding,
         )
-
-    @property
-    def under_pressure(self) -> bool:
-        """True if pieces must be copied, because detached buffers of slow readers keep too much memory."""
-        return self._detached.many
 
     def join(
         self,
@@ -92,7 +87,11 @@ class PageFiller:
 
         ``explained``: an order or scores explain the read. ``reads``: fetch the page by these.
         """
-        part_only = intent is Intent.DEMAND and self._missed(ref, number, meta, part, explained=explained)
+        part_only = False
+        if intent is Intent.DEMAND:
+            self._cache.miss(ref, number, explained=explained)
+            self.observer.note_wanted(ref, number)
+            part_only = part is not None and meta is not None and self._takes_part(ref, number, meta, part)
         flight, coalesced = self.flights.join(
             ref,
             number,
@@ -102,12 +101,14 @@ class PageFiller:
             wanted=None if meta is None else meta.etag,
             part=part,
             part_only=part_only,
-            at_once=partial(self._fill_at_once, meta, self._callback_reads if reads is None else reads),
+            at_once=partial(
+                fill_at_once, self._filler, meta, self._callback_reads if reads is None else reads
+            ),
         )
         if intent is Intent.DEMAND:
             if coalesced:
                 self._stats.record_coalesced()
-            self._demand(flight)
+                self._demand(flight)
         elif not coalesced:
             self._stats.record_prefetch("issued")
         return flight, coalesced
@@ -136,7 +137,9 @@ class PageFiller:
             # too.
             taken = self._ledger.try_take(length)
             assert taken, "no fill waits and there is room"
-        part_only = self._missed(ref, number, meta, part, explained=explained)
+        self._cache.miss(ref, number, explained=explained)
+        self.observer.note_wanted(ref, number)
+        part_only = part is not None and self._takes_part(ref, number, meta, part)
         flight, _ = self.flights.join(
             ref,
             number,
@@ -152,22 +155,14 @@ class PageFiller:
         self._demand(flight)
         return flight
 
-    def _missed(
-        self, ref: ObjectRef, number: int, meta: ObjectMeta | None, part: Span | None, *, explained: bool
-    ) -> bool:
-        """Note a demand read of a missing page. Return whether to fetch ``part`` alone."""
-        self._cache.miss(ref, number, explained=explained)
-        self.observer.note_wanted(ref, number)
+    def _takes_part(self, ref: ObjectRef, number: int, meta: ObjectMeta, part: Span) -> bool:
+        """Return whether to fetch ``part`` of a missing page alone, after the miss was noted."""
         # If another part of the page is on its way, several readers want the page.
-        if part is None or meta is None or self.flights.busy(ref, number):
+        if self.flights.busy(ref, number):
             return False
         page_bytes = page_span(number, self._page_size, meta.size).length
         self._before_deciding()
         return self._cache.fetches_part_only(ref, number, page_bytes=page_bytes, part_bytes=part.length)
-
-    def leave(self, flight: Flight, *, served: bool = False) -> None:
-        """See ``SingleFlight.leave``."""
-        self.flights.leave(flight, served=served)
 
     def _demand(self, flight: Flight) -> None:
         """Turn a prefetch that a reader joined into a demand read, with a demand read's priority."""
@@ -186,10 +181,7 @@ class PageFiller:
             and ledger.taken_bytes <= ledger.capacity_bytes * READAHEAD_SHARE
         )
 
-    def _fill_at_once(self, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight) -> bool:
-        """Fill a flight by callbacks. Return False if a task must fill it."""
-        return reads is not None and CallbackFill(self._filler, flight, known).start(reads)
-
     def _retire(self, flight: Flight) -> None:
-        self._ledger.give(flight.budget_bytes)
-        flight.budget_bytes = 0
+        given, flight.budget_bytes = flight.budget_bytes, 0
+        if given:
+            self._ledger.give(given)

@@ -114,7 +114,8 @@ class Flight:
         """An answer that cannot be stored. One reader takes it."""
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
-        self._followers: list[Follower] = []
+        self.followers: list[Follower] = []
+        """The readers to call when there is more. A reader adds and removes itself."""
         self._called: set[Follower] = set()  # Followers that are about to be called.
         self._suspended = 0  # Number of waiting readers, and of readers that were woken and have not run yet.
         self._pace = pace or TurnLimiter()
@@ -122,7 +123,7 @@ class Flight:
     @property
     def waited_for(self) -> bool:
         """True if a reader waits for the next byte, or was woken and has not run yet."""
-        return self._suspended > 0 or any(follower.waiting for follower in self._followers)
+        return self._suspended > 0 or any(follower.waiting for follower in self.followers)
 
     @property
     def length(self) -> int:
@@ -163,14 +164,19 @@ class Flight:
         if not length:
             self.ended = True
         # Followers do nothing before the first bytes, which a fill by callbacks brings at once.
-        self._wake(self._followers if self.ended else [])
+        if self.ended or self._waiting:
+            self._wake(self.followers if self.ended else [])
 
     def advance(self, count: int) -> None:
         """Note ``count`` more bytes in ``buffer``. The last byte completes the flight."""
         self.filled += count
         if self.filled == len(self.buffer):
             self.ended = True
-        self._wake(self._followers)
+        followers = self.followers
+        if len(followers) == 1 and not self._waiting:
+            followers[0].look()
+        else:
+            self._wake(followers)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the flight, complete or with ``error``. Its task may continue to store the page, without
@@ -179,7 +185,7 @@ class Flight:
         if not self.ended:
             self.error = error
             self.ended = True
-            self._wake(self._followers)
+            self._wake(self.followers)
 
     async def hand_over(self, read: OriginRead) -> None:
         """Fail with Unidentified, and let one reader take ``read``. Return when all readers have left."""
@@ -230,15 +236,6 @@ class Flight:
             raise self.error.with_traceback(None)
         assert self.error is None, "a flight ends complete or with an error of our tree"
 
-    def follow(self, follower: Follower) -> None:
-        """Call ``follower`` from now on, until ``unfollow``."""
-        self._followers.append(follower)
-
-    def unfollow(self, follower: Follower) -> None:
-        """Do not call ``follower`` any more."""
-        if follower in self._followers:
-            self._followers.remove(follower)
-
     def refuse_late(self) -> None:
         """Fail the waiters whose deadline has passed, and only those.
 
@@ -252,7 +249,7 @@ class Flight:
                 self._pace.call(partial(_refuse, future, deadline))
             else:
                 self._waiting.append((future, deadline))
-        for follower in list(self._followers):
+        for follower in list(self.followers):
             if follower.deadline is not None and _is_late(follower.deadline, arriving):
                 self._pace.call(follower.too_late)
 
@@ -306,17 +303,21 @@ class DetachedBuffers:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
+        self.crowded = False
+        """True if ``many`` must be asked."""
         self._buffers: list[tuple[weakref.ref[object], int]] = []
 
     def add(self, buffer: memoryview) -> None:
         """Count ``buffer``: from now on only readers of its pieces hold it."""
         self._buffers.append((weakref.ref(buffer.obj), buffer.nbytes))
         self._bytes += buffer.nbytes
+        self.crowded = self._bytes > self._limit_bytes
 
     @property
     def many(self) -> bool:
         """True if readers hold more than the limit. Looks for freed buffers only above the limit."""
-        if self._bytes > self._limit_bytes:
+        if self.crowded:
             self._buffers = [one for one in self._buffers if one[0]() is not None]
             self._bytes = sum(size for _, size in self._buffers)
-        return self._bytes > self._limit_bytes
+            self.crowded = self._bytes > self._limit_bytes
+        return self.crowded

@@ -60,7 +60,8 @@ class FlightFiller:
         self._ledger = ledger
         self._stats = stats
         self._clock = clock
-        self._page_size = page_size
+        self.page_size = page_size
+        """Length of a page in bytes."""
         self._outdated = outdated
         self._before_deciding = before_deciding
         self._arrived: list[Flight] = []
@@ -107,9 +108,7 @@ class FlightFiller:
         objects too and brings whole-object checksums. If the object is bigger, the bytes after the page are
         not read.
         """
-        whole = (
-            flight.part is None and flight.number == 0 and (known is None or known.size <= self._page_size)
-        )
+        whole = flight.part is None and flight.number == 0 and (known is None or known.size <= self.page_size)
         return Wanted(
             flight.ref,
             None if whole else self.within(flight),
@@ -135,8 +134,8 @@ class FlightFiller:
                 self._versions.allow(flight.upstream, flight.ref, epoch)
                 await self._pass_on(flight, read, known)
                 return
-            meta = self._accept(flight, read.meta, epoch, whole=whole)
-            length = self.within(flight, meta.size).length
+            meta = self.accept(flight, read.meta, epoch, whole=whole)
+            length = self.length_of(flight, meta)
             await self._take(flight, length)
             flight.open(meta, length, doubtful=read.doubtful and length == read.span.length)
             if length:
@@ -146,7 +145,7 @@ class FlightFiller:
                     # So far the length is only a claim of the origin. A byte beyond the page makes it
                     # credible.
                     await read.read_into(memoryview(bytearray(1)), lambda _count: None)
-                self.prove(flight)
+                self._prove(flight)
         await self._store(flight)
 
     async def _bring_rest(self, flight: Flight, meta: ObjectMeta, handed: HandedOver | None) -> None:
@@ -161,7 +160,7 @@ class FlightFiller:
                 raise BodyCutShort(f"the rest of {flight.ref} came without its version")
             await read.read_into(flight.buffer[flight.filled :], flight.advance)
         if whole:
-            self.prove(flight)
+            self._prove(flight)
         await self._store(flight)
 
     def _open(
@@ -178,57 +177,29 @@ class FlightFiller:
 
     def begin(self, flight: Flight) -> AuthEpoch | None:
         """Prepare to ask the origin; return the auth epoch."""
-        flight.publishable = not self._versions.being_written(flight.ref)
-        return self._versions.auth_epoch(flight.ref)
+        versions = self._versions
+        flight.publishable = not versions.writing or not versions.being_written(flight.ref)
+        return None if versions.verdicts is None else versions.auth_epoch(flight.ref)
 
-    def open(
-        self,
-        flight: Flight,
-        meta: ObjectMeta,
-        length: int,
-        epoch: AuthEpoch | None,
-        *,
-        whole: bool,
-        doubtful: bool = False,
-        memory: memoryview | None = None,
-    ) -> bool:
-        """Open a flight of ``length`` bytes at once, over ``memory`` if the caller has taken it. Return False
-        if the flight must wait for memory.
-        """
-        meta = self._accept(flight, meta, epoch, whole=whole)
-        if memory is None and not self.take_now(flight, length):
-            return False
-        flight.open(meta, length, doubtful=doubtful, memory=memory)
-        return True
-
-    def _accept(
-        self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool
-    ) -> ObjectMeta:
+    def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
         """Record the metadata of the origin's answer. Return the known metadata of that version with the most
         fields.
 
         If this flight brings a newer version, other versions that are cached or on their way are dropped.
         """
-        self._versions.allow(flight.upstream, flight.ref, epoch)
+        if epoch is not None:
+            self._versions.allow(flight.upstream, flight.ref, epoch)
         if flight.publishable and self._versions.holds_other(flight.ref, meta):
             self._outdated(flight.ref)
             flight.publishable = True
         # A Content-Range proves the object's length. A Content-Length is a claim until all bytes have come.
-        return meta if whole else self._learn(flight, meta)
+        return meta if whole or not flight.publishable else self._versions.learn(flight.ref, meta)
 
-    def prove(self, flight: Flight) -> None:
+    def _prove(self, flight: Flight) -> None:
         """Note that all bytes of an object have come, which proves its length."""
-        meta = flight.meta
-        assert meta is not None, "opened before its bytes came"
+        assert flight.meta is not None, "opened before its bytes came"
         # A version that was learnt during this flight is newer.
-        flight.publishable &= not self._versions.holds_other(flight.ref, meta)
-        self._learn(flight, meta)
-
-    def _learn(self, flight: Flight, meta: ObjectMeta) -> ObjectMeta:
-        """Record the metadata that came with a page. Return the old or new metadata, whichever has more
-        fields.
-        """
-        return self._versions.learn(flight.ref, meta) if flight.publishable else meta
+        flight.publishable = flight.publishable and self._versions.prove(flight.ref, flight.meta)
 
     def _keeps(self, flight: Flight) -> bool:
         """Return whether to store the bytes of a flight. A flight of a part is counted and not stored."""
@@ -237,9 +208,16 @@ class FlightFiller:
             return False
         return flight.publishable and len(flight.buffer) > 0
 
-    def complete(self, flight: Flight) -> None:
-        """Store the page of a flight that callbacks filled, together with other pages of this turn."""
-        if not self._keeps(flight):
+    def complete(self, flight: Flight, *, whole: bool) -> None:
+        """Store the page of a flight that callbacks filled, together with other pages of this turn.
+
+        ``whole``: all bytes of the object have come.
+        """
+        if whole and flight.publishable:
+            assert flight.meta is not None, "opened before its bytes came"
+            flight.publishable = self._versions.prove(flight.ref, flight.meta)
+        if not flight.publishable or flight.part is not None or not flight.filled:
+            self._keeps(flight)
             self.flights.end(flight)
             return
         if not self._arrived:
@@ -262,7 +240,10 @@ class FlightFiller:
         self._cache.insert_many(pages)
 
     def _stored(self, flight: Flight, stored: bool) -> None:
-        self._note_stored(flight, stored=stored)
+        if stored and (flight.waiters or flight.intent is Intent.PREFETCH):
+            self._note_stored(flight, stored=True)
+        else:
+            flight.stored = stored
         self.flights.end(flight)
 
     async def _pass_on(self, flight: Flight, read: OriginRead, known: ObjectMeta | None) -> None:
@@ -276,7 +257,7 @@ class FlightFiller:
         flight.publishable = False
         if flight.intent is not Intent.DEMAND:
             raise Unidentified(flight.ref)
-        if size > self._page_size or read.span != Span(0, size):
+        if size > self.page_size or read.span != Span(0, size):
             if known is not None:
                 raise Unidentified(flight.ref)  # The readers began with another answer.
             # From here on the read has the pace of a client, and needs no memory.
@@ -292,12 +273,16 @@ class FlightFiller:
         """Return the span that a flight fetches. ``size_bytes``: of the object, which may end before the page
         does; None: not known.
         """
-        first = flight.number * self._page_size
-        part = Span(0, self._page_size) if flight.part is None else flight.part
+        first = flight.number * self.page_size
+        part = Span(0, self.page_size) if flight.part is None else flight.part
         stop = first + part.stop
         start = first + part.start
         # If a shorter version has no byte of the page, the span is empty.
         return Span(start, stop if size_bytes is None else max(start, min(stop, size_bytes)))
+
+    def length_of(self, flight: Flight, meta: ObjectMeta) -> int:
+        """Return the number of bytes that a flight fetches of a version."""
+        return self.within(flight, meta.size).length
 
     async def _store(self, flight: Flight) -> None:
         """Store the page of a flight that was filled by a task."""

@@ -225,7 +225,7 @@ class PrefetchPort:
         self._begun.discard(flight)
         if flight.intent is Intent.PREFETCH and not flight.stored:
             self._stats.record_prefetch(outcome)
-        self._filling.leave(flight)
+        self._filling.flights.leave(flight)
 
     def _lacking(
         self, ref: ObjectRef, hashed: int, numbers: range, meta: ObjectMeta | None

@@ -4,9 +4,7 @@ Laws: every page of an answer has the ETag of its metadata; if not, ObjectChange
 flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from types import TracebackType
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 from shadeproxy.core.deadline import DEADLINE
 from shadeproxy.core.errors import (
@@ -20,10 +18,11 @@ from shadeproxy.core.errors import (
 )
 from shadeproxy.core.ranges import page_span, pages_of, span_within
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
-from shadeproxy.engine.base import ReadRequest, span_needed
+from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.unidentified import PassedBody, serves
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
+from shadeproxy.engine.read.needed import span_needed
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin, OriginRead
 
@@ -51,7 +50,8 @@ class EngineReading:
         self._span: Span | None = None  # The wanted span of the object, once it is known.
         self.source = Source.RAM
         """See ``Reading.source``."""
-        self._joined: dict[int, Flight] = {}
+        self.joined: dict[int, Flight] = {}
+        """The flights that were joined and not left, by page number."""
         self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
@@ -61,6 +61,8 @@ class EngineReading:
         self.deadline = DEADLINE.get() if request.intent is Intent.DEMAND else None
         """Deadline for the next byte."""
         self._passed: OriginRead | None = None
+        self.detached = fills.detached
+        """If there are ``many``, pieces must be copied: slow readers keep too much memory."""
         self.begun = False
         """True if ``Engine.begin`` began the read without waiting, and has noted it."""
         self._reads: CallbackOrigin | None = None
@@ -69,11 +71,6 @@ class EngineReading:
     def meta(self) -> ObjectMeta:
         assert self._meta is not None, "opened before use"
         return self._meta
-
-    def opens(self, meta: ObjectMeta) -> bool:
-        """Take the metadata of the flight that ``begin`` joined. Return False if it is of another version."""
-        known, self._meta = self._meta, meta
-        return known is None or (meta.etag, meta.size) == (known.etag, known.size)
 
     def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
         """Join or start the flight of the only page that is wanted, without waiting; return it.
@@ -84,8 +81,19 @@ class EngineReading:
         self._reads = reads
         self._meta = meta
         self._span = None if meta is None else span_needed(self.request, meta)
-        self._start(number)
-        return self._joined[number]
+        flight, coalesced = self._fills.join(
+            self.request.ref,
+            number,
+            upstream=self.request.upstream,
+            intent=self.request.intent,
+            meta=meta,
+            part=None if meta is None else self._part(number),
+            explained=self.explained,
+            reads=reads,
+        )
+        self.joined[number] = flight
+        self.source = Source.COALESCED if coalesced else Source.ORIGIN
+        return flight
 
     async def open_unknown(self, number: int) -> None:
         """Learn the metadata from the flight of the first wanted page."""
@@ -102,7 +110,7 @@ class EngineReading:
         """Take the origin's answer from a flight that can store nothing, if that answer has all that this
         reader wants. The answer stays valid until the flight is left.
         """
-        flight = self._joined.get(number)
+        flight = self.joined.get(number)
         read = None if flight is None else flight.passed
         if flight is None or read is None or flight.upstream != self.request.upstream:
             return None
@@ -116,11 +124,11 @@ class EngineReading:
         """Find the source of ``span``, and start the flight of its first missing page."""
         self._meta = meta
         self._span = span
-        if not self._joined:
+        if not self.joined:
             self.source = Source.RAM
         numbers = pages_of(span, self._page_size)
         for number in numbers:
-            if number in self._joined:
+            if number in self.joined:
                 await self._flight(number)  # The flight that ``begin`` started.
                 return
             slot = self._cache.find(Page(self.request.ref, meta.etag, number))
@@ -146,7 +154,7 @@ class EngineReading:
 
         ``stop``: end of the answer's page numbers; missing pages up to there are read ahead.
         """
-        flight = self._joined.get(number)
+        flight = self.joined.get(number)
         view = await self._resident(number) if flight is None else None
         if view is not None:
             return view
@@ -160,30 +168,21 @@ class EngineReading:
     def done(self, number: int, *, served: bool = False) -> None:
         """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
         # There is no flight if the context was left before the body was closed.
-        flight = self._joined.pop(number, None)
+        flight = self.joined.pop(number, None)
         if flight is not None:
-            self._fills.leave(flight, served=served)
-
-    @property
-    def under_pressure(self) -> bool:
-        """True if pieces must be copied, see ``PageFiller.under_pressure``."""
-        return self._fills.under_pressure
+            self._fills.flights.leave(flight, served=served)
 
     def reset(self) -> None:
         """Forget the opened version, because the origin has another one. The read stays noted."""
-        self.close()
+        for number in list(self.joined):
+            self.done(number)
         self.explained = True
         self._meta = self._span = None
         self._loaded = None
 
-    def close(self) -> None:
-        """Leave every flight; idempotent."""
-        for number in list(self._joined):
-            self.done(number)
-
     def _start(self, number: int) -> None:
         """Start the flight of the first wanted page, unless ``begin`` did."""
-        if number in self._joined:
+        if number in self.joined:
             return
         _, coalesced = self._join(number)
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
@@ -193,7 +192,7 @@ class EngineReading:
         it (its rights, an older version that it asked for, a prefetch that gave up early), or when the body
         proved damaged before any byte of it was passed on.
         """
-        flight = self._joined.get(number)
+        flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
         if again:
             self.done(number)
@@ -255,7 +254,7 @@ class EngineReading:
     def _read_ahead(self, number: int, stop: int) -> None:
         for coming in range(number + 1, min(number + 1 + self._readahead_pages, stop)):
             page = Page(self.request.ref, self.meta.etag, coming)
-            if coming in self._joined or self._cache.find(page) is not None:
+            if coming in self.joined or self._cache.find(page) is not None:
                 continue
             flight = self._fills.join_readahead(
                 self.request.ref,
@@ -267,7 +266,7 @@ class EngineReading:
             )
             if flight is None:
                 return
-            self._joined[coming] = flight
+            self.joined[coming] = flight
             self._readahead.add(coming)
 
     def _join(self, number: int, *, again: bool = False) -> tuple[Flight, bool]:
@@ -279,11 +278,11 @@ class EngineReading:
             upstream=request.upstream,
             intent=request.intent,
             meta=self._meta,
-            part=self._part(number),
+            part=None if self._span is None else self._part(number),
             explained=self.explained or again,
             reads=self._reads,
         )
-        self._joined[number] = flight
+        self.joined[number] = flight
         return flight, coalesced
 
     def _part(self, number: int) -> Span | None:
@@ -298,15 +297,16 @@ class EngineReading:
         if self.request.intent is Intent.DEMAND:
             self._count_read(self.request, self.source, size_bytes)
 
-    def count(self, span: Span) -> None:
-        """Count the demand read of ``span``, once."""
+    def count(self, meta: ObjectMeta, span: Span) -> None:
+        """Count the demand read of ``span`` of the version with ``meta``, once."""
+        self._meta = meta
         if self._counted or self.request.intent is not Intent.DEMAND:
             return
         self._counted = True
-        length = span.length
+        length = span.stop - span.start
         self._count_read(self.request, self.source, length)
-        if length < self.meta.size > self._page_size:
-            self._fills.observer.note_part(self.request.ref, self.meta, span)
+        if length < meta.size > self._page_size:
+            self._fills.observer.note_part(self.request.ref, meta, span)
 
 
 class Body:
@@ -330,7 +330,7 @@ class Body:
     async def __anext__(self) -> memoryview:
         if not self._started:
             self._started = True
-            self._reading.count(self._span)
+            self._reading.count(self._reading.meta, self._span)
         if self._number >= self._numbers.stop:
             raise StopAsyncIteration
         try:
@@ -348,7 +348,7 @@ class Body:
         except BaseException:
             await self.aclose()
             raise
-        if self._reading.under_pressure:
+        if self._reading.detached.many:
             piece = memoryview(bytes(piece))
         self._position += len(piece)
         if self._position == self._stop:
@@ -376,25 +376,3 @@ class Body:
         except BaseException:
             self._reading.done(number)
             raise
-
-
-class Opening:
-    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
-
-    def __init__(
-        self,
-        reading: EngineReading,
-        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
-        leave: Callable[[EngineReading], None],
-    ) -> None:
-        self._reading = reading
-        self._enter = enter
-        self._leave = leave
-
-    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
-        return self._enter(self._reading)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave(self._reading)

@@ -24,7 +24,7 @@ class SingleFlight:
     """The table of flights. ``retire``: called once for each flight, when its memory is no longer needed.
 
     ``goes_on``: returns whether a flight that served a waiter may continue without one. ``on_start``: called
-    after each start of a flight.
+    after the start of a flight when there was no other.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class SingleFlight:
         ``fill``. ``part_only``: fetch ``part`` alone. Return the flight, and whether it was running already.
         The caller must ``leave`` it once.
         """
-        flight = self.find_serving(ref, number, wanted, part)
+        others = self._flights.get((ref, number))
+        flight = None if others is None else self.find_serving(ref, number, wanted, part)
         coalesced = flight is not None
         if flight is None:
             flight = Flight(
@@ -98,7 +99,8 @@ class SingleFlight:
                 raise
             if not begun:
                 self.fill_by_task(flight, fill)
-            self._on_start()
+            if len(self._live) == 1:
+                self._on_start()
         flight.waiters += 1
         return flight, coalesced
 
@@ -122,11 +124,14 @@ class SingleFlight:
         assert flight.waiters >= 0, "left a flight twice"
         if flight.waiters:
             return
-        if flight.ended:
+        if not flight.ended:
+            if not (flight.served and self._goes_on(flight)):
+                self._cancel(flight)
+            return
+        if flight.error is not None:
             flight.abandon()
+        if flight.over or flight.task is not None:
             self._finish(flight)
-        elif not (flight.served and self._goes_on(flight)):
-            self._cancel(flight)
 
     def detach(self, flight: Flight) -> None:
         """Keep readers from joining, because the page was invalidated or stored, or is being cancelled."""
@@ -202,7 +207,8 @@ class SingleFlight:
         """End a flight whose fill is over (storing included), or has failed with ``error``."""
         flight.over, flight.filling = True, None
         told, flight.on_over = flight.on_over, []
-        flight.end(error)
+        if not flight.ended:
+            flight.end(error)
         if self._drained is not None:
             self._drained.set_result(None)
             self._drained = None
@@ -217,7 +223,11 @@ class SingleFlight:
         flights = self._live.get(flight.ref, set())
         # A fill may end after its last waiter left, and ``_ended`` is called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
-            self.detach(flight)
+            # Mostly it is the only one for its page.
+            if self._flights.get(key := (flight.ref, flight.number)) == [flight]:
+                del self._flights[key]
+            else:
+                self.detach(flight)
             flights.remove(flight)
             if not flights:
                 del self._live[flight.ref]

@@ -48,7 +48,7 @@ class OverdueFlights:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """Start the timer, because a flight has started."""
+        """Start the timer, because there are flights."""
         if self._timer is None:
             self._looked_s = self._clock.monotonic_s()
             self._start()
@@ -63,12 +63,14 @@ class OverdueFlights:
         flights = self._flights()
         now_s = self._clock.monotonic_s()
         waited_s, self._looked_s = now_s - self._looked_s, now_s
-        for flight in flights.all():
-            if not flight.ended:
-                flight.refuse_late()
-                self._look_at(flights, flight, waited_s)
-        if len(flights):
-            self._start()
+        try:
+            for flight in flights.all():
+                if not flight.ended:
+                    flight.refuse_late()
+                    self._look_at(flights, flight, waited_s)
+        finally:
+            if len(flights):
+                self._start()
 
     def _look_at(self, flights: SingleFlight, flight: Flight, waited_s: float) -> None:
         seen = self._seen.get(flight)

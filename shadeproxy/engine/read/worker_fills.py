@@ -19,7 +19,7 @@ from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     BeginFill,
@@ -46,19 +46,19 @@ class BeginsWorkerReads(Protocol):
         """See ``ReadsNow.cacheable``."""
         ...
 
-    def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
-        """See ``ReadsNow.usable_now``."""
+    def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
+        """See ``ReadsNow.find_now``."""
         ...
 
     def begin(
-        self, request: ReadRequest, meta: ObjectMeta | None, reads: CallbackOrigin | None = None
+        self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
         """Begin a read as lane_read.py ``BeginsReads.begin``. With ``reads``, fetch the page by them; then
         None also if it is on its way already.
         """
         ...
 
-    def leave(self, reading: EngineReading) -> None:
+    def leave(self, reading: EngineReading, *, served: bool = False) -> None:
         """See lane_read.py ``BeginsReads.leave``."""
         ...
 
@@ -189,7 +189,8 @@ class WorkerFills:
             if slot is None:
                 return False
             read.slot = slot
-            begun = engine.begin(request, engine.usable_now(request), read)
+            found = engine.find_now(request)
+            begun = None if found is None else engine.begin(request, found, read)
         finally:
             CLIENT.reset(whose)
             DEADLINE.reset(bounded)

@@ -37,7 +37,7 @@ _SILENT = "the worker that fetched it got no answer in time"
 class LeavesReadings(Protocol):
     """The engine, as a read that ends uses it."""
 
-    def leave(self, reading: EngineReading) -> None:
+    def leave(self, reading: EngineReading, *, served: bool) -> None:
         """See lane_read.py ``KeepsReadings.leave``."""
         ...
 
@@ -162,7 +162,7 @@ class WorkerRead:
         """Let the worker fetch the page."""
         self._reading, self._flight = reading, flight
         self.deadline = reading.deadline
-        flight.follow(self)
+        flight.followers.append(self)
         wanted = self._wanted
         self._fills.outbox.send(
             AllowFill(self._ident, flight.number, flight.part, wanted.span, wanted.if_match),
@@ -270,16 +270,14 @@ class WorkerRead:
     def _ended(self, message: ClientLeft) -> None:
         reading, flight = self._reading, self._flight
         if reading is not None and flight is not None and flight.meta is not None and message.start >= 0:
-            reading.opens(flight.meta)
-            reading.count(Span(message.start, message.stop))
+            reading.count(flight.meta, Span(message.start, message.stop))
         self._leave(served=message.served)
 
     def _leave(self, *, served: bool) -> None:
         reading, self._reading = self._reading, None
         if reading is not None and self._flight is not None:
-            self._flight.unfollow(self)
-            reading.done(self._flight.number, served=served)
-            self._fills.engine.leave(reading)
+            self._flight.followers.remove(self)
+            self._fills.engine.leave(reading, served=served)
         self._forget_if_over()
 
     def _forget_if_over(self) -> None:

@@ -160,7 +160,7 @@ async def send(client: Client, case: Case) -> None:
 
 def lingering(setup: Setup) -> set[ObjectRef]:
     """The objects whose reads are not stored, because a write may still be carried out."""
-    return set(setup.engine._versions._writing)
+    return set(setup.engine._versions.writing)
 
 
 async def run(setup: Setup, case: Case, worker: ForwardingWorker | None = None) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Follower:
         self.bench, self.reading, self.flight = bench, reading, flight
         self.received = b""
         self.left = False
-        flight.follow(self)
+        flight.followers.append(self)
         asyncio.get_running_loop().call_soon(self.look)  # The flight may have begun or ended already.
 
     @property
@@ -114,7 +114,7 @@ class Follower:
     def leave(self, *, served=False):
         if not self.left:
             self.left = True
-            self.flight.unfollow(self)
+            self.flight.followers.remove(self)
             self.reading.done(self.flight.number, served=served)
             self.bench.engine.leave(self.reading)
 
@@ -155,7 +155,7 @@ async def settle(bench):
 
 
 def begin(bench):
-    begun = bench.engine.begin(ReadRequest(REF), bench.engine.usable_now(ReadRequest(REF)))
+    begun = bench.engine.begin(ReadRequest(REF), bench.engine.find_now(ReadRequest(REF)))
     return None if begun is None else Follower(bench, *begun)
 
 

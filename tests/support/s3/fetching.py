@@ -98,6 +98,8 @@ class KnowsNothing:
     def usable_now(self, _request: Any) -> ObjectMeta | None:
         return None
 
+    find_now = usable_now
+
     def find_handle(self, *_: Any) -> None:
         return None
 

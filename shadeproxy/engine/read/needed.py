@@ -1,0 +1,34 @@
+"""The bytes and pages that the answer to a request needs."""
+
+from shadeproxy.core.conditions import Verdict
+from shadeproxy.core.errors import RangeNotSatisfiable
+from shadeproxy.core.ranges import pages_of
+from shadeproxy.core.types import ObjectMeta, Span
+from shadeproxy.engine.base import NO_CONDITIONS, ReadRequest
+
+
+def span_needed(request: ReadRequest, meta: ObjectMeta) -> Span:
+    """Return the span that the answer will have, as far as the engine can tell; empty for 304, 412, 416."""
+    if request.conditions.evaluate(meta) is not Verdict.PROCEED:
+        return Span(0, 0)
+    if request.range is None or not request.conditions.range_applies(meta):
+        return Span(0, meta.size)
+    try:
+        return request.range.resolve(meta.size)
+    except RangeNotSatisfiable:
+        return Span(0, 0)
+
+
+def first_needed(request: ReadRequest) -> int | None:
+    """Return the first byte that the answer will have; None if that depends on the metadata."""
+    wanted, conditions = request.range, request.conditions
+    if conditions is not NO_CONDITIONS and conditions:
+        return None
+    # The start of a suffix range (None) depends on the object's size.
+    return 0 if wanted is None else wanted.first
+
+
+def only_page(request: ReadRequest, meta: ObjectMeta, page_size: int) -> int | None:
+    """Return the number of the page that ``request`` needs; None if it needs several pages, or none."""
+    numbers = pages_of(span_needed(request, meta), page_size)
+    return numbers.start if len(numbers) == 1 else None
