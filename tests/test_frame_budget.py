@@ -30,11 +30,11 @@ class Golden(NamedTuple):
 
 GOLDEN = {
     # The request and the page handle are remembered.
-    "remembered hit": Golden(16, 8),
+    "remembered hit": Golden(13, 7),
     # A cached object is requested for the first time on this listener by a known client.
-    "first hit": Golden(136, 36),
+    "first hit": Golden(108, 33),
     # One of 32 misses in a turn of the loop. Each is fetched, sent and stored.
-    "miss": Golden(8_328 / MISSES, 78),
+    "miss": Golden(5_705 / MISSES, 69),
     # A binary body with the scores of all 256 samples.
     "POST of scores": Golden(39, 13),
     # Cached samples by id, in the order in which they are ready.
