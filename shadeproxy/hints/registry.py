@@ -260,10 +260,8 @@ class HintRegistry:
         """Return for each object the only job whose dataset holds it; None if there is no job or several.
         Jobs in use have precedence over ended jobs. Takes about 3 us a dataset, and 0.1 us an object.
         """
-        live = (
-            [job for job in self.jobs if job.live and job.dataset is not None] if self.jobs.by_name else None
-        )
-        if not live:
+        jobs = self.jobs.by_name.values()
+        if not (live := jobs and [job for job in jobs if job.live and job.dataset is not None]):
             return [None] * len(hashes)
         hashes = np.asarray(hashes, np.uint64)
         names: list[str | None] = [None, *(job.name for job in live)]

@@ -230,6 +230,23 @@ def test_an_answer_after_its_bucket_was_forgotten_counts(complete):
     assert learned.validated_s == 1.0
 
 
+def test_a_body_proves_metadata_unless_another_version_is_known():
+    known, ref = MetadataCache(2), ObjectRef("b", "k")
+    first, other = ObjectMeta('"e"', 1), ObjectMeta('"f"', 2)
+    assert known.learn_unless_other(ref, first, 1.0)
+    assert not known.learn_unless_other(ref, other, 2.0)
+    assert (known.get(ref).meta, known.get(ref).validated_s) == (first, 1.0)
+    assert known.learn_unless_other(ref, first, 3.0)
+    assert known.get(ref).validated_s == 3.0
+    # What was known of a forgotten bucket is no other version.
+    known.forget_bucket("b")
+    assert known.learn_unless_other(ref, other, 4.0)
+    assert known.get(ref).meta == other
+    for key in ("l", "m"):
+        assert known.learn_unless_other(ObjectRef("b", key), first, 5.0)
+    assert len(known) == 2
+
+
 async def test_a_closing_engine_takes_no_new_reads_and_finishes_the_old(make_bench):
     bench = await make_bench()
     bench.origin.put("b", "k", b"z" * 2000)

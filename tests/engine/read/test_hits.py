@@ -8,7 +8,7 @@ import pytest
 
 from shadeproxy.core.ranges import parse_range, span_within
 from shadeproxy.core.types import ObjectRef, Source, Span
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.base import UNKNOWN, ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.hints.hashing import object_hash
@@ -77,6 +77,22 @@ async def test_who_was_not_let_through_by_the_origin_gets_no_hit(make_bench):
 async def test_a_rule_that_wants_a_check_first_gives_no_hit(make_bench):
     bench = await warmed(make_bench, rules=(Rule(freshness=Freshness.REVALIDATE),))
     assert bench.engine.usable_now(ReadRequest(REF)) is None
+
+
+async def test_only_what_may_be_learnt_by_a_get_is_unknown(make_bench):
+    bench = await make_bench(verdicts=True)
+    bench.origin.put("b", "k", BODY)
+    assert bench.engine.find_now(PLAIN) is None, "first the origin is asked for the client's right"
+    await bench.get("k")
+    await bench.settle()
+    meta = bench.engine.find_now(PLAIN)
+    assert meta == bench.engine.usable_now(PLAIN)
+    assert bench.engine.find_now(PLAIN._replace(force_check=True)) is None
+    await bench.engine.purge("b", "k", dry_run=False)
+    assert bench.engine.find_now(PLAIN) is UNKNOWN
+    assert bench.engine.usable_now(PLAIN) is None
+    await bench.engine.aclose()
+    assert bench.engine.find_now(PLAIN) is None
 
 
 async def test_no_cache_gives_no_hit(make_bench):
