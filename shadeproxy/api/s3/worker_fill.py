@@ -65,8 +65,8 @@ class Misses(Protocol):
         """See lane_read.py ``KeepsReadings.leave``."""
         ...
 
-    def took_connection(self, peer: Peer) -> None:
-        """Note that a fill has taken the connection that it wanted, or wants it no more."""
+    def connect(self, peer: Peer, fill: "WorkerFill") -> None:
+        """Call ``fill.connected`` once a connection to ``peer`` is idle, or cannot be had."""
         ...
 
     def forget(self, ident: int) -> None:
@@ -78,36 +78,20 @@ class WorkerFill:
     """One read and its page. Implements origin/base.py ``Sink`` and lane_read.py ``LaneReading``."""
 
     __slots__ = (
-        "_allowed",
-        "_asked",
-        "_flight",
-        "_held",
-        "_ident",
-        "_is_late",
-        "_lane",
-        "_misses",
-        "_outlet",
-        "_peer",
-        "_read",
-        "_refused",
-        "_relayed",
-        "_reported",
-        "_served",
-        "_span",
-        "deadline",
-        "detached",
-        "source",
+        "_allowed", "_asked", "_flight", "_held", "_ident", "_is_late", "_lane", "_misses", "_ordered",
+        "_outlet", "_peer", "_read", "_refused", "_relayed", "_reported", "_served", "_span", "deadline",
+        "detached", "source",
     )  # fmt: skip
 
     def __init__(
         self,
         misses: Misses,
         ident: int,
+        peer: Peer,
         outlet: WorkerOutlet | None = None,
         asked: Asked | None = None,
-        peer: Peer | None = None,
     ) -> None:
-        """``outlet``, ``asked``, ``peer``: of the client's read; None for a prefetch."""
+        """``outlet``, ``asked``: of the client's read; None for a prefetch. ``peer``: the server to ask."""
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = misses.late.deadline()
@@ -118,7 +102,8 @@ class WorkerFill:
         self._ident = ident
         self._outlet = outlet  # None: the client has left, or there is none
         self._asked = asked
-        self._peer = peer
+        self._peer: Peer | None = peer  # None: it has a connection, or needs none
+        self._ordered: ObjectRef | None = None  # the object of a prefetch
         self._allowed: AllowFill | None = None
         self._flight: Flight | None = None
         self._lane: LaneRead[WorkerFill] | None = None
@@ -134,24 +119,44 @@ class WorkerFill:
     # ------------------------------------------------------------------ what the coordinator says
 
     def allow(self, allowed: AllowFill) -> None:
-        """Ask the origin."""
-        misses, asked = self._misses, self._asked
-        self._took_connection()
-        if self._outlet is None or asked is None:
+        """Ask the origin, once there is a connection to it."""
+        self._allowed = allowed
+        if self._peer is not None:
+            self._misses.connect(self._peer, self)
+
+    def prefetch(self, order: OrderFill) -> None:
+        """Ask the origin for a page that no client of this worker waits for."""
+        self._ordered = ObjectRef(order.bucket, order.key, OWN)
+        self.allow(AllowFill(self._ident, 0, None, order.span, order.if_match))
+
+    def connected(self) -> None:
+        """Ask the origin over the idle connection. If there is none, the coordinator fills the page."""
+        peer, self._peer = self._peer, None
+        if peer is None:
+            return  # the coordinator gave the fill up meanwhile
+        if self._ordered is not None:
+            self._start(self._ordered, Intent.PREFETCH)
+            self._forget_if_over()
+        elif self._outlet is not None and self._asked is not None:
+            self._serve(self._outlet, self._asked)
+        else:
             self._say_failed(None)
             self._end()
-            return
+
+    def _serve(self, outlet: WorkerOutlet, asked: Asked) -> None:
+        """Ask the origin, and let the client follow."""
+        misses = self._misses
         request_id = next_request_id()
         inside = REQUEST_ID.set(request_id)
         try:
-            flight = self._start(asked.wanted.ref, allowed, Intent.DEMAND)
+            flight = self._start(asked.wanted.ref, Intent.DEMAND)
         finally:
             REQUEST_ID.reset(inside)
         if flight is None:
             self.relay()
             return
         self._lane = LaneRead(
-            self._outlet,
+            outlet,
             misses.reports,
             misses,
             # The coordinator asked for a version, and compares it.
@@ -162,22 +167,16 @@ class WorkerFill:
             request_id=request_id,
         )
 
-    def prefetch(self, order: OrderFill) -> None:
-        """Ask the origin for a page that no client of this worker waits for."""
-        allowed = AllowFill(self._ident, 0, None, order.span, order.if_match)
-        self._start(ObjectRef(order.bucket, order.key, OWN), allowed, Intent.PREFETCH)
-        self._forget_if_over()
-
-    def _start(self, ref: ObjectRef, allowed: AllowFill, intent: Intent) -> Flight | None:
+    def _start(self, ref: ObjectRef, intent: Intent) -> Flight | None:
         """Ask the origin; return None, and tell the coordinator, if no connection is idle."""
-        misses = self._misses
+        misses, allowed = self._misses, self._allowed
+        assert allowed is not None, "it was told to begin"
         span = None if allowed.span is None else Span(*allowed.span)
         part = None if allowed.part is None else Span(*allowed.part)
         flight = Flight(ref, allowed.number, SHARED, intent, allowed.if_match, part=part, pace=misses.pace)
-        self._allowed = allowed
         read = misses.reads.start(Wanted(ref, span, allowed.if_match, SHARED), intent, self)
         if read is None:
-            self._say_failed(None)  # the idle connection was lost meanwhile
+            self._say_failed(None)
             return None
         self._flight, self._read = flight, read.abort
         return flight
@@ -186,14 +185,15 @@ class WorkerFill:
         """Leave the request to the coordinator. ``late``: the client's time is up, and it gets its 503. The
         fill goes on without it, as other readers may want the page.
         """
-        self._took_connection()
+        if self._allowed is None:
+            self._peer = None
         self._refused = True
         self._too_late() if late else self.relay()
         self._forget_if_over()
 
     def stop(self) -> None:
         """End the read: the fill was given up."""
-        self._took_connection()
+        self._peer = None
         self._abort()
         if self._flight is None:
             self.relay()
@@ -359,11 +359,6 @@ class WorkerFill:
             self.relay()
         else:
             self._lane.too_late()
-
-    def _took_connection(self) -> None:
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            self._misses.took_connection(peer)
 
     def _say_failed(self, error: OriginError | None, *, received: int = 0, final: bool = False) -> None:
         name, text = ("", "") if error is None else (type(error).__name__, str(error))

@@ -117,8 +117,7 @@ class WorkerMisses:
         self._keys = keys
         self._idents = itertools.count(1)
         self._fills: dict[int, WorkerFill] = {}
-        self._wanting: dict[Peer, int] = {}  # reads that will soon take an idle connection
-        self._connecting: dict[Peer, asyncio.Task[None]] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -135,7 +134,7 @@ class WorkerMisses:
         ):
             return None
         peer = self._gets.peer_of(wanted.ref)
-        if peer is None or not self._spares(peer) or not self.extents.fits(self.page_size):
+        if peer is None or not self.extents.fits(self.page_size):
             return None
         ident = next(self._idents)
         asked_for = wanted.range
@@ -154,8 +153,7 @@ class WorkerMisses:
             )
         except (UnicodeEncodeError, OverflowError):
             return None  # the coordinator reads such names and numbers from the request itself
-        self._wanting[peer] = self._wanting.get(peer, 0) + 1
-        fill = self._fills[ident] = WorkerFill(self, ident, outlet, asked, peer)
+        fill = self._fills[ident] = WorkerFill(self, ident, peer, outlet, asked)
         self._watch_progress()
         return fill
 
@@ -183,10 +181,10 @@ class WorkerMisses:
 
     def _prefetch(self, order: OrderFill) -> None:
         peer = self._gets.peer_of(ObjectRef(order.bucket, order.key, OWN))
-        if peer is None or not self._spares(peer) or not self.extents.fits(self.page_size):
+        if peer is None or not self.extents.fits(self.page_size):
             self.outbox.send(FillFailure(order.ident))
             return
-        fill = self._fills[order.ident] = WorkerFill(self, order.ident)
+        fill = self._fills[order.ident] = WorkerFill(self, order.ident, peer)
         fill.prefetch(order)
         self._watch_progress()
 
@@ -198,7 +196,7 @@ class WorkerMisses:
         """Close the connections to the origin."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in list(self._connecting.values()):
+        for task in self._connecting:
             task.cancel()
         await self._gets.pool.aclose()
 
@@ -208,9 +206,17 @@ class WorkerMisses:
         """See ``KeepsReadings.leave``."""
         reading.left(served=served)
 
-    def took_connection(self, peer: Peer) -> None:
-        """Note that a read has taken the connection that it wanted, or wants it no more."""
-        self._wanting[peer] -= 1
+    def connect(self, peer: Peer, fill: WorkerFill) -> None:
+        """Call ``fill.connected`` once a connection to ``peer`` is idle, at once if one is.
+
+        The coordinator gave the fill a slot: all processes together use ``origin.max_connections`` at most.
+        """
+        if self._gets.pool.spare(peer):
+            fill.connected()
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(peer, fill))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     def forget(self, ident: int) -> None:
         """Drop a read that is over."""
@@ -218,23 +224,13 @@ class WorkerMisses:
 
     # ------------------------------------------------------------------ inside
 
-    def _spares(self, peer: Peer) -> bool:
-        """Return whether a connection is idle for one more read; open one if not."""
-        if self._gets.pool.spare(peer) > self._wanting.get(peer, 0):
-            return True
-        if peer not in self._connecting:
-            task = asyncio.get_running_loop().create_task(self._connect(peer))
-            self._connecting[peer] = task
-        return False
-
-    async def _connect(self, peer: Peer) -> None:
+    async def _connect(self, peer: Peer, fill: WorkerFill) -> None:
         pool = self._gets.pool
-        try:
-            # Another failure than this one is the coordinator's to tell: it reads the same origin.
-            with suppress(NotConnected):
-                pool.put_back(await pool.take(peer, fresh=True))
-        finally:
-            del self._connecting[peer]
+        # If it cannot connect, the fill finds no idle connection. The coordinator, which reads the same
+        # origin, then finds out why.
+        with suppress(NotConnected):
+            pool.put_back(await pool.take(peer))
+        fill.connected()
 
     def _report_progress(self) -> None:
         self._timer = None

@@ -10,6 +10,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.read.prefetch_port import Need
 from shadeproxy.engine.read.worker_fills import PrefetchWorkers
+from shadeproxy.origin.pool import NotConnected
 from tests.support.s3.cases import chopped, crc32, damaged, ok, part, refusal
 from tests.support.s3.fetching import fetching
 from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, set_up
@@ -193,20 +194,34 @@ async def test_a_prefetch_that_is_given_up_ends_at_the_worker(tmp_path):
         setup.server.go_on.set()
 
 
-async def test_without_an_idle_connection_the_coordinator_fetches_the_page(tmp_path):
+async def test_a_worker_opens_a_connection_for_a_prefetch(tmp_path):
     async with (
         set_up(tmp_path, by_callbacks=True) as setup,
         fetching(setup, most_orders=4) as worker,
     ):
         await setup.warm(2)
-        setup.server.scripts = {"/b/k": [[ok(BODY)]], "/b/l": [[ok(BODY)]]}
+        setup.server.scripts["/b/k"] = [[ok(BODY)]]
+        assert (await prefetch(setup)).stored
+        assert worker.begun == ["/b/k"]
+        assert len(setup.server.asked) == 1
+        await worker.settle()
+
+
+async def test_the_coordinator_fetches_the_page_if_a_worker_cannot_connect(tmp_path):
+    async with (
+        set_up(tmp_path, by_callbacks=True) as setup,
+        fetching(setup, most_orders=4) as worker,
+    ):
+        await setup.warm(2)
+        setup.server.scripts["/b/k"] = [[ok(BODY)]]
+
+        async def refuse(_peer):
+            raise NotConnected
+
+        worker.gets.pool._connect = refuse
         assert (await prefetch(setup)).stored
         assert worker.begun == []
-        while worker.misses._connecting:
-            await asyncio.sleep(0.001)
-        assert (await prefetch(setup, ObjectRef("b", "l"))).stored
-        assert worker.begun == ["/b/l"]
-        assert [path for _, path, *_ in setup.server.asked] == ["/b/k", "/b/l"]
+        assert len(setup.server.asked) == 1
         await worker.settle()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.api.s3 import timeout_answers, worker_misses
 from tests.support.s3.cases import ok, part
-from tests.support.s3.fetching import fetching
+from tests.support.s3.fetching import FILL_BYTES, fetching
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, Setup, set_up
 
 pytestmark = pytest.mark.timeout(30)
@@ -206,11 +206,14 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
     async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
         worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         worker.late.relayed_s = 0.1
-        client = await worker.client()  # no connection to the origin is idle
+        taken = worker.extents.take(FILL_BYTES)  # so the request is relayed
+        assert taken is not None
+        client = await worker.client()
         answer = await client.get("/b/k")
         assert reached.is_set()
         assert (answer.status, answer.cut) == (503, False)
         assert answer.field(b"connection") == b"close"
         assert await client.reader.read() == b""
+        worker.extents.give(taken[0])
         await worker.settle()
     listening.close()

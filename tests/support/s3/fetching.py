@@ -271,7 +271,7 @@ class FetchingWorker:
         await self.setup.settle()
         if self.wire.is_cut:
             return
-        assert set(self.misses._wanting.values()) <= {0}
+        assert not self.misses._connecting
         assert self.wire.behind == 0
 
     async def close(self) -> None:
