@@ -8,46 +8,61 @@ repeated sample nor one that the job leaves out counts for ever.
 """
 
 from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
 
 from shadeproxy.engine.read.prefetch_port import Need
+
+PageKey = tuple[int, int]
+"""Object hash and page number."""
 
 _MOST = 65_536
 _MOST_WAIT_S = 30.0
 
 
+@dataclass(slots=True)
+class FetchedPage:
+    """A page that no reader has asked for yet. ``job``: the job that it is for; "" for a guess.
+    ``landed``: its fetch is over.
+    """
+
+    asked_s: float
+    job: str
+    landed: bool = False
+
+
 class FetchedPages:
-    """The time at which each page was asked for, by object hash and page number."""
+    """The pages that were asked for, by object hash and page number."""
 
     def __init__(self) -> None:
-        self.asked_s: OrderedDict[tuple[int, int], float] = OrderedDict()
-        """When each page was asked for. Mostly empty: public, so that a miss tests that without a call."""
+        self.pages: OrderedDict[PageKey, FetchedPage] = OrderedDict()
 
-    def add(self, need: Need, now_s: float) -> None:
+    def add(self, need: Need, job: str, now_s: float) -> None:
         """Record that the fetch of a page has started."""
         key = (need.object_hash, need.number)
-        self.asked_s[key] = now_s
-        self.asked_s.move_to_end(key)
-        if len(self.asked_s) > _MOST:
-            self.asked_s.popitem(last=False)
+        self.pages[key] = FetchedPage(now_s, job)
+        self.pages.move_to_end(key)
+        if len(self.pages) > _MOST:
+            self.pages.popitem(last=False)
 
-    def was_wanted(self, hashed: int, number: int) -> None:
-        """Forget the page, because a reader asked for it, or its fetch failed. The page may be prefetched
-        again, for its next use.
+    def land(self, key: PageKey) -> None:
+        """Record that the fetch of a page is over; do nothing if the page is unknown."""
+        if (page := self.pages.get(key)) is not None:
+            page.landed = True
+
+    def take(self, key: PageKey) -> FetchedPage | None:
+        """Forget and return the page, because a reader asked for it, or its fetch failed. It may be
+        prefetched again, for its next use. None: the page is unknown.
         """
-        self.asked_s.pop((hashed, number), None)
+        return self.pages.pop(key, None)
 
     def awaits(self, need: Need, now_s: float) -> bool:
         """Return whether the page was fetched lately and no reader has asked for it yet."""
-        asked_s = self.asked_s.get((need.object_hash, need.number))
-        return asked_s is not None and now_s - asked_s < _MOST_WAIT_S
+        page = self.pages.get((need.object_hash, need.number))
+        return page is not None and now_s - page.asked_s < _MOST_WAIT_S
 
     def clear(self) -> None:
         """Forget all pages."""
-        self.asked_s.clear()
-
-
-PageKey = tuple[int, int]
-"""Object hash and page number."""
+        self.pages.clear()
 
 
 class ReadyPages:

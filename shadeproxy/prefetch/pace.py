@@ -20,6 +20,8 @@ _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
 _BOOSTED = 4.0  # From this boost on, late pages have another cause than latency.
+_LEAD = 2.0  # A page is early if it is read later than so many times the depth from now.
+_MOST_LOST, _FEW_LOST = 0.1, 0.02
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
@@ -69,6 +71,9 @@ class FetchPace:
         self._reach = _FIRST_REACH
         self._boost = 1.0
         self._boosted_s = -math.inf
+        self._lost = 0.0  # Share of the latest prefetched pages.
+        self.pays = True
+        """False if many prefetched pages were lost before their readers came; true again when few were."""
 
     def note_reads(self, count: int, rate_per_s: float, now_s: float) -> None:
         """Record that ``count`` samples were read since the last call. ``rate_per_s``: the job's mean rate
@@ -85,6 +90,9 @@ class FetchPace:
         faded = 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
         self.share = _LEAST_SHARE + (self.share - _LEAST_SHARE) * faded
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
+        self._lost *= 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
+        if self._lost < _FEW_LOST:
+            self.pays = True
 
     def note_reach(self, place: int) -> None:
         """Record that the job read the sample at ``place`` in the list of its coming samples."""
@@ -96,6 +104,16 @@ class FetchPace:
             share = min(1.0, seen * _LEARNING)
             self.miss_ratio += (missing / seen - self.miss_ratio) * share
 
+    def note_used(self) -> None:
+        """Record that a prefetched page was read."""
+        self._lost *= 1 - _LEARNING
+
+    def note_lost(self) -> None:
+        """Record that a prefetched page was gone before its reader came, who fetched it again."""
+        self._lost += (1 - self._lost) * _LEARNING
+        if self._lost > _MOST_LOST:
+            self.pays = False
+
     def note_late(self, latency_s: float, now_s: float) -> None:
         """Record that a reader came before its page did, and raise depth and window. They are raised once in
         ``latency_s`` at most, because a change has no effect earlier.
@@ -105,6 +123,14 @@ class FetchPace:
             if self._boost >= _BOOSTED:
                 self.share = min(_MORE_SHARE * self.share, 1.0)
             self._boost = min(2 * self._boost, _MOST_BOOST)
+
+    def is_early(self, place: int, latency_s: float) -> bool:
+        """Return whether the page of the coming sample at ``place`` may be fetched later and still be in
+        time.
+        """
+        if math.isnan(self.rate_per_s):
+            return False
+        return place > _LEAD * max(_SPARE * self.rate_per_s * latency_s, _FEWEST)
 
     @property
     def rate_per_s(self) -> float:

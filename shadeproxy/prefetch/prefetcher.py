@@ -6,9 +6,9 @@ an order has changed, when a reader has read on, and when a fetch has ended. Nei
 Laws: pages of streams go first, because their readers are reading now; then pages of announced samples, those
 with the earliest use first; then the rest of big objects. A page is only fetched if it would win a place, and
 once for one use. Unread pages take at most a quarter of the tiers, because readers that announce nothing need
-places too. Prefetching uses only memory and connections that demand leaves. Fetches for a withdrawn order are
-cancelled. After several failures in a row prefetching pauses. A defect of the prefetcher ends only its
-present round, never a read.
+places too. A job whose prefetched pages are lost before its reads gets no more of them. Prefetching uses only
+memory and connections that demand leaves. Fetches for a withdrawn order are cancelled. After several failures
+in a row prefetching pauses. A defect of the prefetcher ends only its present round, never a read.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
-from shadeproxy.prefetch.fetched import FetchedPages
+from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
 from shadeproxy.prefetch.pace import Latency
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.walk import Walk, Wanted
@@ -42,6 +42,7 @@ _PAUSE_S = 0.02
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
+_EARLY_PRICE = 8.0  # An early page displaces only pages that are read so many times later (docs/adr/0036).
 _MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
@@ -150,19 +151,26 @@ class Prefetcher:
 
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Implement ``PageObserver``: a prefetched page was read on demand for the first time."""
-        self._was_wanted(object_hash, number)
+        self._was_wanted((object_hash, number), lost=False)
         self._safely(partial(self._parts.note_first_use, object_hash, number))
         self._woken.set()
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
-        if self._fetched.asked_s or self._walks:
-            self._was_wanted(object_hash(ref), number)
+        # Every miss comes here, and mostly nothing was prefetched.
+        if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
+            self._was_wanted(key, lost=True)
 
-    def _was_wanted(self, hashed: int, number: int) -> None:
-        self._fetched.was_wanted(hashed, number)
+    def _was_wanted(self, key: PageKey, *, lost: bool) -> None:
+        """``lost``: the page is not resident. Then it was lost if its fetch is over."""
+        if (page := self._forget(key)) is not None and (walk := self._walks.get(page.job)) is not None:
+            (walk.pace.note_lost if lost and page.landed else walk.pace.note_used)()
+
+    def _forget(self, key: PageKey) -> FetchedPage | None:
+        """Forget that a page was fetched, and return it."""
         for walk in self._walks.values():
-            walk.ready.drop((hashed, number))
+            walk.ready.drop(key)
+        return self._fetched.take(key)
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
         """Return whether an order announces reads of an object. Then nothing need be guessed."""
@@ -218,7 +226,9 @@ class Prefetcher:
         wanted: list[list[Wanted]] = []
         for outlook in outlooks:
             walk = self._walks[outlook.job]
-            wanted.append(walk.look(self._upcoming, self._port, self._window(walk), most, now_s))
+            coming = walk.look(self._upcoming, self._port, self._window(walk), most, now_s)
+            if walk.pace.pays:
+                wanted.append(coming)
             if not walk.complete:
                 self._woken.set()
         soonest = islice(heapq.merge(*wanted, key=lambda one: one.due_s), most)
@@ -242,8 +252,10 @@ class Prefetcher:
         if not lacking:
             return lacking
         needs = [one.need for one in lacking]
+        early = [self._walks[one.job].pace.is_early(one.place, self._latency.mean_s) for one in lacking]
+        price, guess_bytes = np.where(early, _EARLY_PRICE, 1.0), int(self._latency.size_bytes)
         wins = self._port.winners(
-            needs, pending_bytes=self._flying_bytes, guess_bytes=int(self._latency.size_bytes)
+            needs, pending_bytes=self._flying_bytes, guess_bytes=guess_bytes, price=price
         )
         return [one for one, won in zip(lacking, wins.tolist(), strict=True) if won]
 
@@ -326,7 +338,7 @@ class Prefetcher:
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key))
         now_s = self._clock.monotonic_s()
-        self._fetched.add(need, now_s)
+        self._fetched.add(need, "" if wanted is None else wanted.job, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:
             walk.fetched(wanted, size_bytes)
         self._flying[key] = _Flying(flight, size_bytes, now_s, wanted)
@@ -335,9 +347,9 @@ class Prefetcher:
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
         self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
-        page = object_hash(flown.flight.ref), flown.flight.number
+        self._fetched.land(page := (object_hash(flown.flight.ref), flown.flight.number))
         if fetched.error is not None:
-            self._was_wanted(*page)
+            self._forget(page)
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:
             walk.ready.resize(page, fetched.size_bytes)

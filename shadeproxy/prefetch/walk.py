@@ -35,11 +35,14 @@ _UNKNOWN, _THERE, _LACKS = range(3)
 
 
 class Wanted(NamedTuple):
-    """A page that a coming sample needs. ``due_s``: the estimated seconds until it is read."""
+    """A page that a coming sample needs. ``place``: how many coming samples are before it.
+    ``due_s``: the estimated seconds until it is read.
+    """
 
     need: Need
     job: str
     sample: int
+    place: int
     due_s: float
 
 
@@ -95,7 +98,7 @@ class Walk:
         for sample, place in zip(ids[places].tolist(), places.tolist(), strict=True):
             due.setdefault(sample, place)
         return [
-            Wanted(need, self.job, sample, place * per_sample_s)
+            Wanted(need, self.job, sample, place, place * per_sample_s)
             for sample, place in due.items()
             for need in self._needs[sample][:most]
         ]

@@ -87,7 +87,7 @@ def stall(scale: Scale) -> Iterator[Planned]:
     yield Planned(
         "origin bytes with prefetching",
         "MB",
-        None,
+        Target(1.03, at_least=False),
         f"{beside.samples} x {small}, {loop}, order announced, epochs 2 to {_EPOCHS};"
         " clairvoyant eviction without prefetching beside it",
         lambda: origin_bytes(

@@ -156,13 +156,18 @@ class Placement:
         )
 
     def winners(
-        self, candidates: AdmissionCandidates, pending_bytes: int, *, earned: bool = False
+        self,
+        candidates: AdmissionCandidates,
+        pending_bytes: int,
+        *,
+        earned: bool = False,
+        price: Column | float = 1.0,
     ) -> NDArray[np.bool_]:
-        """Return which pages would win a place if they came now, in this order: bool[n]. All tiers count as
-        one.
+        """Return which pages would win a place if they came now, in this order: bool[n].
 
-        ``pending_bytes``: bytes of pages that come before them. ``earned``: even if the policy admits every
-        page, only pages that find free room win. This is a guess from a sample, and it changes nothing.
+        All tiers count as one. ``pending_bytes``: bytes of pages that come before them. ``earned``: even if
+        the policy admits every page, only pages that find free room win. ``price``: where keys are ticks, a
+        page wins if so many times its key is smaller than its victim's. This is a guess from a sample.
         ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
@@ -182,9 +187,8 @@ class Placement:
         residents, freed = self._worst_first()
         ranks = np.searchsorted(freed, np.maximum(beyond, 0))
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
-        keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * (
-            1 + self._policy.margin
-        )
+        scale = (1 + self._policy.margin) * (price if self._policy.learns else 1.0)
+        keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * scale
         wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
         return wins
 

@@ -24,6 +24,7 @@ from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import CallbackOrigin
+from shadeproxy.policy.base import Column
 from shadeproxy.telemetry.stats import Stats
 
 _SHARE = 0.5  # Share of the memory for pages on their way; the rest is left to demand reads.
@@ -117,12 +118,18 @@ class PrefetchPort:
         return [need for need in self._lacking(ref, object_hash(ref), numbers, meta) if need is not None]
 
     def winners(
-        self, needs: list[Need], *, pending_bytes: int, guess_bytes: int, earned: bool = False
+        self,
+        needs: list[Need],
+        *,
+        pending_bytes: int,
+        guess_bytes: int,
+        earned: bool = False,
+        price: Column | float = 1.0,
     ) -> NDArray[np.bool_]:
         """Return which pages would win a place if they came in this order, after ``pending_bytes`` of other
         pages.
 
-        ``guess_bytes``: the length to assume for a page of unknown length. ``earned``: see
+        ``guess_bytes``: the length to assume for a page of unknown length. ``earned``, ``price``: see
         ``Placement.winners``.
         """
         sizes = [guess_bytes if need.size_bytes is None else need.size_bytes for need in needs]
@@ -132,7 +139,7 @@ class PrefetchPort:
             np.array(sizes, dtype=np.int64),
             np.array([self._cache.pins.covers(need.ref) for need in needs], dtype=np.bool_),
         )
-        return self._cache.placement.winners(candidates, pending_bytes, earned=earned)
+        return self._cache.placement.winners(candidates, pending_bytes, earned=earned, price=price)
 
     def holds_other_version(self, ref: ObjectRef, etag: str) -> bool:
         """Return whether a page of another version than ``etag`` is resident or being written."""

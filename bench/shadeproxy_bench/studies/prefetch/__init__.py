@@ -1,0 +1,1 @@
+"""Study (e): bytes and time with prefetching, in virtual time."""

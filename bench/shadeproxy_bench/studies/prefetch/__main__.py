@@ -1,0 +1,21 @@
+"""``python -m shadeproxy_bench.studies.prefetch`` prints all settings: bytes and time with prefetching."""
+
+from shadeproxy_bench.studies.prefetch.model import EVICTION, NOTHING, PREFETCHING, train
+from shadeproxy_bench.studies.prefetch.settings import FAST, SLOW
+
+
+def main() -> None:
+    print("| setting | bytes / eviction alone | wall / no order | first epoch / no order | stall, % |")
+    print("|---|---|---|---|---|")
+    for setting in (*FAST, *SLOW):
+        ours, alone, plain = (train(setting, way) for way in (PREFETCHING, EVICTION, NOTHING))
+        print(
+            f"| {setting.name} | {ours.origin_bytes / alone.origin_bytes:.3f} |"
+            f" {ours.wall_s / plain.wall_s:.3f} | {ours.first_s / plain.first_s:.3f} |"
+            f" {100 * ours.stall_s / ours.wall_s:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The settings of the study. ``FAST``: the origin's latency alone limits the loop. ``SLOW``: the link limits
+it, and the cache is far smaller than ``prefetch.ahead``.
+"""
+
+from shadeproxy_bench.studies.prefetch.model import EVICTION, NOTHING, PREFETCHING, Setting, train
+
+FAST = (
+    Setting("50 ms", 1024, 8000, 256.0, 0.05, batch=16, epochs=3),
+    Setting("5 ms", 1024, 8000, 256.0, 0.005, batch=16, epochs=3),
+    Setting("20 ms, cache of 10%", 600, 4000, 400.0, 0.02, cached=0.1, workers=2, batch=16),
+)
+SLOW = (
+    *(
+        Setting(f"{link} MB/s, cache of {cached:.0%}", 1024, 8000, 512.0, 0.02, link * 1e6, cached, 4, 16, 3)
+        for link in (1, 2, 3)
+        for cached in (0.05, 0.2)
+    ),
+    Setting("1 MB/s, cache of 5%, workers far apart", 1024, 8000, 512.0, 0.02, 1e6, 0.05, 8, 32, 3),
+)
+
+
+def ratio(setting: Setting, name: str) -> float:
+    """Return the bytes against those of the same eviction, or the wall time against a loop without an order
+    ("wall"), in the epochs after the first.
+    """
+    ours = train(setting, PREFETCHING)
+    if name == "bytes":
+        return ours.origin_bytes / train(setting, EVICTION).origin_bytes
+    return ours.wall_s / train(setting, NOTHING).wall_s
