@@ -84,6 +84,8 @@ TABLE = {
     "app.worker": "app/test_workers.py",
     "app.worker_access": "e2e/test_workers_upstreams.py",
     "cluster.log": "cluster/test_log_conformance.py",
+    "cluster.redis_log": "cluster/test_log_conformance.py",
+    "cluster.redis_scripts": "cluster/test_log_conformance.py",
     "core.control_groups": "core/test_cores.py",
     "cli.rows": "cli/test_check.py",
     "cli.stats": "cli/test_control.py",

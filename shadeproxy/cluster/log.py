@@ -59,7 +59,8 @@ class Beat(NamedTuple):
     acked: ViewId | None
 
 
-class NodeRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class NodeRecord:
     """The log's record of one node of the views that count.
 
     ``count`` changes with every beat that was granted, and is never used twice in an incarnation; 0: no beat
@@ -80,15 +81,16 @@ class BeatAnswer:
 
     ``closed``: the incarnation grants nothing yet, and all other fields are empty. ``token``: the name of the
     granted lease, "" if none was granted. It changes when a lease was over before the beat. ``taken``: the
-    lease belongs to another process with the same node id. ``settled``: the newest view for which no node can
-    still act by an older one. ``nodes``: records of all nodes of the views from ``settled`` to ``view``,
-    sorted.
+    lease belongs to another process with the same node id. ``forgotten``: an operator removed this node.
+    ``settled``: the newest view for which no node can still act by an older one. ``nodes``: records of all
+    nodes of the views from ``settled`` to ``view``, sorted.
     """
 
     inc: str
     closed: bool = False
     token: str = ""
     taken: bool = False
+    forgotten: bool = False
     view: ViewRecord = NO_VIEW
     settled: ViewRecord = NO_VIEW
     nodes: tuple[NodeRecord, ...] = ()
