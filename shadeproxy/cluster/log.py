@@ -63,9 +63,9 @@ class Beat(NamedTuple):
 class NodeRecord:
     """The log's record of one node of the views that count.
 
-    ``count`` changes with every beat that was granted, and is never used twice in an incarnation; 0: no beat
-    yet. ``acked``: number of the newest view that the node has adopted. ``retired``: another node proved that
-    the lease is over. ``forgotten``: an operator removed the node.
+    ``count`` changes with every beat that was granted and when the node enters a view, and is never used
+    twice in an incarnation. ``acked``: number of the newest view that the node has adopted. ``retired``:
+    another node proved that the lease is over. ``forgotten``: an operator removed the node.
     """
 
     node: str

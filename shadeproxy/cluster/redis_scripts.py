@@ -138,14 +138,18 @@ local inc, base, seats, ids = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if not is_open(inc) or base ~= (state.v or '0') then return 0 end
 local time = redis.call('TIME')
 local number = math.max(tonumber(base) + 1, tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
-local first, need = state.v == nil, names('need')
+local first, need, before = state.v == nil, names('need'), names('ids')
 set('v', string.format('%.0f', number))
 set('seats', seats)
 set('ids', ids)
-for node in pairs(names('ids')) do
+for node in string.gmatch(ids, '%S+') do
   need[node] = true
-  if not record(node) then
-    keep(node, {boot = '-', token = '0', count = '0', acked = '0', retired = '0', forgotten = '0'})
+  local one = record(node)
+  if not one or (one.retired == '1' and not before[node]) then
+    -- It has the time of a lease for its first beat.
+    one = one or {acked = '0', forgotten = '0'}
+    one.boot, one.token, one.count, one.retired = '-', '0', next_number('beats'), '0'
+    keep(node, one)
   end
 end
 local all = {}

@@ -125,11 +125,15 @@ class Server:
     def propose(self, base, seats):
         if not self.is_open(base.inc) or base.number != self.view.number:
             return None
-        first = self.view is NO_VIEW
+        first, before = self.view is NO_VIEW, {seat.node for seat in self.view.seats}
         self.view = ViewRecord(max(base.number + 1, self.now_ms()), tuple(seats))
         for seat in seats:
             self.need.add(seat.node)
-            self.nodes.setdefault(seat.node, Node())
+            node = self.nodes.get(seat.node)
+            if node is None or (node.retired and seat.node not in before):
+                node = self.nodes.setdefault(seat.node, Node())
+                self.beats += 1
+                node.boot, node.token, node.count, node.retired = "", 0, self.beats, False
         if first:
             self.settled = self.view
         return ViewId(base.inc, self.view.number)
