@@ -1,4 +1,4 @@
-"""What each node does for all: it opens the log, retires nodes whose lease is over, and proposes views.
+"""Duties of each node towards all: it opens the log, retires nodes whose lease is over, and proposes views.
 
 Every call that is returned here is a compare-and-set at the log. So the nodes need not agree which of them
 makes it: the first one counts, and one that comes late changes nothing.
@@ -39,7 +39,7 @@ Call = Open | Retire | Propose
 
 
 class Duties:
-    """What one node has seen of the others, and the calls that follow.
+    """The observations that one node makes of the others, and the calls that follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
     process has this node's id.
