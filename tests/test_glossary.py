@@ -19,7 +19,7 @@ PLAIN_WORDS = """
     broken browser build built bulk busy change cluster
     collate companion compile complete config content context copy
     cross decision decode delete direct document draw drop durable encode end erase event failure field
-    file flying forbidden form found freeze from granted halt has header heartbeat
+    file flying forbidden forget form found freeze from granted halt has header heartbeat
     held host huggingface id integer
     item keep kind known latency leave left length level lightning limit line list load mds media
     message meta meter mixin name not nothing now observe off once one openapi outgoing outlet overdue

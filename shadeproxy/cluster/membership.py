@@ -81,6 +81,9 @@ class Membership:
     def leased(self, now_s: float) -> bool:
         return now_s < self._lease_until_s
 
+    def lease_left_s(self, now_s: float) -> float:
+        return max(0.0, self._lease_until_s - now_s)
+
     def mine(self, object_hash: int, now_s: float) -> bool:
         """Return whether this node alone may act for the object at this instant (rule 7)."""
         view, settled = self.view, self.settled
