@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control memory overload audit lock clean
+.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -94,6 +94,21 @@ fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 
 fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the control listener (EXAMPLES=2000 of each call)
 	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py
 
+# Memory for 2 GB of states; a second run is the same but for SECONDS, the limit of each search.
+model: SECONDS ?= 100
+model: ## All states of the cluster's protocol within bounds, random walks, and that each rule is needed (g++; 5 minutes)
+	@mkdir -p $(VENV)
+	@for nodes in 2 3; do \
+	  g++ -O2 -std=c++17 -Wall -Wextra -DNODES=$$nodes bench/models/cluster.cpp -o $(VENV)/cluster-model$$nodes || exit 1; done
+	@$(VENV)/cluster-model2 seconds=$(SECONDS)
+	@$(VENV)/cluster-model3 first=7 views=3 beats=30 ticks=40 writes=4 crashes=2 losses=1 failovers=1 lostbeats=3 ghosts=2 \
+	  walks=1000000000 seconds=$(SECONDS)
+	@$(VENV)/cluster-model2 mutants=1 seconds=$(SECONDS)
+
+model-test: EXAMPLES := $(if $(filter file,$(origin EXAMPLES)),100000,$(EXAMPLES))
+model-test: $(VENV)/.dev ## The cluster's code under random faults, clocks and orders of events (EXAMPLES=100000, half an hour)
+	@MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=36000 -n auto --maxprocesses 4 tests/cluster/test_model.py
+
 memory: $(VENV)/.dev ## 64 clients each stream 1 GiB up and down (10 minutes, 128 GiB); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.memory $(if $(WRITE),--write docs/reliability)
 
@@ -137,18 +152,18 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.t
 $(VENV)/.dev: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.toml constraints.txt $(COMPILED)
 	@echo "installing ShadeProxy and what tests and checks need; this takes a few minutes, once ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo]" --editable bench --group test --group frameworks --group check
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check
 	@$(LANE)
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --editable "bench[clients]" --group test --group frameworks --group check
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable "bench[clients]" --group test --group frameworks --group check
 	@touch $@
 
 $(VENV)/.clients: $(VENV)/.dev
 	@echo "installing the clients that are tested ..."
-	@$(INSTALL) --editable sdk --editable ".[demo]" --editable bench --group test --group frameworks --group check --group clients
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check --group clients
 	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
 	@$(PYTHON) -m venv $(VENV)/awscli
 	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli

@@ -11,20 +11,23 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
     "shadeproxy/engine", "shadeproxy/hints", "shadeproxy/tiers", "shadeproxy/prefetch", "shadeproxy/api",
-    "sdk/shadeproxy_sdk",
+    "shadeproxy/cluster", "sdk/shadeproxy_sdk",
 )  # fmt: skip
 LINE = re.compile(r"- \*\*(?P<word>[^*]+)\*\*: (?P<meaning>.+?\.)(?: Before: (?P<before>[^.]+)\.)?")
 PLAIN_WORDS = """
     abort address admin aiohttp allow announce api app apply arrival ask authenticate bad base begin
-    broken browser build built bulk busy collate companion compile complete config content context copy
+    broken browser build built bulk busy change cluster
+    collate companion compile complete config content context copy
     cross decision decode delete direct document draw drop durable encode end erase event failure field
-    file flying forbidden form found freeze from granted halt has header held host huggingface integer
+    file flying forbidden forget form found freeze from granted halt has header heartbeat
+    held host huggingface id integer
     item keep kind known latency leave left length level lightning limit line list load mds media
     message meta meter mixin name not nothing now observe off once one openapi outgoing outlet overdue
-    parameter pass path peer plain position post prepare protocol purge query readiness ready recent
-    refuse report revalidate s3 scan sdk seed semantics sent serve service setting shade shadeproxy
+    parameter pass path peer plain position post prepare propose protocol purge query readiness ready
+    recent redis
+    refuse report revalidate s3 scan script sdk seed semantics sent serve service setting shade shadeproxy
     share side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
-    tfrecord throttle touch train type uncounted unpack unreachable unsupported vector verify view wait want
+    tfrecord throttle time touch train type uncounted unpack unreachable unsupported vector verify wait want
     watch wire work
 """.split()  # noqa: SIM905 - as a list it takes a line a word
 PLAIN = frozenset(PLAIN_WORDS)

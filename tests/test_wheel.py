@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
-    "api", "app", "cli", "config", "core", "demo", "engine", "hints", "origin", "policy", "prefetch",
-    "simulate", "state", "telemetry", "tiers",
+    "api", "app", "cli", "cluster", "config", "core", "demo", "engine", "hints", "origin", "policy",
+    "prefetch", "simulate", "state", "telemetry", "tiers",
 }  # fmt: skip
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".typed"}
 OWN = {"__init__.py", "__main__.py", "py.typed"}
@@ -37,7 +37,8 @@ class Others:
 sys.meta_path.insert(0, Others())
 import shadeproxy
 names = [one.name for one in pkgutil.walk_packages(shadeproxy.__path__, "shadeproxy.")]
-kept = [name for name in names if not name.startswith("shadeproxy.demo") and not name.endswith("__main__")]
+of_extras = ("shadeproxy.demo", "shadeproxy.cluster.redis_log")
+kept = [name for name in names if not name.startswith(of_extras) and not name.endswith("__main__")]
 for name in kept:
     importlib.import_module(name)
 print(len(kept), shadeproxy.__file__)

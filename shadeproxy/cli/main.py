@@ -17,7 +17,10 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from shadeproxy import __version__
-from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
+from shadeproxy.cli import cluster
+from shadeproxy.cli.control import LONG_TIMEOUT_S
+from shadeproxy.cli.options import ConfigOption, JsonOption, NamespaceOption, OverrideOption, UrlOption
+from shadeproxy.cli.options import client as client_of
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -46,25 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", envvar="SHADEPROXY_CONFIG", help="A config.toml; without it, defaults."),
-]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting.")
-]
-UrlOption = Annotated[
-    str, typer.Option("--url", help="Control listener; by default the one of the configuration.")
-]
-NamespaceOption = Annotated[
-    str,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="Namespace of the bucket; by default that of the proxy's own credentials.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+app.add_typer(cluster.app, name="cluster")
 
 _DEMO_NEEDS = {
     "torch": "torch",
@@ -76,7 +61,7 @@ _DEMO_NEEDS = {
 
 
 @app.command()
-def serve(config: ConfigOption = None, override: SetOption = None) -> None:
+def serve(config: ConfigOption = None, override: OverrideOption = None) -> None:
     """Run the proxy until SIGTERM or Ctrl-C.
 
     Requests under way are finished then. SIGHUP reads the configuration again.
@@ -88,7 +73,7 @@ def serve(config: ConfigOption = None, override: SetOption = None) -> None:
 
 
 @app.command("config")
-def show_config(config: ConfigOption = None, override: SetOption = None) -> None:
+def show_config(config: ConfigOption = None, override: OverrideOption = None) -> None:
     """Print the effective settings as TOML, with where each value comes from. Shows no secret."""
     settings = Settings.load(config, override or ())
     typer.echo(write_toml(settings.masked(), settings.note), nl=False)
@@ -97,7 +82,7 @@ def show_config(config: ConfigOption = None, override: SetOption = None) -> None
 @app.command()
 def check(
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     bucket: Annotated[str, typer.Option(help="Also list this bucket.")] = "",
 ) -> None:
     """Try everything that `serve` will need and say what to change.
@@ -127,7 +112,7 @@ def check(
 @app.command()
 def doctor(
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -135,7 +120,7 @@ def doctor(
 
     Exit status 1 if anything is wrong.
     """
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     from shadeproxy.cli.doctor import examine  # noqa: PLC0415  imports the composition root
 
     report = examine(client, Settings.load(config, override or ()), elsewhere=bool(url))
@@ -156,7 +141,7 @@ def doctor(
 @app.command()
 def stats(
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
@@ -164,7 +149,7 @@ def stats(
     """Show the counters of a running proxy: per tier, bucket, job and epoch."""
     if watch and as_json:
         raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     from shadeproxy.cli.stats import render_stats, watch_stats  # noqa: PLC0415  rich's tables take 40 ms
 
     if watch:
@@ -182,7 +167,7 @@ def purge(
     ] = "",
     *,
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     everything: Annotated[
         bool, typer.Option("--all", help="Empty the cache directories while no proxy runs on them.")
@@ -203,7 +188,7 @@ def purge(
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
     body = body_of(uri, namespace, dry_run=dry_run)
-    answer = _client(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
+    answer = client_of(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -222,7 +207,7 @@ def inspect(
     ],
     *,
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     namespace: NamespaceOption = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many objects.")] = 100,
@@ -232,7 +217,7 @@ def inspect(
     """Show the cached pages of an object, or the cached objects below a prefix in key order."""
     from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
 
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     inspect_cached(client, uri, namespace, limit=limit, start_after=start_after, as_json=as_json)
 
 
@@ -241,7 +226,7 @@ def warm(
     uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Prefix to read into the cache.")],
     *,
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
@@ -250,7 +235,7 @@ def warm(
     """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
     from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
 
-    warm_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    warm_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -260,7 +245,7 @@ def pin(
     ] = "",
     *,
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
@@ -269,7 +254,7 @@ def pin(
     """Pin a prefix: keep its pages, whatever else is read, until it is unpinned."""
     from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
 
-    pin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    pin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -277,7 +262,7 @@ def unpin(
     uri: Annotated[str, typer.Argument(metavar="s3://BUCKET/PREFIX", help="Pinned prefix.")],
     *,
     config: ConfigOption = None,
-    override: SetOption = None,
+    override: OverrideOption = None,
     url: UrlOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
@@ -286,7 +271,7 @@ def unpin(
     """Remove a pin."""
     from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
 
-    unpin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    unpin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -387,11 +372,3 @@ def version() -> None:
 def run() -> None:
     """Run the command line, as the console script does."""
     sys.exit(app())
-
-
-def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
-    settings = Settings.load(config, override or ())
-    listen = settings.control.listen
-    # A wildcard address cannot be called. The listener answers on loopback too.
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
-    return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())

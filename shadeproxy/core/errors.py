@@ -220,6 +220,10 @@ class PeerError(ShadeProxyError):
     """A peer proxy failed. The engine treats this as a miss and never passes it on."""
 
 
+class ClusterUnavailable(ShadeProxyError):
+    """The cluster's log (Redis or Valkey) refused or did not answer in time. A change may have been made."""
+
+
 class StateError(ShadeProxyError):
     """Durable control state could not be read or written."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shadeproxy.api.control.bodies import Freshness, PageSummary, PinAnswer, PinList, PurgeAnswer
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.running import Operations
+from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
 from shadeproxy.core.ledger import Ledger
@@ -127,7 +128,7 @@ class ControlContext:
     loopback and IP addresses, under which the listener may be called when it has no token (a guard against
     DNS rebinding). count_reads: counts the reads that are still in the access log. upstreams: the upstream
     for each namespace. held: one budget for all calls, for the bytes that are fetched before their turn in an
-    answer.
+    answer. cluster: answers about the cluster, or None.
     """
 
     version: str
@@ -152,6 +153,7 @@ class ControlContext:
     allowed_hosts: frozenset[str] = frozenset()
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
+    cluster: Callable[[], ClusterStatus | None] = lambda: None
     metrics: Metrics = field(init=False, repr=False)
     operations: Operations = field(init=False, repr=False)
 

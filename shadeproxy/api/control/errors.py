@@ -65,6 +65,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.TierFull: (500, "internal"),
     core.WriteRefused: (503, "write_refused"),
     core.PeerError: (500, "internal"),
+    core.ClusterUnavailable: (503, "cluster_unavailable"),
     core.StateError: (500, "state_failed"),
     core.Overloaded: (503, "overloaded"),
     core.ShuttingDown: (503, "shutting_down"),

@@ -12,6 +12,7 @@ from aiohttp import web
 from shadeproxy.api.control import (
     admin,
     batch,
+    cluster,
     columns,
     datasets,
     jobs,
@@ -23,6 +24,7 @@ from shadeproxy.api.control import (
 )
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
+from shadeproxy.cluster.status import ClusterSummary, ObjectOwner
 
 Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
@@ -108,6 +110,29 @@ ROUTES = (
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
     Route("GET", "/v1/doctor", "Faults, causes, and what to change", service.doctor, answers=_ok()),
+    Route(
+        "GET",
+        "/v1/cluster",
+        "Nodes of the cluster, as this proxy sees them",
+        cluster.get_cluster,
+        answers=_ok(ClusterSummary),
+    ),
+    Route(
+        "GET",
+        "/v1/cluster/owner/{bucket}/{key}",
+        "The node that owns an object",
+        cluster.get_owner,
+        answers=_ok(ObjectOwner),
+        query=admin.ONE,
+    ),
+    Route(
+        "POST",
+        "/v1/cluster/forget",
+        "Remove a node from the cluster without waiting for it; it stays out until its process restarts",
+        cluster.forget,
+        body={wire.JSON: cluster.ForgetRequest},
+        answers=_ok(ClusterSummary),
+    ),
     Route("GET", "/v1/log-level", "Level of the log", service.get_log_level, answers=_ok(wire.LogLevel)),
     Route(
         "PUT",

@@ -1,0 +1,383 @@
+// The rules of the model that cluster.cpp searches: one object, NODES nodes, one log, one origin.
+//
+// They are those of shadeproxy/cluster/membership.py, and the log's those of redis_scripts.py.
+//
+// No action is urgent. A node that does not act is paused; a message that is not handled is delayed, lost or cut off.
+// Ticks of time may pass at any point. Reading a clock and acting on it is one step. Clocks differ by the worst case
+// that the rules allow: a lease lasts `lease` ticks after its beat was sent, and others may retire it `retire` ticks
+// after the log handled the beat. A call to the log is a compare-and-set, so a delayed call is the same as a late one.
+// Reads have no state: one may begin at any instant, so a claim on every state is a claim on every read.
+//
+// Not modelled: two servers that both act as the log, two processes of one node id, two objects in one write, relayed
+// reads, and the time for which the late write of a dead node is feared.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cluster_config.hpp"
+
+#ifndef NODES
+#define NODES 2
+#endif
+
+namespace {
+
+using std::max;
+using std::min;
+using std::string;
+using std::vector;
+using u8 = uint8_t;
+
+const int VIEWS = 8, CAP = 7;
+
+// ---------------------------------------------------------------------------------------------- state
+
+struct Node {
+  u8 boot;                                      // which process of this node it is
+  u8 lease_age, token;                          // ticks since the granted beat was sent, capped; the lease's name
+  u8 life;                                      // of the log, by the last answer
+  u8 view, settled;                             // adopted; 0: none
+  u8 beat, beat_age, beat_view, beat_life;      // 0 none, 1 on its way, 2 its answer is; acknowledged view and life
+  u8 granted, new_token, new_life, new_view, new_settled;  // the answer
+  u8 cached, cached_trust, fill, fill_trust;    // versions, 0: none
+  u8 write, written;                            // 0 none, 1 sent, 2 applied as version `written`
+};
+
+struct State {
+  u8 tick, beats, writes, crashes, losses, failovers, views, lost, ghosts_made;  // what happened so far
+  u8 origin, acked, ghosts;                     // versions; writes without a writer that may still be applied
+  u8 life, life_age, view, settled, view_count; // the log: its life, and the views since
+  u8 members[VIEWS], away[VIEWS];               // masks, by view
+  u8 age[NODES], count_token[NODES], acks[NODES], retired[NODES], boots[NODES];  // the log's records
+  u8 tokens;
+  Node nodes[NODES];
+};
+
+// The object's owner is the first node of the list that the view has and that is not away.
+int owner(const State& s, int view) {
+  int here = view ? s.members[view] & ~s.away[view] : 0;
+  for (int i = 0; i < NODES; i++)
+    if (here >> i & 1) return i;
+  return -1;
+}
+
+bool leased(const Node& n) { return n.lease_age < config.lease; }
+
+bool mine(const State& s, int i) {
+  const Node& n = s.nodes[i];
+  if (!leased(n) || !n.view || owner(s, n.view) != i) return false;
+  return !config.settled || n.settled == n.view || owner(s, n.settled) == i;
+}
+
+void distrust(Node& n) {
+  n.cached_trust = 0;
+  if (config.flight) n.fill_trust = 0;
+}
+
+void drop(Node& n) { n.cached = n.cached_trust = n.fill = n.fill_trust = 0; }
+
+const char* violation(const State& s) {
+  int owners = 0;
+  for (int i = 0; i < NODES; i++) {
+    if (!mine(s, i)) continue;
+    owners++;
+    const Node& n = s.nodes[i];
+    if (n.write) continue;
+    if (n.cached && n.cached_trust && n.cached < s.acked) return "an owner answers an older version than the acknowledged";
+    if (n.fill && (n.fill_trust || !config.join) && n.fill < s.acked) return "a read joins a flight older than the last write";
+  }
+  return owners > 1 ? "two nodes own the object" : nullptr;
+}
+
+// ---------------------------------------------------------------------------------------------- the log
+
+bool is_open(const State& s) { return !config.closing || s.life_age >= config.closed; }
+
+void settle(State& s) {
+  if (!s.view) return;
+  int need = s.members[s.view];
+  if (config.all)
+    for (int v = s.settled; v < s.view; v++) need |= s.members[v];
+  for (int i = 0; i < NODES; i++)
+    if (need >> i & 1 && !s.retired[i] && s.acks[i] < s.view) return;
+  s.settled = s.view;
+}
+
+void forget_all(State& s) {
+  s.life++;
+  s.life_age = 0;
+  s.view = s.settled = 0;
+  for (int i = 0; i < NODES; i++) s.age[i] = s.count_token[i] = s.acks[i] = s.retired[i] = s.boots[i] = 0;
+}
+
+void propose(State& s, int members, int away) {
+  int before = s.view ? s.members[s.view] : 0;
+  s.members[++s.view_count] = members;
+  s.away[s.view_count] = away;
+  if (!s.view) s.settled = s.view_count;
+  s.view = s.view_count;
+  for (int i = 0; i < NODES; i++)
+    if (members >> i & 1 && !(before >> i & 1) && (s.retired[i] || !s.count_token[i]))
+      s.retired[i] = s.age[i] = s.count_token[i] = s.boots[i] = 0;
+}
+
+void handle_beat(State& s, int i) {
+  Node& n = s.nodes[i];
+  bool open = is_open(s);
+  bool member = s.view && s.members[s.view] >> i & 1;
+  bool taken = s.count_token[i] && !s.retired[i] && s.boots[i] != n.boot;
+  n.granted = open && member && !taken;
+  if (n.granted) {
+    if (!s.count_token[i] || s.retired[i]) s.count_token[i] = ++s.tokens;
+    s.age[i] = s.retired[i] = 0;
+    s.boots[i] = n.boot;
+  }
+  bool own = s.boots[i] == n.boot && n.beat_life == s.life;
+  if (open && own && n.beat_view <= s.view) s.acks[i] = max(s.acks[i], n.beat_view);
+  if (open) settle(s);
+  n.beat = 2;
+  n.new_token = s.count_token[i];
+  n.new_life = s.life;
+  n.new_view = s.view;
+  n.new_settled = s.settled;
+}
+
+// ---------------------------------------------------------------------------------------------- a node
+
+void no_beat(Node& n) {
+  n.beat = n.beat_age = n.beat_view = n.beat_life = 0;
+  n.granted = n.new_token = n.new_life = n.new_view = n.new_settled = 0;
+}
+
+void adopt_answer(State& s, int i) {
+  Node& n = s.nodes[i];
+  n.life = n.new_life;
+  if (n.new_view && (n.new_view != n.view || n.new_settled != n.settled)) {
+    bool gained = owner(s, n.new_settled) == i && !(n.settled && owner(s, n.settled) == i);
+    if (config.moved && (owner(s, n.new_view) != i || gained)) distrust(n);
+    n.view = n.new_view;
+    n.settled = n.new_settled;
+  }
+  if (n.granted && n.beat_age < config.lease) {
+    if (config.lapse && (!leased(n) || n.token != n.new_token)) distrust(n);
+    n.lease_age = n.beat_age;
+    n.token = n.new_token;
+  }
+  no_beat(n);
+}
+
+// ---------------------------------------------------------------------------------------------- actions
+
+// Two states that no rule can tell apart become one.
+void canonical(State& s) {
+  if (!config.closing) s.life_age = 0;
+  s.life_age = min<int>(s.life_age, config.closed);
+  // Of lives and tokens only equality counts.
+  u8 rename[64] = {0}, next = 0;
+  auto fresh = [&](u8& token) {
+    if (token) token = rename[token] ? rename[token] : (rename[token] = ++next);
+  };
+  for (int i = 0; i < NODES; i++) {
+    Node& n = s.nodes[i];
+    s.age[i] = min<int>(s.age[i], config.retire);
+    n.lease_age = min<int>(n.lease_age, config.lease);
+    n.beat_age = min<int>(n.beat_age, config.lease);
+    if (n.beat != 2) n.granted = n.new_token = n.new_life = n.new_view = n.new_settled = 0;
+    if (!n.granted) n.new_token = 0;
+    if (!n.cached) n.cached_trust = 0;
+    if (!n.fill) n.fill_trust = 0;
+    fresh(n.token);
+    fresh(n.new_token);
+    fresh(s.count_token[i]);
+  }
+  s.tokens = next;
+}
+
+struct Steps {
+  vector<State> states;
+  vector<string> names;
+  bool named = false;
+  void add(State s, const char* name, int a = 0, int b = 0) {
+    canonical(s);
+    states.push_back(s);
+    if (!named) return;
+    char text[160];
+    snprintf(text, sizeof text, name, a, b);
+    names.push_back(text);
+  }
+};
+
+void steps_of_node(const State& s, int i, Steps& out) {
+  const Node& n = s.nodes[i];
+  State x = s;
+  Node& y = x.nodes[i];
+  auto again = [&] { x = s; };
+  if (s.crashes < config.crashes) {
+    x.crashes++;
+    if (n.write == 1 && s.ghosts_made < config.ghosts) x.ghosts++, x.ghosts_made++;
+    u8 cached = n.cached, boot = n.boot + 1;
+    memset(&y, 0, sizeof y);
+    y.cached = cached;
+    y.boot = boot;
+    y.lease_age = CAP;
+    out.add(x, "node %d crashes and starts again, with its pages", i);
+    again();
+  }
+  if (!n.beat && s.beats < config.beats) {
+    x.beats++;
+    y.beat = 1;
+    y.beat_view = n.view;
+    y.beat_life = n.life;
+    out.add(x, "node %d sends a beat that acknowledges view %d", i, n.view);
+    again();
+  }
+  if (n.beat == 1) {
+    handle_beat(x, i);
+    out.add(x, "the log answers node %d, granted: %d", i, y.granted);
+    if (s.lost < config.lostbeats) {
+      x.lost++;
+      no_beat(y);
+      out.add(x, "  and the answer to node %d is lost", i);
+    }
+    again();
+  }
+  if (n.beat == 2) {
+    adopt_answer(x, i);
+    out.add(x, "node %d adopts the answer", i);
+    again();
+  }
+  if (!s.view && is_open(s) && n.life == s.life && s.view_count + 1 < VIEWS) {
+    int members = n.view ? s.members[n.view] | 1 << i : 1 << i;
+    propose(x, members, n.view ? s.away[n.view] & ~(1 << i) : 0);
+    out.add(x, "node %d proposes the view that it knows, as view %d", i, x.view);
+    again();
+  }
+  if (!n.fill && !n.write && !(n.cached && n.cached_trust) && n.view && owner(s, n.view) == i) {
+    y.fill = s.origin;
+    y.fill_trust = 1;
+    out.add(x, "node %d reads version %d at the origin", i, s.origin);
+    again();
+  }
+  if (n.fill) {
+    y.cached = n.fill;
+    y.cached_trust = n.fill_trust;
+    y.fill = y.fill_trust = 0;
+    out.add(x, "node %d stores version %d", i, n.fill);
+    again();
+  }
+  if (!n.write && s.writes < config.writes && mine(s, i)) {
+    x.writes++;
+    drop(y);
+    y.write = 1;
+    out.add(x, "node %d takes a write and sends it", i);
+    again();
+  }
+  if (n.write == 1) {
+    y.written = ++x.origin;
+    y.write = 2;
+    out.add(x, "the origin applies the write of node %d as version %d", i, x.origin);
+    again();
+  }
+  if (n.write == 2 && (mine(s, i) || !config.again)) {
+    x.acked = max(x.acked, n.written);
+    drop(y);
+    y.write = y.written = 0;
+    out.add(x, "node %d acknowledges version %d", i, x.acked);
+    again();
+  }
+  if (n.write && (n.write == 2 || s.ghosts_made < config.ghosts)) {
+    if (n.write == 1) x.ghosts++, x.ghosts_made++;
+    drop(y);
+    y.write = y.written = 0;
+    out.add(x, "node %d answers that the outcome is unknown", i);
+    again();
+  }
+}
+
+void steps_of_log(const State& s, Steps& out) {
+  for (int i = 0; i < NODES; i++)
+    if (s.view && is_open(s) && !s.retired[i] && s.age[i] >= config.retire) {
+      State x = s;
+      x.retired[i] = 1;
+      settle(x);
+      out.add(x, "node %d is retired", i);
+    }
+  if (s.losses < config.losses) {
+    State x = s;
+    x.losses++;
+    forget_all(x);
+    out.add(x, "the log loses everything");
+  }
+  if (s.failovers < config.failovers) {
+    State x = s;
+    x.failovers++;
+    if (config.run) forget_all(x);
+    // The new server has an older copy: the last renewals and the last view are lost.
+    else
+      for (int i = 0; i < NODES; i++) x.age[i] = config.retire, x.acks[i] = min<int>(x.acks[i], s.settled);
+    if (!config.run && s.view > s.settled) x.view--;
+    out.add(x, "the log fails over");
+  }
+  if (!s.view || !is_open(s) || s.views >= config.views || s.view_count + 1 >= VIEWS) return;
+  // Nodes propose what they saw some time ago, so any change of one node's place is possible.
+  for (int i = 0; i < NODES; i++) {
+    int bit = 1 << i, members = s.members[s.view], away = s.away[s.view];
+    for (int place = 0; place < 3; place++) {  // out, here, away
+      int m = place ? members | bit : members & ~bit, a = place == 2 ? away | bit : away & ~bit;
+      if (!m || (m == members && a == away)) continue;
+      State x = s;
+      x.views++;
+      propose(x, m, a);
+      const char* names[] = {"view without node %d: %d", "view with node %d: %d", "view with node %d away: %d"};
+      out.add(x, names[place], i, x.view);
+    }
+  }
+}
+
+void steps(const State& s, Steps& out) {
+  if (s.tick < config.ticks) {
+    State x = s;
+    x.tick++;
+    x.life_age = min(x.life_age + 1, CAP);
+    for (int i = 0; i < NODES; i++) {
+      Node& n = x.nodes[i];
+      x.age[i] = min(x.age[i] + 1, CAP);
+      n.lease_age = min(n.lease_age + 1, CAP);
+      if (n.beat) n.beat_age = min(n.beat_age + 1, CAP);
+    }
+    out.add(x, "-- tick --");
+  }
+  for (int i = 0; i < NODES; i++) steps_of_node(s, i, out);
+  if (s.ghosts) {
+    State x = s;
+    x.ghosts--;
+    x.origin++;
+    out.add(x, "the origin applies a write without a writer as version %d", x.origin);
+  }
+  steps_of_log(s, out);
+}
+
+State start() {
+  State s;
+  memset(&s, 0, sizeof s);
+  s.origin = s.acked = s.life = s.view = s.settled = s.view_count = 1;
+  s.members[1] = config.first;
+  s.life_age = CAP;
+  for (int i = 0; i < NODES; i++) {
+    Node& n = s.nodes[i];
+    bool member = config.first >> i & 1;
+    n.life = n.view = n.settled = 1;
+    n.lease_age = member ? 0 : CAP;
+    if (member) n.token = s.count_token[i] = ++s.tokens, s.acks[i] = 1;
+    if (owner(s, 1) == i) n.cached = n.cached_trust = 1;
+  }
+  canonical(s);
+  return s;
+}
+
+}  // namespace

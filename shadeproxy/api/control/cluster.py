@@ -1,0 +1,48 @@
+"""Calls about the cluster of proxies: its nodes, the owner of an object, forgetting a node."""
+
+import msgspec
+from aiohttp import web
+
+from shadeproxy.api.control.admin import ONE, require_bucket
+from shadeproxy.api.control.bodies import answer_json, read_json
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.namespaces import require_namespace
+from shadeproxy.api.control.queries import read_query
+from shadeproxy.cluster.status import ClusterStatus, ClusterSummary
+from shadeproxy.core.errors import Conflict
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.hints.hashing import object_hash
+
+
+class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``node``: its id, as GET /v1/cluster shows it."""
+
+    node: str
+
+
+class _One(msgspec.Struct, forbid_unknown_fields=True):
+    namespace: str = ""
+
+
+async def get_cluster(context: ControlContext, _request: web.Request) -> web.Response:
+    status = context.cluster()
+    return answer_json(ClusterSummary() if status is None else status.summary())
+
+
+async def get_owner(context: ControlContext, request: web.Request) -> web.Response:
+    asked = read_query(request, _One, ONE)
+    bucket = require_bucket(request.match_info["bucket"])
+    ref = ObjectRef(bucket, request.match_info["key"], require_namespace(context, asked.namespace))
+    return answer_json(_require(context).owner(f"s3://{ref.bucket}/{ref.key}", object_hash(ref)))
+
+
+async def forget(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, ForgetRequest)
+    return answer_json(await _require(context).forget(wanted.node))
+
+
+def _require(context: ControlContext) -> ClusterStatus:
+    status = context.cluster()
+    if status is None:
+        raise Conflict("this proxy is in no cluster", hint="set cluster.name")
+    return status

@@ -1,0 +1,162 @@
+"""Duties of each node towards all: it opens the log, retires nodes whose lease is over, and proposes views.
+
+Every call that is returned here is a compare-and-set at the log. So the nodes need not agree which of them
+makes it: the first one counts, and one that comes late changes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shadeproxy.cluster.log import BeatAnswer, NodeRecord, Seat, ViewId
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts, View, seal_facts
+
+
+class Open(NamedTuple):
+    """``ClusterLog.open``."""
+
+    inc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """``ClusterLog.retire``."""
+
+    inc: str
+    node: str
+    count: int
+
+
+class Propose(NamedTuple):
+    """``ClusterLog.propose``."""
+
+    base: ViewId
+    seats: tuple[Seat, ...]
+
+
+Call = Open | Retire | Propose
+
+
+class Duties:
+    """The observations that one node makes of the others, and the calls that follow.
+
+    ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
+    process has this node's id.
+    """
+
+    def __init__(self, facts: NodeFacts, seals: Seals, timing: Timing) -> None:
+        self.facts = facts
+        self.refusal = ""
+        self.conflict = False
+        self._seat = Seat(facts.node, seal_facts(facts, seals))
+        self._timing = timing
+        self._inc = ""
+        self._since_s = 0.0
+        """When the incarnation was first seen closed, then when it was first seen open and empty."""
+        self._empty = False
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._away: dict[str, float] = {}
+
+    def of_closed(self, inc: str, now_s: float) -> list[Call]:
+        """Return the calls that follow from an answer of a closed incarnation."""
+        self._enter(inc, now_s)
+        over_s = self._timing.surely_over_s + self._timing.failover_s
+        return [Open(inc)] if now_s - self._since_s >= over_s else []
+
+    def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
+        """Return the calls that follow from an answer. ``view``: the last one that the node adopted; it is of
+        an older incarnation if the answer has none.
+        """
+        self._enter(answer.inc, now_s)
+        calls: list[Call] = [
+            Retire(answer.inc, record.node, record.count)
+            for record in answer.nodes
+            if self._is_over(record, answer, now_s)
+        ]
+        if answer.view.number and view is not None:
+            self._empty = False
+            seats = self._seats(answer, view, now_s)
+            changed = seats != view.seats
+        else:
+            seats = {} if view is None else dict(view.seats)
+            if not answer.forgotten:
+                seats[self._seat.node] = self._seat
+            changed = bool(seats) and (view is not None or self._empty_for_long(now_s))
+        if changed:
+            ordered = tuple(seats[node] for node in sorted(seats))
+            calls.append(Propose(ViewId(answer.inc, answer.view.number), ordered))
+        return calls
+
+    def _enter(self, inc: str, now_s: float) -> None:
+        if inc != self._inc:
+            self._inc, self._since_s, self._empty = inc, now_s, False
+            self._counts.clear()
+
+    def _empty_for_long(self, now_s: float) -> bool:
+        """Return whether nodes that know an older view have had the time to propose it again."""
+        if not self._empty:
+            self._empty, self._since_s = True, now_s
+        return now_s - self._since_s >= 2 * self._timing.beat_s
+
+    def _is_over(self, record: NodeRecord, answer: BeatAnswer, now_s: float) -> bool:
+        """Return whether the lease of the record's last beat is over for sure, and the log does not know it.
+
+        This node saw the count after the log handled the beat, so after the beat was sent. By its own clock
+        that is longer ago than any lease lasts.
+        """
+        own = record.node == self.facts.node
+        if own:
+            self.conflict = self.conflict and answer.taken
+        if record.retired or (own and not answer.taken):
+            self._counts.pop(record.node, None)
+            return False
+        count, since_s = self._counts.get(record.node, (-1, now_s))
+        if count != record.count:
+            self._counts[record.node] = (record.count, now_s)
+            self.conflict = self.conflict or (own and count >= 0)
+            return False
+        return now_s - since_s >= self._timing.surely_over_s
+
+    def _seats(self, answer: BeatAnswer, view: View, now_s: float) -> dict[str, Seat]:
+        """Return the seats that the next view should have."""
+        records = {record.node: record for record in answer.nodes}
+        own = self.facts.node
+        self.refusal = self._misfit(view, records)
+        if self.refusal or answer.forgotten:
+            # The others are served by nodes that fit to them.
+            return {node: seat for node, seat in view.seats.items() if node != own}
+        seats, away = dict(view.seats), dict[str, float]()
+        for node, seat in view.seats.items():
+            record = records.get(node)
+            if node == own or record is None:
+                continue
+            if record.retired or seat.away:
+                away[node] = self._away.get(node, now_s)
+            if record.forgotten or now_s - away.get(node, now_s) >= self._timing.leave_after_s:
+                del seats[node]
+            elif record.retired and not seat.away:
+                seats[node] = seat._replace(away=True)
+        self._away = away
+        held = view.seats.get(own)
+        if held is None or view.facts[own] != self.facts or (held.away and answer.token):
+            seats[own] = self._seat
+        return seats
+
+    def _misfit(self, view: View, records: dict[str, NodeRecord]) -> str:
+        """Return in which setting this node differs from one that is here, "" if it fits to all."""
+        for node, facts in view.facts.items():
+            if node == self.facts.node or (node in records and records[node].retired):
+                continue
+            if facts.wire != self.facts.wire:
+                return (
+                    f"node {node} of the cluster speaks version {facts.wire} of the nodes' protocol and "
+                    f"this one version {self.facts.wire}; upgrade the older one"
+                )
+            if facts.origin != self.facts.origin:
+                return (
+                    f"node {node} of the cluster has another origin; give this cluster another cluster.name"
+                )
+            if facts.config != self.facts.config:
+                return f"node {node} of the cluster has other settings in which nodes must agree"
+        return ""

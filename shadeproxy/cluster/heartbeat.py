@@ -1,0 +1,114 @@
+"""The task that sends a node's beats and carries out the calls that follow from the answers."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+import structlog
+
+from shadeproxy.cluster.duties import Call, Open, Propose, Retire
+from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.core.errors import ClusterUnavailable, PeerError
+
+_log = structlog.get_logger(__name__)
+
+
+def boot_time_s() -> float:
+    """Return the seconds since the machine's boot. The clock also runs while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Heartbeat:
+    """Sends the beats of one node. ``changed`` is called after an answer that changed the incarnation, the
+    views or whether the node has a lease.
+
+    ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: of the last one.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        log: ClusterLog,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = boot_time_s,
+    ) -> None:
+        self.membership = membership
+        self.problem = "no beat was answered yet"
+        self.round_trip_s = 0.0
+        self._log = log
+        self._changed = changed
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="heartbeat")
+
+    async def aclose(self) -> None:
+        """Stop, and give the lease up, so that the others need not wait for it to lapse."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        goodbye = self.membership.end()
+        if goodbye is not None:
+            with contextlib.suppress(ClusterUnavailable):
+                await self._make(goodbye)
+
+    async def _run(self) -> None:
+        hurried = False
+        while True:
+            began_s = self._clock()
+            # A change that this node made is seen by a beat at once; once only, so that two nodes that undo
+            # each other's changes do not occupy the log.
+            hurried = await self.beat() and not hurried
+            if not hurried:
+                rest_s = began_s + self.membership.timing.beat_s - self._clock()
+                await asyncio.sleep(max(0.0, rest_s))
+
+    async def beat(self) -> bool:
+        """Send a beat, adopt its answer and make the calls that follow; return whether the log changed."""
+        before = self._state()
+        sent_s = self._clock()
+        try:
+            answer = await self._log.beat(self.membership.beat())
+            now_s = self._clock()
+            calls = self.membership.adopt(answer, sent_s, now_s)
+            self.round_trip_s = now_s - sent_s
+            self._tell("")
+            made = [await self._make(call) for call in calls]
+        except (ClusterUnavailable, PeerError) as error:
+            self._tell(str(error))
+            made = []
+        if self._state() != before:
+            self._changed()
+        return any(made)
+
+    async def _make(self, call: Call) -> bool:
+        """Make a call to the log; return whether it changed something."""
+        match call:
+            case Open(inc):
+                await self._log.open(inc)
+                return True
+            case Retire(inc, node, count):
+                retired = await self._log.retire(inc, node, count)
+                if retired and node != self.membership.node:
+                    _log.warning("a node of the cluster is away", node=node)
+                return retired
+            case Propose(base, seats):
+                return await self._log.propose(base, seats) is not None
+
+    def _state(self) -> tuple[object, ...]:
+        member = self.membership
+        views = [view and view.id for view in (member.view, member.settled)]
+        return (member.inc, *views, member.leased(self._clock()))
+
+    def _tell(self, problem: str) -> None:
+        """Log a problem when it appears and when it is over, not with every beat."""
+        if problem and not self.problem:
+            _log.warning("cut off from the cluster", problem=problem)
+        elif self.problem and not problem:
+            _log.info("the cluster is reached", node=self.membership.node)
+        self.problem = problem

@@ -1,0 +1,186 @@
+"""One node's part of the protocol of leases and views: which objects are its own, and since when.
+
+Everything that decides ownership is here. No I/O and no clock: a call decides at once and returns the calls
+to the log that follow. Times are seconds since this machine's boot, suspended time included. Clocks of
+machines are never compared, but their rates may differ by 10 % at most.
+
+1. A beat is sent each third of a lease, one at a time. Its answer is adopted whole or not at all.
+2. A closed incarnation of the log says nothing but its name. A node that has seen it closed for 1.25 leases
+   opens it: by then all leases of the life before are over.
+3. The log expires nothing. A node that sees the beat count of another unchanged for 1.25 leases retires it.
+4. A lease ends one lease after its beat was *sent*.
+5. The trust epoch rises when the own lease lapsed or has another name, and with every change of a view.
+6. A read from the origin is trusted only as long as no rise of the epoch concerns its object.
+7. An object is this node's own while the lease lasts and both the view and the settled view say so.
+
+docs/adr has the reasons. tests/cluster/test_model.py runs this code under all faults, and
+bench/models/cluster.cpp searches the states of the protocol exhaustively.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from shadeproxy.cluster.duties import Call, Duties, Retire
+from shadeproxy.cluster.log import Beat, BeatAnswer, ViewId, ViewRecord
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts, View
+
+_CHANGES = 32
+
+
+class _Change(NamedTuple):
+    """A rise of the epoch because of views. ``was``, ``now``: the settled views before and after."""
+
+    epoch: int
+    view: View
+    was: View | None
+    now: View
+    checked_until_s: float
+
+    def concerns(self, object_hash: int, node: str) -> bool:
+        """Return whether the node lost the object in the view, or gained it in the settled view."""
+        return self.view.owner(object_hash) != node or self.gained(object_hash, node)
+
+    def gained(self, object_hash: int, node: str) -> bool:
+        gone = self.was is None or self.was.owner(object_hash) != node
+        return gone and self.now.owner(object_hash) == node
+
+    def gained_from_the_absent(self, object_hash: int, node: str) -> bool:
+        """Return whether the object was gained from a node that may have writes under way."""
+        if not self.gained(object_hash, node):
+            return False
+        before = self.was.owner(object_hash) if self.was else None
+        return before is None or before not in self.now.owners.nodes
+
+
+class Membership:
+    """The lease, the views and the trust of one node. ``boot``: a random name of this process."""
+
+    def __init__(self, facts: NodeFacts, boot: str, seals: Seals, timing: Timing) -> None:
+        self.node = facts.node
+        self.boot = boot
+        self.timing = timing
+        self.view: View | None = None
+        self.settled: View | None = None
+        self.epoch = 0
+        self.duties = Duties(facts, seals, timing)
+        self._seals = seals
+        self.inc = ""
+        self._lease = ("", "")
+        self._lease_until_s = float("-inf")
+        self._trusted_since = 0
+        self._all_checked_until_s = float("-inf")
+        self._changes: deque[_Change] = deque()
+        self._answered_s = float("-inf")
+        self._count = 0
+        self._ended = False
+
+    # ------------------------------------------------------------------ what the node may do
+
+    def leased(self, now_s: float) -> bool:
+        return now_s < self._lease_until_s
+
+    def lease_left_s(self, now_s: float) -> float:
+        return max(0.0, self._lease_until_s - now_s)
+
+    def mine(self, object_hash: int, now_s: float) -> bool:
+        """Return whether this node alone may act for the object at this instant (rule 7)."""
+        view, settled = self.view, self.settled
+        if now_s >= self._lease_until_s or view is None or settled is None:
+            return False
+        if view.owner(object_hash) != self.node:
+            return False
+        return view.id == settled.id or settled.owner(object_hash) == self.node
+
+    def trusts(self, object_hash: int, epoch: int) -> bool:
+        """Return whether bytes or metadata read from the origin in ``epoch`` are still good, if the object is
+        mine.
+        """
+        if epoch == self.epoch:
+            return True
+        if epoch < self._trusted_since:
+            return False
+        return not any(
+            change.epoch > epoch and change.concerns(object_hash, self.node) for change in self._changes
+        )
+
+    def must_check(self, object_hash: int, now_s: float) -> bool:
+        """Return whether each read must ask the origin, because a write of a node that is gone may arrive."""
+        if now_s < self._all_checked_until_s:
+            return True
+        return any(
+            now_s < change.checked_until_s and change.gained_from_the_absent(object_hash, self.node)
+            for change in self._changes
+        )
+
+    def cut_off(self, now_s: float) -> bool:
+        """Return whether the log has not answered for a lease."""
+        return now_s - self._answered_s >= self.timing.lease_s
+
+    # ------------------------------------------------------------------ beats
+
+    def beat(self) -> Beat:
+        """Return the beat to send. The caller notes the time before it sends it."""
+        view = self.view
+        return Beat(self.node, self.boot, view.id if view is not None and view.id.inc == self.inc else None)
+
+    def adopt(self, answer: BeatAnswer, sent_s: float, now_s: float) -> list[Call]:
+        """Adopt the answer to the beat sent at ``sent_s``; return the calls that follow.
+
+        Raises ``PeerError``, and changes nothing, if a node's facts are forged.
+        """
+        if self._ended:
+            return []
+        view, settled = self._view(answer.inc, answer.view), self._view(answer.inc, answer.settled)
+        self.inc, self._answered_s = answer.inc, sent_s
+        if answer.closed:
+            return self.duties.of_closed(answer.inc, now_s)
+        if answer.inc != self._lease[0]:
+            self._lease_until_s = float("-inf")
+        if view is not None and settled is not None:
+            self._take(view, settled, now_s)
+        if answer.token and now_s < sent_s + self.timing.lease_s:
+            self._take_lease((answer.inc, answer.token), sent_s, now_s)
+        own = [one.count for one in answer.nodes if one.node == self.node]
+        self._count = own[0] if own and answer.token else 0
+        return self.duties.of_open(answer, self.view, now_s)
+
+    def end(self) -> Retire | None:
+        """Give up the lease for good; return the call by which the others need not wait for it to lapse."""
+        self._lease_until_s = float("-inf")
+        self._ended = True
+        return Retire(self.inc, self.node, self._count) if self._count else None
+
+    # ------------------------------------------------------------------
+
+    def _view(self, inc: str, record: ViewRecord) -> View | None:
+        if not record.number:
+            return None
+        for known in (self.view, self.settled):
+            if known is not None and known.id == ViewId(inc, record.number):
+                return known
+        return View(inc, record, self._seals)
+
+    def _take(self, view: View, settled: View, now_s: float) -> None:
+        was_view, was = self.view, self.settled
+        self.view, self.settled = view, settled
+        if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
+            return
+        self.epoch += 1
+        until_s = now_s + self.timing.late_write_s
+        self._changes.append(_Change(self.epoch, view, was, settled, until_s))
+        if len(self._changes) > _CHANGES:
+            dropped = self._changes.popleft()
+            self._trusted_since = max(self._trusted_since, dropped.epoch)
+            self._all_checked_until_s = max(self._all_checked_until_s, dropped.checked_until_s)
+
+    def _take_lease(self, lease: tuple[str, str], sent_s: float, now_s: float) -> None:
+        if lease != self._lease:
+            # The duty may have been another node's in between.
+            self._all_checked_until_s = now_s + self.timing.late_write_s
+        if lease != self._lease or now_s >= self._lease_until_s:
+            self.epoch += 1
+            self._trusted_since = self.epoch
+        self._lease = lease
+        self._lease_until_s = sent_s + self.timing.lease_s

@@ -1,0 +1,185 @@
+"""The log in Redis or Valkey. The only module that knows the redis library.
+
+All keys of a cluster begin with ``sp:{name}:``, so that they lie in one slot.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+
+from shadeproxy.cluster import redis_scripts
+from shadeproxy.cluster.log import (
+    BLOB_BYTES,
+    NO_VIEW,
+    Beat,
+    BeatAnswer,
+    Event,
+    NodeRecord,
+    Seat,
+    ViewId,
+    ViewRecord,
+    digest_of,
+)
+from shadeproxy.core.errors import ClusterUnavailable
+
+_STREAM_EVENTS = 100_000
+_SCORE_EVENTS = 4_000
+_SCORE_STREAM_S = 3600
+_BLOB_S = 86_400
+_READ_EVENTS = 500
+_seats = msgspec.msgpack.Decoder(list[Seat])
+
+
+class RedisLog:
+    """A cluster's log at a Redis or Valkey server. ``url``: ``redis://`` or ``rediss://``. ``timeout_s``
+    bounds every call.
+    """
+
+    def __init__(self, url: str, cluster: str, *, password: str = "", timeout_s: float = 1.0) -> None:
+        self._timeout_s = timeout_s
+        self._prefix = f"sp:{{{cluster}}}:"
+        self._redis: Redis = Redis.from_url(
+            url,
+            protocol=2,
+            socket_connect_timeout=timeout_s,
+            socket_timeout=None,
+            socket_keepalive=True,
+            # Otherwise each new connection looks for the library's version on the disk, in the event loop.
+            driver_info=None,
+            # A connection that the server closed is found when it is used, and opened again at once.
+            retry=Retry(NoBackoff(), 1, (RedisConnectionError,)),
+            password=password or None,
+        )
+        self._command: Callable[..., Awaitable[Any]] = self._redis.execute_command
+        self._address = _address(self._redis)
+        self._state = self._prefix + "state"
+        self._names = self._prefix + "names"
+        script = self._redis.register_script
+        self._beat, self._open = script(redis_scripts.BEAT), script(redis_scripts.OPEN)
+        self._retire, self._propose = script(redis_scripts.RETIRE), script(redis_scripts.PROPOSE)
+        self._forget, self._append = script(redis_scripts.FORGET), script(redis_scripts.APPEND)
+        self._claim, self._release = script(redis_scripts.CLAIM), script(redis_scripts.RELEASE)
+
+    async def beat(self, beat: Beat) -> BeatAnswer:
+        acked = beat.acked or ViewId("", 0)
+        arguments = [beat.node, beat.boot, acked.inc, acked.number, secrets.token_hex(8)]
+        answer = await self._run(self._beat, self._state, arguments)
+        inc = answer[0].decode()
+        if answer[1]:
+            return BeatAnswer(inc=inc, closed=True)
+        _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
+        return BeatAnswer(
+            inc=inc,
+            token=token.decode(),
+            taken=bool(taken),
+            forgotten=bool(forgotten),
+            view=_view(number, seats),
+            settled=_view(settled_number, settled_seats),
+            nodes=tuple(
+                sorted(
+                    NodeRecord(node.decode(), count, acked, bool(retired), bool(gone))
+                    for node, count, acked, retired, gone in records
+                )
+            ),
+        )
+
+    async def open(self, inc: str) -> None:
+        await self._run(self._open, self._state, [inc])
+
+    async def retire(self, inc: str, node: str, count: int) -> bool:
+        return bool(await self._run(self._retire, self._state, [inc, node, count]))
+
+    async def propose(self, base: ViewId, seats: Sequence[Seat]) -> ViewId | None:
+        ids = " ".join(seat.node for seat in seats)
+        arguments = [base.inc, base.number, msgspec.msgpack.encode(list(seats)), ids]
+        number = await self._run(self._propose, self._state, arguments)
+        return ViewId(base.inc, number) if number else None
+
+    async def forget(self, inc: str, node: str) -> None:
+        await self._run(self._forget, self._state, [inc, node])
+
+    async def append(self, stream: str, body: bytes) -> str:
+        scores = stream.startswith("s:")
+        length, ttl_s = (_SCORE_EVENTS, _SCORE_STREAM_S) if scores else (_STREAM_EVENTS, 0)
+        position = await self._run(self._append, self._prefix + stream, [length, body, ttl_s])
+        return str(position.decode())
+
+    async def read(self, after: Mapping[str, str], wait_s: float) -> list[Event]:
+        if not after:
+            return []
+        keys = [self._prefix + stream for stream in after]
+        block = ("BLOCK", max(1, round(wait_s * 1000))) if wait_s > 0 else ()
+        async with self._bounded(wait_s):
+            answer = await self._command(
+                "XREAD", "COUNT", _READ_EVENTS, *block, "STREAMS", *keys, *after.values()
+            )
+        return [
+            Event(key.decode().removeprefix(self._prefix), position.decode(), fields[b"e"])
+            for key, entries in answer or ()
+            for position, fields in entries
+        ]
+
+    async def claim(self, name: str, value: bytes, *, instead_of: bytes | None = None) -> bytes:
+        arguments = [name, value, int(instead_of is not None), instead_of or b""]
+        return bytes(await self._run(self._claim, self._names, arguments))
+
+    async def release(self, name: str, value: bytes) -> bool:
+        return bool(await self._run(self._release, self._names, [name, value]))
+
+    async def names(self) -> dict[str, bytes]:
+        async with self._bounded():
+            names: dict[bytes, bytes] = await self._command("HGETALL", self._names)
+        return {name.decode(): value for name, value in names.items()}
+
+    async def put_blob(self, digest: str, data: bytes) -> None:
+        assert len(data) <= BLOB_BYTES
+        async with self._bounded():
+            await self._command("SET", f"{self._prefix}b:{digest}", data, "EX", _BLOB_S)
+
+    async def get_blob(self, digest: str) -> bytes | None:
+        async with self._bounded():
+            data = await self._command("GETEX", f"{self._prefix}b:{digest}", "EX", _BLOB_S)
+        return data if data is not None and digest_of(data) == digest else None
+
+    async def close(self) -> None:
+        async with self._bounded():
+            await self._redis.aclose()
+
+    async def _run(self, script: Any, key: str, arguments: list[object]) -> Any:
+        async with self._bounded():
+            return await script(keys=[key], args=arguments)
+
+    @asynccontextmanager
+    async def _bounded(self, wait_s: float = 0.0) -> AsyncIterator[None]:
+        """Bound a call, and translate what may go wrong in it."""
+        try:
+            async with asyncio.timeout(wait_s + self._timeout_s):
+                yield
+        except TimeoutError:
+            raise ClusterUnavailable(f"{self._address} gave no answer in {self._timeout_s:g} s") from None
+        except (RedisError, OSError) as error:
+            raise ClusterUnavailable(f"{self._address}: {error}") from error
+
+
+def _view(number: int, seats: bytes) -> ViewRecord:
+    if not number:
+        return NO_VIEW
+    try:
+        return ViewRecord(number, tuple(_seats.decode(seats)))
+    except msgspec.DecodeError as error:
+        raise ClusterUnavailable(f"the view in the log is damaged: {error}") from error
+
+
+def _address(redis: Redis) -> str:
+    """Return host and port, or the socket's path; never the password of the URL."""
+    where = redis.connection_pool.connection_kwargs
+    return str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")

@@ -1,0 +1,46 @@
+"""Seals: proof that bytes from the log were written by a node that knows ``cluster.secret``.
+
+A seal binds the body to its cluster and to a purpose, so that a sealed event cannot pass for the facts of a
+node, or an event of one stream for an event of another. It does not hide the body, and does not show that a
+body is sent a second time: numbers inside the body must show that.
+"""
+
+import hmac
+from collections.abc import Sequence
+
+from shadeproxy.core.errors import PeerError
+
+_FORMAT = b"\x01"
+_MAC_BYTES = 32
+
+
+class Seals:
+    """Seals and checks bodies of one cluster.
+
+    ``secrets``: the first one seals, and all of them are accepted, so that nodes can change to a new secret
+    one after the other. No secret is the same as an empty one, and protects nothing.
+    """
+
+    def __init__(self, cluster: str, secrets: Sequence[str] = ()) -> None:
+        self._keys = [
+            hmac.digest(secret.encode(), b"shadeproxy cluster\0" + cluster.encode(), "sha256")
+            for secret in secrets or ("",)
+        ]
+
+    def seal(self, purpose: str, body: bytes) -> bytes:
+        """Return the body behind its format number and its HMAC-SHA-256."""
+        return _FORMAT + _mac(self._keys[0], purpose, body) + body
+
+    def unseal(self, purpose: str, sealed: bytes) -> bytes:
+        """Return the body. Raises ``PeerError`` if no accepted secret made the seal for this purpose."""
+        if sealed[:1] != _FORMAT:
+            raise PeerError(f"{purpose}: sealed by a release that this one does not understand")
+        mac, body = sealed[1 : 1 + _MAC_BYTES], sealed[1 + _MAC_BYTES :]
+        if not any(hmac.compare_digest(mac, _mac(key, purpose, body)) for key in self._keys):
+            raise PeerError(f"{purpose}: not sealed with this node's cluster.secret")
+        return body
+
+
+def _mac(key: bytes, purpose: str, body: bytes) -> bytes:
+    named = purpose.encode()
+    return hmac.digest(key, _FORMAT + len(named).to_bytes(4, "big") + named + body, "sha256")

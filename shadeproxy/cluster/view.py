@@ -1,0 +1,76 @@
+"""A view: the numbered list of a cluster's nodes, and the owners that follow from it. Immutable, no I/O."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from shadeproxy.cluster.log import Seat, ViewId, ViewRecord
+from shadeproxy.cluster.rendezvous import Rendezvous
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.core.errors import PeerError
+
+_PURPOSE = "node"
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one node that its peers need, sealed by the node itself.
+
+    ``weight``: capacity in GiB, the node's share of the objects; 0 takes no more. ``peer``, ``s3``,
+    ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each other. ``origin``
+    and ``config``: digests of the origin's name, and of the settings in which nodes must agree. ``release``:
+    the software's version, for people.
+    """
+
+    node: str
+    weight: float
+    peer: str = ""
+    s3: str = ""
+    control: str = ""
+    wire: int = 1
+    origin: str = ""
+    config: str = ""
+    release: str = ""
+
+
+_facts = msgspec.msgpack.Decoder(NodeFacts)
+
+
+def seal_facts(facts: NodeFacts, seals: Seals) -> bytes:
+    return seals.seal(_PURPOSE, msgspec.msgpack.encode(facts))
+
+
+def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
+    """Return the facts of a seat. Raises ``PeerError`` if the node itself did not seal them."""
+    try:
+        facts = _facts.decode(seals.unseal(_PURPOSE, seat.facts))
+    except msgspec.DecodeError as error:
+        raise PeerError(f"the facts of node {seat.node} cannot be read: {error}") from error
+    if facts.node != seat.node:
+        raise PeerError(f"node {seat.node} has the facts of node {facts.node}")
+    return facts
+
+
+class View:
+    """One view. ``seats``: the nodes by name, with their sealed facts; ``facts``: the same, unsealed."""
+
+    def __init__(self, inc: str, record: ViewRecord, seals: Seals) -> None:
+        """Check every seat. Raises ``PeerError`` if one is forged: no part of a view is used alone."""
+        self.id = ViewId(inc, record.number)
+        self.seats = {seat.node: seat for seat in record.seats}
+        self.facts = {seat.node: unseal_facts(seat, seals) for seat in record.seats}
+        self.owners = self._rendezvous(node for node, seat in self.seats.items() if not seat.away)
+        """Nodes that have a lease or may get one: one of them serialises the writes of an object."""
+        self.homes = self._rendezvous(self.seats)
+        """All nodes, also those that are away: one of them caches an object."""
+
+    def _rendezvous(self, nodes: Iterable[str]) -> Rendezvous:
+        names = sorted(nodes)
+        return Rendezvous(names, [self.facts[node].weight for node in names])
+
+    def owner(self, object_hash: int) -> str | None:
+        """Return the owner of an object; None if all nodes are away."""
+        return self.owners.find(object_hash)
+
+    def home(self, object_hash: int) -> str | None:
+        """Return the node that caches the object: its owner, unless the home is away."""
+        return self.homes.find(object_hash)

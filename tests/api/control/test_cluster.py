@@ -1,0 +1,125 @@
+import pytest
+
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.status import ClusterStatus
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef
+from tests.support.cluster_log import FakeLog, Server
+
+SEALS = Seals("c", ["secret"])
+
+
+class Cluster:
+    """Nodes a (weight 1) and b (weight 3). ``status``: that of a, whose control listener is called."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.server = Server()
+        self.beats = [self._node("a", 1.0), self._node("b", 3.0)]
+        self.status = ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s)
+
+    def _node(self, name, weight):
+        facts = NodeFacts(node=name, weight=weight, s3=f"{name}:9000", control=f"{name}:9001", release="1.0")
+        member = Membership(facts, f"{name}1", SEALS, Timing())
+        return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
+
+    async def run(self, seconds, *nodes):
+        for _ in range(seconds):
+            for one in nodes or self.beats:
+                await one.beat()
+            self.now_s += 1
+
+
+@pytest.fixture
+async def cluster(context):
+    cluster = Cluster()
+    context.cluster = lambda: cluster.status
+    return cluster
+
+
+async def get(client, path, status=200):
+    answer = await client.get(path)
+    assert answer.status == status, await answer.text()
+    return await answer.json()
+
+
+async def test_a_proxy_without_a_cluster_says_so(client):
+    answer = await get(client, "/v1/cluster")
+    assert (answer["name"], answer["nodes"]) == ("", [])
+    assert "cluster.name" in (await get(client, "/v1/cluster/owner/b/k", 409))["error"]["hint"]
+    assert (await client.post("/v1/cluster/forget", json={"node": "a"})).status == 409
+
+
+async def test_the_nodes_are_shown_with_their_shares(client, cluster):
+    await cluster.run(12)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["name"], answer["node"], answer["problem"]) == ("trainers", "a", "")
+    assert answer["view"] == answer["settled"] > 0
+    assert answer["lease_s"] == 2.0
+    assert not answer["cut_off"]
+    assert [(one["node"], one["share"], one["away"], one["s3"]) for one in answer["nodes"]] == [
+        ("a", 0.25, False, "a:9000"),
+        ("b", 0.75, False, "b:9000"),
+    ]
+
+
+async def test_a_node_that_is_away_owns_nothing(client, cluster):
+    await cluster.run(12)
+    await cluster.run(8, cluster.beats[0])
+    nodes = (await get(client, "/v1/cluster"))["nodes"]
+    assert [(one["node"], one["share"], one["away"]) for one in nodes] == [
+        ("a", 1.0, False),
+        ("b", 0.0, True),
+    ]
+
+
+async def test_a_node_that_is_cut_off_says_why(client, cluster):
+    before = await get(client, "/v1/cluster")
+    assert "no beat" in before["problem"]
+    await cluster.run(12)
+    cluster.server.up = False
+    await cluster.run(4)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["cut_off"], answer["lease_s"]) == (True, 0.0)
+    assert answer["problem"] == "the fake log is down"
+
+
+async def test_the_owner_of_an_object(client, cluster):
+    assert "problem" in (await get(client, "/v1/cluster/owner/b/k", 409))["error"]["hint"]
+    await cluster.run(12)
+    seen = set()
+    for number in range(12):
+        answer = await get(client, f"/v1/cluster/owner/b/dir/k{number}")
+        assert answer["uri"] == f"s3://b/dir/k{number}"
+        assert answer["owner"] == answer["home"]
+        assert answer["here"] == (answer["owner"] == "a")
+        seen.add(answer["owner"])
+    assert seen == {"a", "b"}
+    view = cluster.beats[0].membership.view
+    other = await get(client, "/v1/cluster/owner/b/dir/k1?namespace=team-a")
+    assert other["owner"] == view.owner(object_hash(ObjectRef("b", "dir/k1", "team-a")))
+    await get(client, "/v1/cluster/owner/b/k?namespace=unknown", 404)
+
+
+async def test_a_forgotten_node_is_out_at_once(client, cluster):
+    await cluster.run(12)
+    answer = await client.post("/v1/cluster/forget", json={"node": "b"})
+    assert answer.status == 200
+    await cluster.run(3)
+    nodes = (await get(client, "/v1/cluster"))["nodes"]
+    assert [one["node"] for one in nodes] == ["a"]
+    answer = await client.post("/v1/cluster/forget", json={"node": "z"})
+    assert answer.status == 404
+    assert "nodes: a" in (await answer.json())["error"]["hint"]
+
+
+async def test_an_operator_learns_that_the_log_is_down(client, cluster):
+    await cluster.run(12)
+    cluster.server.up = False
+    answer = await client.post("/v1/cluster/forget", json={"node": "b"})
+    assert answer.status == 503
+    assert (await answer.json())["error"]["code"] == "cluster_unavailable"

@@ -1,0 +1,146 @@
+"""The task that beats, with the log in memory and with a real Redis."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.redis_log import RedisLog
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import ClusterUnavailable
+from tests.support.cluster_log import FakeLog, Server
+from tests.support.redis_server import redis_server
+
+SEALS = Seals("c", ["secret"])
+QUICK = Timing(lease_s=0.3, leave_after_s=60.0)
+OBJECTS = range(1, 30)
+
+
+def heartbeat(name, log, **options):
+    return Heartbeat(Membership(NodeFacts(node=name, weight=1.0), f"{name}1", SEALS, QUICK), log, **options)
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def whole(beats):
+    """Return whether the nodes have one settled view, of them all, and each object has one owner."""
+    members = [one.membership for one in beats]
+    views = {view and view.id for member in members for view in (member.view, member.settled)}
+    here = {one.node for one in members}
+    return (
+        len(views) == 1
+        and None not in views
+        and set(members[0].view.owners.nodes) == here
+        and all(sum(one.membership.mine(x, one._clock()) for one in beats) == 1 for x in OBJECTS)
+    )
+
+
+def idle(beats):
+    """Return whether no node owns an object."""
+    return not any(one.membership.mine(x, one._clock()) for one in beats for x in OBJECTS)
+
+
+@pytest.fixture(params=["fake", "redis"])
+async def connect(request, tmp_path):
+    """Return a call that opens another connection to one log."""
+    if request.param == "fake":
+        server = Server()
+        yield lambda: FakeLog(server)
+        return
+    logs = []
+    with redis_server(tmp_path) as server:
+
+        def connect():
+            logs.append(RedisLog(server.url, "c", timeout_s=10))
+            return logs[-1]
+
+        yield connect
+        for log in logs:
+            await log.close()
+
+
+async def test_nodes_share_the_objects_and_one_that_closes_leaves_its_share_to_the_others(connect):
+    beats = [heartbeat(name, connect()) for name in "abc"]
+    for one in beats:
+        one.start()
+    await until(lambda: whole(beats))
+    await beats[0].aclose()
+    assert idle(beats[:1])
+    await until(lambda: whole(beats[1:]))
+    for one in beats[1:]:
+        await one.aclose()
+
+
+async def test_nodes_find_each_other_again_after_redis_lost_everything(tmp_path):
+    with redis_server(tmp_path) as server:
+        logs = [RedisLog(server.url, "c", timeout_s=10) for _ in "ab"]
+        beats = [heartbeat(name, log) for name, log in zip("ab", logs, strict=True)]
+        for one in beats:
+            one.start()
+        await until(lambda: whole(beats))
+        view = beats[0].membership.view.id
+        server.kill()
+        await until(lambda: idle(beats))
+        assert str(server.port) in beats[0].problem
+        server.start()
+        await until(lambda: whole(beats))
+        now = beats[0].membership.view.id
+        assert now.inc != view.inc
+        assert now.number > view.number
+        assert beats[0].problem == ""
+        for one, log in zip(beats, logs, strict=True):
+            await one.aclose()
+            await log.close()
+
+
+async def test_changes_are_told(connect):
+    told = []
+    one = heartbeat("a", connect(), changed=lambda: told.append(one.membership.inc))
+    one.start()
+    await until(lambda: whole([one]))
+    await one.aclose()
+    # The incarnation, then the view with the lease.
+    assert len(told) >= 2
+    assert set(told) == {one.membership.inc}
+
+
+class Failing(FakeLog):
+    """Fails or stands still when it should."""
+
+    failing = False
+
+    async def beat(self, beat):
+        if self.failing:
+            raise ClusterUnavailable("no way there")
+        return await super().beat(beat)
+
+
+async def test_a_problem_is_logged_once_and_so_is_its_end():
+    log = Failing(Server())
+    one = heartbeat("a", log)
+    with structlog.testing.capture_logs() as lines:
+        for failing in (False, True, True, True, False, False):
+            log.failing = failing
+            await one.beat()
+    assert [line["event"] for line in lines] == [
+        "the cluster is reached", "cut off from the cluster", "the cluster is reached",
+    ]  # fmt: skip
+    assert lines[1]["problem"] == "no way there"
+
+
+async def test_closing_while_the_log_is_down_raises_nothing():
+    server = Server()
+    one = heartbeat("a", FakeLog(server))
+    one.start()
+    await until(lambda: whole([one]))
+    server.up = False
+    await one.aclose()
+    assert one.membership.view is not None

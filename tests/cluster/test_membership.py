@@ -1,0 +1,341 @@
+import pytest
+
+from shadeproxy.cluster.duties import Open, Propose, Retire
+from shadeproxy.cluster.log import Seat
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import PeerError
+from tests.support.cluster_log import Server
+
+TIMING = Timing(lease_s=3.0, leave_after_s=120.0, late_write_s=60.0)
+SEALS = Seals("c", ["secret"])
+OBJECTS = range(1, 60)
+
+
+class Cluster:
+    """Nodes that share a log in memory and a clock."""
+
+    def __init__(self):
+        self.server = Server()
+        self.now_s = 1000.0
+        self.nodes = {}
+
+    def start(self, node, boot="1", **facts):
+        facts = NodeFacts(**{"node": node, "weight": 1.0, **facts})
+        self.nodes[node] = Membership(facts, f"{node}{boot}", SEALS, TIMING)
+        return self.nodes[node]
+
+    def beat(self, node, *, takes_s=0.0):
+        """Send a beat, whose answer takes some time, and make the calls that follow; return them."""
+        sent_s = self.now_s
+        answer = self.server.beat(node.beat())
+        self.now_s += takes_s
+        calls = node.adopt(answer, sent_s, self.now_s)
+        for call in calls:
+            match call:
+                case Open():
+                    self.server.open(call.inc)
+                case Retire():
+                    self.server.retire(call.inc, call.node, call.count)
+                case Propose():
+                    self.server.propose(call.base, call.seats)
+        return calls
+
+    def run(self, seconds, *nodes):
+        """Let time pass, in which these nodes (all, if none is named) send their beats."""
+        for _ in range(round(seconds)):
+            for node in nodes or self.nodes.values():
+                self.beat(node)
+            self.now_s += 1
+
+    def mine(self, node):
+        return {x for x in OBJECTS if node.mine(x, self.now_s)}
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+@pytest.fixture
+def three(cluster):
+    """Three nodes that have settled."""
+    nodes = [cluster.start(node) for node in "abc"]
+    cluster.run(15)
+    assert [bool(cluster.mine(node)) for node in nodes] == [True] * 3
+    return nodes
+
+
+def seated(cluster, **away):
+    return {seat.node: seat.away for seat in cluster.server.view.seats}
+
+
+def test_a_first_node_opens_the_log_and_owns_everything(cluster):
+    node = cluster.start("a")
+    calls = []
+    for _ in range(10):
+        calls += cluster.beat(node)
+        cluster.now_s += 1
+    assert [type(call) for call in calls] == [Open, Propose]
+    assert cluster.mine(node) == set(OBJECTS)
+
+
+def test_every_object_has_one_owner(cluster, three):
+    shares = [cluster.mine(node) for node in three]
+    assert set.union(*shares) == set(OBJECTS)
+    assert sum(map(len, shares)) == len(OBJECTS)
+
+
+def test_a_lease_ends_one_lease_after_its_beat_was_sent(cluster, three):
+    a = three[0]
+    cluster.beat(a, takes_s=2.5)
+    assert a.leased(cluster.now_s)
+    assert a.leased(cluster.now_s + 0.49)
+    assert not a.leased(cluster.now_s + 0.5)
+    cluster.now_s += 0.5
+    assert cluster.mine(a) == set()
+
+
+def test_an_answer_that_took_longer_than_a_lease_grants_nothing(cluster, three):
+    a = three[0]
+    cluster.beat(a, takes_s=3.1)
+    assert not a.leased(cluster.now_s)
+
+
+def test_a_lapsed_lease_makes_all_that_was_read_doubtful(cluster, three):
+    a = three[0]
+    read = a.epoch
+    cluster.run(2)
+    assert a.epoch == read
+    assert all(a.trusts(x, read) for x in OBJECTS)
+    cluster.run(4, three[1], three[2])
+    cluster.run(2)
+    assert cluster.mine(a)
+    assert not any(a.trusts(x, read) for x in OBJECTS)
+    assert all(a.trusts(x, a.epoch) for x in OBJECTS)
+
+
+def test_a_view_makes_doubtful_only_what_it_moves(cluster, three):
+    a, b, c = three
+    before, read = cluster.mine(a), a.epoch
+    cluster.start("d")
+    cluster.run(4)
+    kept = cluster.mine(a)
+    assert kept < before
+    assert all(a.trusts(x, read) for x in kept)
+    assert not any(a.trusts(x, read) for x in before - kept)
+    # d leaves again: what comes back may have been written elsewhere.
+    cluster.run(140, a, b, c)
+    assert cluster.mine(a) == before
+    assert {x for x in before if a.trusts(x, read)} == kept
+
+
+def test_a_share_waits_until_the_former_owner_has_adopted_the_view(cluster, three):
+    a, b, c = three
+    d = cluster.start("d")
+    for _ in range(3):
+        for node in (d, b, c):
+            cluster.beat(node)
+        cluster.now_s += 0.1
+    lost = {x for x in OBJECTS if d.view.owner(x) == "d" and d.settled.owner(x) == "a"}
+    assert lost
+    assert cluster.mine(d) == set()
+    assert lost < cluster.mine(a)
+    cluster.beat(a)
+    assert not lost & cluster.mine(a)
+    cluster.beat(a)
+    cluster.beat(d)
+    assert lost < cluster.mine(d)
+
+
+def test_the_duty_of_a_dead_node_moves_and_its_place_stays_until_leave_after(cluster, three):
+    a, b, c = three
+    share = cluster.mine(c)
+    cluster.run(4, a, b)
+    assert not share & (cluster.mine(a) | cluster.mine(b))
+    cluster.run(4, a, b)
+    assert share < cluster.mine(a) | cluster.mine(b)
+    assert seated(cluster) == {"a": False, "b": False, "c": True}
+    assert all(a.view.home(x) == "c" for x in share)
+    cluster.run(130, a, b)
+    assert seated(cluster) == {"a": False, "b": False}
+    assert not any(a.view.home(x) == "c" for x in OBJECTS)
+
+
+def test_a_node_that_comes_back_gets_its_share_back_and_nothing_else_moves(cluster, three):
+    a, b, _ = three
+    shares = [cluster.mine(node) for node in three]
+    cluster.run(10, a, b)
+    read = a.epoch
+    cluster.run(4)
+    assert seated(cluster) == {"a": False, "b": False, "c": False}
+    assert [cluster.mine(node) for node in three] == shares
+    assert all(a.trusts(x, read) for x in shares[0])
+
+
+def test_reads_ask_the_origin_while_a_write_of_a_dead_node_may_arrive(cluster, three):
+    a, b, c = three
+    cluster.run(61)
+    mine, of_c = cluster.mine(a), cluster.mine(c)
+    assert not any(a.must_check(x, cluster.now_s) for x in mine)
+    cluster.run(8, a, b)
+    taken_over = cluster.mine(a) & of_c
+    assert taken_over
+    assert all(a.must_check(x, cluster.now_s) for x in taken_over)
+    assert not any(a.must_check(x, cluster.now_s) for x in mine)
+    cluster.run(61, a, b)
+    assert not any(a.must_check(x, cluster.now_s) for x in taken_over)
+
+
+def test_a_share_that_was_handed_over_needs_no_such_check(cluster, three):
+    cluster.run(61)
+    d = cluster.start("d")
+    cluster.run(70)
+    three[0].duties.facts = NodeFacts(node="a", weight=0.0)
+    cluster.run(3)
+    gained = {x for x in cluster.mine(d) if d.trusts(x, d.epoch) and not d.must_check(x, cluster.now_s)}
+    assert gained == cluster.mine(d)
+
+
+def test_after_a_loss_of_the_log_the_nodes_propose_their_view_again(cluster, three):
+    shares = [cluster.mine(node) for node in three]
+    read = three[0].epoch
+    cluster.server.lose()
+    cluster.start("z")
+    cluster.run(1)
+    assert cluster.mine(three[0])
+    cluster.run(2)
+    assert not any(cluster.mine(node) for node in three)
+    del cluster.nodes["z"]
+    cluster.run(4)
+    assert [cluster.mine(node) for node in three] == shares
+    assert not any(three[0].trusts(x, read) for x in shares[0])
+
+
+def test_a_log_that_comes_back_empty_empties_no_view(cluster, three):
+    """dingodb/DingoCache#80: the first answer after an outage listed no members, and all pages were lost."""
+    view = three[0].view
+    cluster.server.lose()
+    for _ in range(5):
+        cluster.beat(three[0])
+        assert three[0].view is not None
+        assert set(three[0].view.facts) == set(view.facts)
+        cluster.now_s += 1
+
+
+def test_a_goodbye_moves_the_duty_at_once(cluster, three):
+    a, b, c = three
+    goodbye = c.end()
+    assert cluster.mine(c) == set()
+    assert cluster.server.retire(goodbye.inc, goodbye.node, goodbye.count)
+    cluster.run(3, a, b)
+    assert cluster.mine(a) | cluster.mine(b) == set(OBJECTS)
+    assert c.adopt(cluster.server.beat(c.beat()), cluster.now_s, cluster.now_s) == []
+    assert cluster.mine(c) == set()
+
+
+def test_a_node_that_never_had_a_lease_says_no_goodbye(cluster):
+    assert cluster.start("a").end() is None
+
+
+def test_a_goodbye_does_not_end_the_lease_of_another_process(cluster, three):
+    a, b, c = three
+    cluster.run(8, b, c)
+    cluster.run(3, cluster.start("a", boot="2"), b, c)
+    cluster.beat(a)
+    assert a.end() is None
+
+
+def test_a_second_process_of_one_node_id_gets_no_lease_and_is_reported(cluster, three):
+    a, *rest = three
+    copy = cluster.start("a", boot="2")
+    cluster.run(10, a, copy, *rest)
+    assert copy.duties.conflict
+    assert cluster.mine(copy) == set()
+    assert cluster.mine(a)
+    assert not a.duties.conflict
+
+
+def test_a_restarted_process_takes_over_from_the_one_before(cluster, three):
+    share = cluster.mine(three[0])
+    again = cluster.start("a", boot="2")
+    cluster.run(8)
+    assert cluster.mine(again) == share
+    assert not again.duties.conflict
+
+
+def test_a_forgotten_node_leaves_and_stays_out_until_it_restarts(cluster, three):
+    a, b, c = three
+    cluster.server.forget(cluster.server.inc, "c")
+    cluster.run(6)
+    assert seated(cluster) == {"a": False, "b": False}
+    assert cluster.mine(a) | cluster.mine(b) == set(OBJECTS)
+    assert cluster.mine(c) == set()
+    again = cluster.start("c", boot="2")
+    cluster.run(4)
+    assert cluster.mine(again)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"wire": 2}, "version 1 of the"),
+        ({"origin": "other"}, "another origin"),
+        ({"config": "x"}, "settings"),
+    ],
+)
+def test_a_node_that_does_not_fit_gets_no_share_and_says_why(cluster, three, facts, said):
+    shares = [cluster.mine(node) for node in three]
+    odd = cluster.start("d", **facts)
+    cluster.run(5)
+    assert said in odd.duties.refusal
+    assert [cluster.mine(node) for node in three] == shares
+    assert cluster.mine(odd) == set()
+    # The others leave one by one, as in an upgrade; then it is the cluster.
+    cluster.run(8, odd)
+    assert odd.duties.refusal == ""
+    assert cluster.mine(odd) == set(OBJECTS)
+
+
+def test_a_new_weight_or_address_is_proposed(cluster, three):
+    cluster.start("a", boot="2", weight=5.0, peer="10.0.0.9:9002")
+    cluster.run(9)
+    assert three[1].view.facts["a"].peer == "10.0.0.9:9002"
+    assert len(cluster.mine(cluster.nodes["a"])) > len(OBJECTS) / 2
+
+
+def test_a_forged_node_is_not_adopted_and_the_lease_ends(cluster, three):
+    a = three[0]
+    view = a.view
+    forged = Seat("z", Seals("c", ["guessed"]).seal("node", b"\x80"))
+    cluster.server.propose(view.id, [*cluster.server.view.seats, forged])
+    for _ in range(4):
+        with pytest.raises(PeerError, match=r"cluster\.secret"):
+            cluster.beat(a)
+        cluster.now_s += 1
+    assert a.view is view
+    assert cluster.mine(a) == set()
+
+
+def test_many_changes_of_views_distrust_no_more_than_needed_and_never_less(cluster, three):
+    a = three[0]
+    reads = []
+    for number in range(40):
+        reads.append((a.epoch, cluster.mine(a)))
+        cluster.start("d", boot=str(number))
+        cluster.run(6)
+        cluster.server.forget(cluster.server.inc, "d")
+        cluster.run(6)
+    epoch, mine = reads[-1]
+    assert any(a.trusts(x, epoch) for x in mine)
+    epoch, mine = reads[0]
+    assert not any(a.trusts(x, epoch) for x in mine)
+
+
+def test_a_node_is_cut_off_when_the_log_has_not_answered_for_a_lease(cluster, three):
+    a = three[0]
+    cluster.beat(a)
+    assert not a.cut_off(cluster.now_s + 2.9)
+    assert a.cut_off(cluster.now_s + 3.0)

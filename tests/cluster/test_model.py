@@ -1,0 +1,176 @@
+"""Leases and views under random interleavings of beats, pauses, losses, crashes, writes and new views.
+
+Each number of an example is one action on one node or object, so that hypothesis can shrink what it finds.
+``make test`` runs 2,000 examples, ``make model-test`` 100,000 (``MODEL_EXAMPLES``).
+"""
+
+import os
+import random
+from copy import deepcopy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shadeproxy.cluster import timing
+from shadeproxy.cluster.duties import Duties, Open
+from shadeproxy.cluster.membership import Membership, _Change
+from tests.support.cluster_log import Server
+from tests.support.cluster_world import OBJECTS, Broken, World
+
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "2000"))
+STEPS = 120
+HEALED_LEASES = 4
+MUTANT_WALKS = 4_000
+
+ACTIONS = [
+    action
+    for action, weight in {
+        "beat": 20, "send_beat": 8, "handle": 8, "deliver": 8, "exchange": 6, "lose_message": 2,
+        "tick": 6, "run_without": 8, "crash": 2, "end": 1, "start": 2,
+        "begin_fill": 10, "end_fill": 8, "begin_write": 10, "apply_write": 8, "end_write": 8,
+        "apply_ghost": 3,
+        "lose_log": 1, "fail_over": 1, "forget": 1, "jump_wall_clock": 1,
+    }.items()
+    for _ in range(weight)
+]  # fmt: skip
+
+
+def act(world, number):
+    """Do the action that a number names, and check every invariant."""
+    getattr(world, ACTIONS[number % len(ACTIONS)])(number // len(ACTIONS))
+    world.check()
+
+
+def walk(seed, **options):
+    draw = random.Random(seed)
+    world = World(objects=OBJECTS[seed % 3 :][:1], **options)
+    world.heal()
+    for _ in range(STEPS):
+        act(world, draw.getrandbits(24))
+    return world
+
+
+class ForgetsItsRun(Server):
+    """Takes no notice that it became another process, and lost the last writes with the former one."""
+
+    def __init__(self, now_ms):
+        super().__init__(now_ms)
+        self.kept = self._copy()
+
+    def beat(self, beat):
+        if self.beats % 4 == 0:
+            self.kept = self._copy()
+        return super().beat(beat)
+
+    def fail_over(self):
+        if hasattr(self, "kept"):
+            vars(self).update(self.kept, kept=self._copy())
+        else:
+            super().fail_over()
+
+    def _copy(self):
+        names = ("inc", "inc_run", "opened", "run", "view", "settled", "need", "nodes", "beats", "tokens")
+        return deepcopy({name: vars(self)[name] for name in names if name in vars(self)})
+
+
+class Talks(Server):
+    """Grants leases in a new incarnation at once."""
+
+    def beat(self, beat):
+        answer = super().beat(beat)
+        if not answer.closed:
+            return answer
+        self.opened = True
+        return super().beat(beat)
+
+
+class SettlesByTheViewAlone(Server):
+    """Does not wait for the nodes of the views before."""
+
+    def settle(self):
+        self.need = {seat.node for seat in self.view.seats}
+        super().settle()
+
+
+class TakesAnyBoot(Server):
+    """Grants the lease to every process with the node's id."""
+
+    def beat(self, beat):
+        if beat.node in self.nodes:
+            self.nodes[beat.node].boot = beat.boot
+        return super().beat(beat)
+
+
+def mine_by_the_view_alone(self, x, now_s):
+    return self.leased(now_s) and self.view is not None and self.view.owner(x) == self.node
+
+
+def mine_without_the_lease(self, x, now_s):
+    views = (self.view, self.settled)
+    return all(view is not None and view.owner(x) == self.node for view in views)
+
+
+def take_lease_silently(self, lease, sent_s, now_s):
+    self._lease, self._lease_until_s = lease, sent_s + self.timing.lease_s
+
+
+def take_lease_from_now(self, lease, sent_s, now_s):
+    TAKE_LEASE(self, lease, now_s, now_s)
+
+
+TAKE_LEASE = Membership._take_lease
+MUTANTS = {  # "seed": of a walk that finds the fault, to begin with
+    "a read joins any flight": {"seed": 203, "world": {"check_joins": False}},
+    "a fill gets the epoch of its end": {"seed": 714, "world": {"stamp_flights": False}},
+    "a write is not checked again": {"seed": 594, "world": {"check_again": False}},
+    "the log is opened at once": {
+        "seed": 161,
+        "patch": [(Duties, "of_closed", lambda _, inc, __: [Open(inc)])],
+    },
+    "a closed log grants": {"seed": 57, "world": {"server": Talks}},
+    "a failover is not seen": {"seed": 0, "world": {"server": ForgetsItsRun}},
+    "the settled view is not asked": {"seed": 1, "patch": [(Membership, "mine", mine_by_the_view_alone)]},
+    "others wait for one lease exactly": {"seed": 0, "patch": [(timing, "SLACK", 1.0)]},
+    "a view settles without the nodes before": {"seed": 1, "world": {"server": SettlesByTheViewAlone}},
+    "two processes of one id": {"seed": 3, "world": {"server": TakesAnyBoot, "clone": True}},
+    "a lease is not looked at": {"seed": 1, "patch": [(Membership, "mine", mine_without_the_lease)]},
+    "a lease begins with its answer": {
+        "seed": 917,
+        "patch": [(Membership, "_take_lease", take_lease_from_now)],
+    },
+    "a lapsed lease changes nothing": {
+        "seed": 203,
+        "patch": [(Membership, "_take_lease", take_lease_silently)],
+    },
+    "changes of views distrust nothing": {"seed": 714, "patch": [(_Change, "concerns", lambda *_: False)]},
+}
+
+
+@pytest.mark.parametrize("objects", [OBJECTS[:1], OBJECTS[1:2], OBJECTS[2:], OBJECTS], ids=str)
+@settings(max_examples=EXAMPLES // 4, derandomize=EXAMPLES <= 2000, print_blob=True)
+@given(st.lists(st.integers(0, 2**24 - 1), min_size=STEPS // 2, max_size=STEPS), st.booleans())
+def test_no_order_of_events_gives_two_owners_or_an_old_answer(objects, numbers, clone):
+    world = World(objects=objects, clone=clone)
+    world.heal()
+    for number in numbers:
+        act(world, number)
+    assert world.heal() <= HEALED_LEASES
+
+
+def test_the_walks_come_to_acknowledged_writes_and_new_views():
+    """What never happens is not tested."""
+    worlds = [walk(seed) for seed in range(100)]
+    assert sum(world.acknowledged for world in worlds) > 50
+    assert sum(world.hits for world in worlds) > 300
+    assert sum(world.settled for world in worlds) > 300
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_without_one_of_the_rules_the_model_finds_the_fault(name, monkeypatch):
+    mutant = MUTANTS[name]
+    for target, attribute, value in mutant.get("patch", ()):
+        monkeypatch.setattr(target, attribute, value)
+    with pytest.raises(Broken):
+        for seed in (mutant["seed"], *range(MUTANT_WALKS)):
+            walk(seed, **mutant.get("world", {}))

@@ -1,0 +1,49 @@
+import pytest
+
+from shadeproxy.cluster.log import Seat, ViewRecord
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.view import NodeFacts, View, seal_facts
+from shadeproxy.core.errors import PeerError
+
+SEALS = Seals("c", ["secret"])
+
+
+def seat(node, *, away=False, weight=1.0, seals=SEALS):
+    return Seat(node, seal_facts(NodeFacts(node=node, weight=weight, peer=f"{node}:9002"), seals), away)
+
+
+def view(*seats):
+    return View("inc", ViewRecord(7, seats), SEALS)
+
+
+def test_facts_come_from_the_seats():
+    assert view(seat("a"), seat("b", weight=4)).facts["b"] == NodeFacts(node="b", weight=4, peer="b:9002")
+
+
+def test_a_node_that_is_away_keeps_its_place_and_owns_nothing():
+    all_here, without = view(seat("a"), seat("b"), seat("c")), view(seat("a"), seat("c"))
+    away = view(seat("a"), seat("b", away=True), seat("c"))
+    for one in range(0, 1 << 64, 1 << 54):
+        assert away.home(one) == all_here.owner(one)
+        assert away.owner(one) == without.owner(one)
+    assert view(seat("a", away=True)).owner(1) is None
+
+
+def test_the_order_of_the_seats_does_not_matter():
+    one, other = view(seat("a"), seat("b")), view(seat("b"), seat("a"))
+    assert one.owners.nodes == other.owners.nodes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        seat("b", seals=Seals("c", ["guessed"])),
+        seat("b", seals=Seals("another", ["secret"])),
+        Seat("b", seat("a").facts),
+        Seat("b", SEALS.seal("node", b"\x80")),
+        Seat("b", b""),
+    ],
+)
+def test_one_forged_seat_makes_the_view_unusable(forged):
+    with pytest.raises(PeerError, match="node"):
+        view(seat("a"), forged)

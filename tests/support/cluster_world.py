@@ -1,0 +1,341 @@
+"""A whole cluster in one thread, for a model: the product's ``Membership`` at every node, a log in memory, an
+origin, and objects that are cached and written under the rules of ownership.
+
+No action is urgent. A node that does not act is paused, and a message that is not handled is delayed; time
+may pass at any point. Clocks run up to 10 % wrong, and the log's wall clock jumps. Reads need no state of
+their own: a read may begin at any instant, so "each answer that a node may give now is at least as new as the
+last acknowledged write" is the claim for every read.
+
+The rules for objects are modelled here: ``Process.fills``, ``cached`` and ``writes``. Their three checks are
+flags of ``World``, so that tests can show that each is needed.
+"""
+
+from shadeproxy.cluster.duties import Open, Propose, Retire
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from tests.support.cluster_log import Server
+
+LEASE_S = 1.0
+TIMING = Timing(lease_s=LEASE_S, leave_after_s=4 * LEASE_S, failover_s=0.0)
+SEALS = Seals("model", ["secret"])
+NODES = ("n0", "n1", "n2")
+OBJECTS = (1, 3, 4)
+"""Their owners are n0, n1 and n2; when those are away, n1, n2 and n0."""
+RATES = (0.91, 1.09, 1.0)
+SPANS_S = (0.05, 0.15, 0.15, 0.3, 0.3, 0.34, 0.6, 1.12, 1.3)
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Process:
+    """One life of a node's process. ``cached`` and ``fills`` map an object to version and epoch; ``writes``
+    maps it to None while the origin has not applied the write, then to its version.
+    """
+
+    def __init__(self, world, node, rate, boot, cached):
+        self.world = world
+        self.rate = rate
+        self.membership = Membership(NodeFacts(node=node, weight=1.0), boot, SEALS, world.timing)
+        # Pages outlive a restart, but no epoch of the process before is one of this process.
+        self.cached = {x: (version, -1) for x, (version, _) in cached.items()}
+        self.fills = {}
+        self.writes = {}
+        self.flying = None
+
+    def now(self):
+        return self.world.now_s * self.rate + 1000 * self.rate
+
+    def drop(self, x):
+        self.cached.pop(x, None)
+        self.fills.pop(x, None)
+
+    def may_fill(self, x):
+        """Return whether the process would read the object from the origin, to cache it."""
+        view = self.membership.view
+        return (
+            view is not None and view.owner(x) == self.membership.node
+            and x not in self.writes and x not in self.fills
+        )  # fmt: skip
+
+    def mine(self, x):
+        return self.membership.mine(x, self.now())
+
+    def trusted(self, x, read):
+        """Return whether a version that was read from the origin may be an answer now, with its epoch."""
+        return x not in self.writes and self.mine(x) and self.membership.trusts(x, read[1])
+
+
+class World:
+    """The state, and the actions that may happen next. ``clones``: processes with the node id of another."""
+
+    def __init__(
+        self, *, objects=OBJECTS, server=Server, rates=RATES, clone=False,
+        check_joins=True, stamp_flights=True, check_again=True, timing=TIMING,
+    ):  # fmt: skip
+        self.objects = objects
+        self.check_joins, self.stamp_flights, self.check_again = check_joins, stamp_flights, check_again
+        self.timing = timing
+        self.now_s = 0.0
+        self.wall_ms = 1_800_000_000_000
+        self.server = server(lambda: self.wall_ms)
+        self.boots = 0
+        self.names = [*NODES, "n0"] if clone else list(NODES)
+        self.rates = [*rates, rates[0]][: len(self.names)]
+        self.nodes = [None] * len(self.names)
+        self.origin = dict.fromkeys(self.objects, 1)
+        self.acked = dict.fromkeys(self.objects, 1)
+        self.ghosts = []
+        self.to_log = []
+        self.to_nodes = []
+        self.acknowledged = self.hits = self.opened = self.settled = 0
+        self.last_settled = ("", 0)
+        for at in range(len(NODES)):
+            self.start(at)
+
+    # ------------------------------------------------------------------ time, processes
+
+    def tick(self, which):
+        self.now_s += SPANS_S[which % len(SPANS_S)] * LEASE_S
+
+    def jump_wall_clock(self, which):
+        self.wall_ms = max(1, self.wall_ms + (which % 7 - 3) * 100_000)
+
+    def start(self, which):
+        at = which % len(self.nodes)
+        if self.nodes[at] is None:
+            self.boots += 1
+            self.nodes[at] = Process(self, self.names[at], self.rates[at], f"boot{self.boots}", {})
+
+    def crash(self, which):
+        """Kill the process, and start it again with what it has cached."""
+        at = which % len(self.nodes)
+        if (old := self.nodes[at]) is None:
+            return self.start(at)
+        self.ghosts += [x for x, version in old.writes.items() if version is None]
+        self.boots += 1
+        self.nodes[at] = Process(self, self.names[at], self.rates[at], f"boot{self.boots}", old.cached)
+        return None
+
+    def end(self, which):
+        """Stop the process in order, with its goodbye on the way."""
+        at = which % len(self.nodes)
+        if (old := self.nodes[at]) is not None and (call := old.membership.end()):
+            self.to_log.append((None, call))
+        self.nodes[at] = None
+        if old is not None:
+            self.ghosts += [x for x, version in old.writes.items() if version is None]
+
+    # ------------------------------------------------------------------ messages
+
+    def send_beat(self, which):
+        at = which % len(self.nodes)
+        node = self.nodes[at]
+        if node is None:
+            return
+        # A beat that is still on its way is given up: its answer will be ignored.
+        node.flying = (node.now(), node.membership.beat())
+        self.to_log.append((node, node.flying))
+
+    def handle(self, which):
+        """Let the log handle a message that is on its way, however old it is."""
+        if not self.to_log:
+            return
+        node, message = self.to_log.pop(which % len(self.to_log))
+        match message:
+            case Open():
+                self.server.open(message.inc)
+            case Retire():
+                self.retire(message)
+            case Propose():
+                self.server.propose(message.base, message.seats)
+            case (sent_s, beat):
+                answer = self.server.beat(beat)
+                if answer.closed and (answer.token or answer.view.number):
+                    raise Broken("a closed log grants or tells a view")
+                self.to_nodes.append((node, message, sent_s, answer))
+        self.watch_settled()
+
+    def retire(self, call):
+        if not self.server.retire(call.inc, call.node, call.count):
+            return
+        boot = self.server.nodes[call.node].boot if call.node in self.server.nodes else None
+        for node in self.nodes:
+            if node is not None and node.membership.boot == boot and node.membership.leased(node.now()):
+                raise Broken(f"the lease of {call.node} is retired while it lasts")
+
+    def deliver(self, which):
+        if self.to_nodes:
+            self.arrive(*self.to_nodes.pop(which % len(self.to_nodes)))
+
+    def arrive(self, node, message, sent_s, answer):
+        if node not in self.nodes or node.flying is not message:
+            return
+        node.flying = None
+        for call in node.membership.adopt(answer, sent_s, node.now()):
+            self.to_log.append((node, call))
+
+    def lose_message(self, which):
+        for queue in (self.to_log, self.to_nodes):
+            if queue:
+                queue.pop(which % len(queue))
+                return
+
+    def beat(self, which):
+        """A beat and its answer, without delay."""
+        at = which % len(self.nodes)
+        if (node := self.nodes[at]) is None:
+            return
+        sent_s, beat = node.now(), node.membership.beat()
+        node.flying = None
+        answer = self.server.beat(beat)
+        for call in node.membership.adopt(answer, sent_s, node.now()):
+            self.to_log.append((node, call))
+        self.watch_settled()
+
+    def exchange(self, _):
+        """Let everything arrive that is on its way."""
+        while self.to_log or self.to_nodes:
+            while self.to_log:
+                self.handle(0)
+            while self.to_nodes:
+                self.deliver(0)
+
+    def run_without(self, which):
+        """Let two leases pass, in which one node or none is paused and the others act in time."""
+        paused = which % (len(self.nodes) + 1)
+        for _ in range(6):
+            self.now_s += LEASE_S / 3
+            for at, node in enumerate(self.nodes):
+                if at != paused:
+                    self.beat(at)
+                    self.handle_all_of(node)
+            self.check()
+
+    def handle_all_of(self, node):
+        for message in [message for message in self.to_log if message[0] is node]:
+            if message in self.to_log:
+                self.handle(self.to_log.index(message))
+
+    # ------------------------------------------------------------------ faults of the log
+
+    def lose_log(self, _):
+        self.server.lose()
+
+    def fail_over(self, _):
+        self.server.fail_over()
+
+    def forget(self, _):
+        """An operator forgets a node; the others remain, so that objects have owners."""
+        self.server.forget(self.server.inc, NODES[2])
+
+    def watch_settled(self):
+        now = (self.server.inc, self.server.settled.number)
+        if now[0] == self.last_settled[0] and now[1] < self.last_settled[1]:
+            raise Broken("the settled view went back")
+        self.settled += now != self.last_settled
+        self.last_settled = now
+
+    # ------------------------------------------------------------------ reads and writes
+
+    def _able(self, which, able):
+        """Return one of the processes that can do the action now, with the object; None if there is none."""
+        found = [(node, x) for x in self.objects for node in self.nodes if node is not None and able(node, x)]
+        return found[which % len(found)] if found else (None, 0)
+
+    def begin_fill(self, which):
+        node, x = self._able(which, Process.may_fill)
+        if node is not None:
+            node.fills[x] = (self.origin[x], node.membership.epoch)
+
+    def end_fill(self, which):
+        node, x = self._able(which, lambda node, x: x in node.fills)
+        if node is not None:
+            version, epoch = node.fills.pop(x)
+            node.cached[x] = (version, epoch if self.stamp_flights else node.membership.epoch)
+
+    def begin_write(self, which):
+        node, x = self._able(which, lambda node, x: x not in node.writes and node.mine(x))
+        if node is not None:
+            node.drop(x)
+            node.writes[x] = None
+
+    def apply_write(self, which):
+        node, x = self._able(which, lambda node, x: node.writes.get(x, 0) is None)
+        if node is not None:
+            self.origin[x] += 1
+            node.writes[x] = self.origin[x]
+
+    def end_write(self, which):
+        node, x = self._able(which, lambda node, x: x in node.writes)
+        if node is None:
+            return
+        version = node.writes.pop(x)
+        node.drop(x)
+        if version is None:
+            self.ghosts.append(x)
+        elif node.mine(x) or not self.check_again:
+            self.acknowledged += 1
+            self.acked[x] = max(self.acked[x], version)
+
+    def apply_ghost(self, which):
+        """The origin applies a write whose writer gave up or died."""
+        if self.ghosts:
+            self.origin[self.ghosts.pop(which % len(self.ghosts))] += 1
+
+    # ------------------------------------------------------------------ invariants
+
+    def check(self):
+        for x in self.objects:
+            owners = [node for node in self.nodes if node is not None and node.mine(x)]
+            if len(owners) > 1:
+                raise Broken("two nodes own one object")
+            for node in owners:
+                self.check_answers(node, x)
+
+    def check_answers(self, node, x):
+        cached, fill = node.cached.get(x), node.fills.get(x)
+        if cached is not None and node.trusted(x, cached):
+            self.hits += 1
+            if cached[0] < self.acked[x]:
+                raise Broken("an owner answers an older version than the acknowledged one")
+        if fill is None or x in node.writes:
+            return
+        if (not self.check_joins or node.trusted(x, fill)) and fill[0] < self.acked[x]:
+            raise Broken("a read joins a flight that began before an acknowledged write")
+
+    # ------------------------------------------------------------------ after the last fault
+
+    def heal(self, limit=200):
+        """Let all nodes act in time, without faults; return how many leases it takes until each object has an
+        owner that all agree on.
+        """
+        for at, name in enumerate(self.names):
+            if self.nodes[at] is None and name not in self.names[:at]:
+                self.start(at)
+        self.to_nodes.clear()
+        began_s = self.now_s
+        for _ in range(limit):
+            for at in range(len(self.nodes)):
+                self.beat(at)
+                self.exchange(0)
+                self.check()
+            for at in range(len(self.nodes)):
+                self.apply_write(at)
+                self.end_write(at)
+            if self.is_whole():
+                return (self.now_s - began_s) / LEASE_S
+            self.now_s += LEASE_S / 3
+        raise Broken("the cluster does not become whole again")
+
+    def is_whole(self):
+        forgotten = {name for name, one in self.server.nodes.items() if one.forgotten}
+        seats = {seat.node for seat in self.server.view.seats if not seat.away}
+        return (
+            self.server.view.number == self.server.settled.number
+            and seats == set(NODES) - forgotten
+            and all(sum(node is not None and node.mine(x) for node in self.nodes) == 1 for x in self.objects)
+        )

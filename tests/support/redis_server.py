@@ -1,0 +1,69 @@
+"""A Redis or Valkey server of the tests' own, on a free port of loopback, without persistence."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+class RedisServer:
+    """One server process. ``start`` and ``kill`` may be called again and again; the port stays."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.process = None
+
+    def start(self):
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self.process = subprocess.Popen(
+            [PROGRAM, *options, "--dir", str(self._folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        while self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                if self.command("PING") == b"+PONG\r\n":
+                    return
+            time.sleep(0.02)
+        raise RuntimeError(f"{PROGRAM} does not start on port {self.port}")
+
+    def command(self, *words):
+        """Send a command, and return the first bytes of the answer as they are."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(" ".join(words).encode() + b"\r\n")
+            return connection.recv(4096)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop_process(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def continue_process(self):
+        self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def redis_server(folder):
+    """Run a server; skips the test, with the reason, where none is installed."""
+    if PROGRAM is None:
+        pytest.skip("needs redis-server or valkey-server (Debian: apt-get install redis-server)")
+    server = RedisServer(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
