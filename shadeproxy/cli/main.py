@@ -17,7 +17,16 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from shadeproxy import __version__
-from shadeproxy.cli.control import LONG_TIMEOUT_S, ControlClient
+from shadeproxy.cli.control import LONG_TIMEOUT_S
+from shadeproxy.cli.options import (
+    ConfigOption,
+    JsonOption,
+    NamespaceOption,
+    SetOption,
+    UrlOption,
+    client_of,
+)
+from shadeproxy.cli.predictions import plan_runs, simulate_policies
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -45,26 +54,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", envvar="SHADEPROXY_CONFIG", help="A config.toml; without it, defaults."),
-]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting.")
-]
-UrlOption = Annotated[
-    str, typer.Option("--url", help="Control listener; by default the one of the configuration.")
-]
-NamespaceOption = Annotated[
-    str,
-    typer.Option(
-        "--namespace",
-        metavar="NAME",
-        help="Namespace of the bucket; by default that of the proxy's own credentials.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 _DEMO_NEEDS = {
     "torch": "torch",
@@ -135,7 +124,7 @@ def doctor(
 
     Exit status 1 if anything is wrong.
     """
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     from shadeproxy.cli.doctor import examine  # noqa: PLC0415  imports the composition root
 
     report = examine(client, Settings.load(config, override or ()), elsewhere=bool(url))
@@ -164,7 +153,7 @@ def stats(
     """Show the counters of a running proxy: per tier, bucket, job and epoch."""
     if watch and as_json:
         raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     from shadeproxy.cli.stats import render_stats, watch_stats  # noqa: PLC0415  rich's tables take 40 ms
 
     if watch:
@@ -203,7 +192,7 @@ def purge(
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
     body = body_of(uri, namespace, dry_run=dry_run)
-    answer = _client(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
+    answer = client_of(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -232,7 +221,7 @@ def inspect(
     """Show the cached pages of an object, or the cached objects below a prefix in key order."""
     from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
 
-    client = _client(config, override, url)
+    client = client_of(config, override, url)
     inspect_cached(client, uri, namespace, limit=limit, start_after=start_after, as_json=as_json)
 
 
@@ -250,7 +239,7 @@ def warm(
     """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
     from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
 
-    warm_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    warm_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -269,7 +258,7 @@ def pin(
     """Pin a prefix: keep its pages, whatever else is read, until it is unpinned."""
     from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
 
-    pin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    pin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -286,7 +275,7 @@ def unpin(
     """Remove a pin."""
     from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
 
-    unpin_prefix(_client(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    unpin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -333,49 +322,8 @@ def bench(
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")
 
 
-@app.command("simulate")
-def simulate_policies(
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="A trace: ids, and sizes, jobs, epochs, weights.")
-    ] = None,
-    *,
-    sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="Instead: uniform, importance, heavy, lagged or shards.")
-    ] = "",
-    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Objects of the sampler.")] = 10_000,
-    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Epochs of the sampler.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Jobs of the sampler, at one speed.")] = 1,
-    ranks: Annotated[int, typer.Option(min=1, help="The trace is of one node of so many.")] = 1,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the sampler, and of policies that draw at random.")
-    ] = 0,
-    policy: Annotated[str, typer.Option(metavar="all|arc|sieve|NAME,...", help="Policies to try.")] = "all",
-    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
-        "5%,10%,20%"
-    ),
-    announce: Annotated[
-        str, typer.Option(metavar="none|epoch|next-half|all|N|trace", help="How early orders are known.")
-    ] = "none",
-    as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Where the picture goes; by default simulate.png, with --json nowhere."),
-    ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
-) -> None:
-    """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
-    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
-
-    run_simulate(
-        trace=trace,
-        workload=Workload(sampler, objects, epochs, jobs, ranks, seed),
-        policies=policy,
-        caches=cache,
-        announce=announce,
-        as_json=as_json,
-        plot=plot,
-        with_plot=not no_plot,
-    )
+app.command("simulate")(simulate_policies)
+app.command("plan")(plan_runs)
 
 
 @app.command()
@@ -387,11 +335,3 @@ def version() -> None:
 def run() -> None:
     """Run the command line, as the console script does."""
     sys.exit(app())
-
-
-def _client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
-    settings = Settings.load(config, override or ())
-    listen = settings.control.listen
-    # A wildcard address cannot be called. The listener answers on loopback too.
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
-    return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())
