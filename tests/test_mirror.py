@@ -10,6 +10,10 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 TABLE = {
+    "cli.predictions": "cli/test_plan.py",
+    "plan.plots": "cli/test_plan.py",
+    "plan.prices": "plan/test_grid.py",
+    "plan.profile": "plan/test_predict.py",
     "api.s3.answer_end": "api/s3/test_relay.py",
     "api.s3.forward_connection": "api/s3/test_worker_forwards.py",
     "api.s3.forward_handler": "api/s3/test_disconnects.py",

@@ -6,9 +6,10 @@ If the proxy has forgotten the job, orders and scores are all sent again.
 
 import logging
 import threading
+from typing import Any
 
 from shadeproxy_sdk.announcements import Announcements
-from shadeproxy_sdk.progress import Progress
+from shadeproxy_sdk.progress import Progress, Step
 from shadeproxy_sdk.registration import Registration, Sent
 from shadeproxy_sdk.scoreboard import Scoreboard, pack_scores
 
@@ -41,6 +42,7 @@ class Delivery:
         self.orders: Announcements | None = Announcements()
         self.announced = self.sent = 0
         self._orders_entered = self._scores_entered = 0
+        self._measures = True  # False once a proxy refused what only newer ones take.
 
     def send(self) -> bool:
         """Send everything that waits. Return whether all of it arrived."""
@@ -113,7 +115,19 @@ class Delivery:
     def _send_progress(self) -> bool:
         steps = self._progress.take()
         for done, step in enumerate(steps):
-            if self._proxy.post("/progress", {**step._asdict(), "rank": self._rank}) is Sent.LATER:
+            if self._post_progress(step) is Sent.LATER:
                 self._progress.put_back(steps[done:])
                 return False
         return True
+
+    def _post_progress(self, step: Step) -> Sent:
+        report: dict[str, Any] = {**step._asdict(), "rank": self._rank}
+        measured = {"compute_s": report.pop("compute_s")}
+        if self._progress.loader is not None:
+            measured["loader"] = self._progress.loader
+        if self._measures and (measured["compute_s"] or self._progress.loader is not None):
+            sent = self._proxy.post("/progress", report | measured)
+            if sent is not Sent.REFUSED:
+                return sent
+            self._measures = False
+        return self._proxy.post("/progress", report)

@@ -86,7 +86,7 @@ class Job:
         self._snapshot = EpochSnapshot()
         self._ahead: Callable[[], None] | None = None
         self._progress = Progress()
-        self._watch = LoaderWatch(self._progress.estimated)
+        self._watch = LoaderWatch(self._progress.estimated, self._progress.reads_by)
         body = {"world_size": world_size, "weight": weight}
         self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
@@ -149,21 +149,22 @@ class Job:
             self._reject(error)
 
     def timed(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the same batches, and report the time that the loop waits for them as stall.
+        """Yield the same batches, and report how long the loop waits for them (stall) and is busy with them.
 
         Without this, the wait is estimated (waiting.py). If a batch is a tuple or list, its last element must
         be the sample ids, which are counted. Other batches are timed but not counted.
         """
         meter = StallMeter()
+        self._progress.reads_by(batches)
         self._watch.timed(1)
         try:
             for batch in meter.watch(batches):
                 yield batch
-                ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
-                self._progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap())
+                ids: Any = batch[-1] if isinstance(batch, tuple | list) and batch else ()
+                self._progress.timed(getattr(ids, "__len__", int)(), meter.lap(), meter.computed())
                 self._sender.start()
         finally:
-            self._progress.timed(0, meter.lap())
+            self._progress.timed(0, meter.lap(), meter.computed())
             self._watch.timed(-1)
 
     # ------------------------------------------------------------------ for samplers

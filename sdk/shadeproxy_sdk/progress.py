@@ -5,17 +5,33 @@ DataLoader workers take samples ahead of training.
 """
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Step(NamedTuple):
     """A change of position. ``position``: samples of ``epoch`` that this rank has finished. ``stall_s``:
-    seconds that it waited since the last Step.
+    seconds that it waited since the last Step. ``compute_s``: seconds that it computed; 0: not measured.
     """
 
     epoch: int
     position: int
     stall_s: float
+    compute_s: float = 0.0
+
+
+def loader_settings(loader: Any) -> dict[str, int] | None:
+    """Return how torch's DataLoader ``loader``, or its iterator, reads: ``workers``, ``batch_size`` and
+    ``prefetch_factor``. None for anything else.
+    """
+    workers = getattr(loader, "num_workers", getattr(loader, "_num_workers", None))
+    if not isinstance(workers, int):
+        return None
+    sampler = getattr(loader, "batch_sampler", getattr(loader, "_index_sampler", None))
+    settings = {
+        "batch_size": getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None),
+        "prefetch_factor": getattr(loader, "prefetch_factor", getattr(loader, "_prefetch_factor", None)),
+    }
+    return {"workers": workers} | {name: value for name, value in settings.items() if isinstance(value, int)}
 
 
 class Progress:
@@ -29,6 +45,8 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._unsent: list[Step] = []
+        self.loader: dict[str, int] | None = None
+        """The settings of this rank's loader, see ``loader_settings``; None: not known."""
         self.epoch = 0
         self._length = 0
         self._clear(0)
@@ -36,7 +54,7 @@ class Progress:
     def _clear(self, start: int) -> None:
         self._start = start
         self.reported = self._timed = self._told = self._given = 0
-        self._stall_s = self._estimated_s = 0.0
+        self._stall_s = self._estimated_s = self._compute_s = 0.0
         self._sent = 0
 
     def begin(self, epoch: int, start: int, length: int = 0) -> None:
@@ -61,19 +79,24 @@ class Progress:
         position = self._start + furthest
         return min(position, self._length) if self._length else position
 
-    def timed(self, samples: int, stall_s: float) -> None:
-        """Count ``samples`` more samples from a timed loader. The loop waited ``stall_s`` seconds for
-        them.
+    def timed(self, samples: int, stall_s: float, compute_s: float = 0.0) -> None:
+        """Count ``samples`` more samples from a timed loader. The loop waited ``stall_s`` seconds for them,
+        and computed for ``compute_s`` seconds.
         """
         with self._lock:
             self._timed += samples
             self._stall_s += stall_s
+            self._compute_s += compute_s
 
     def estimated(self, stall_s: float) -> None:
         """Add ``stall_s`` seconds by which training seems to have waited, although nothing measured them."""
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s
+
+    def reads_by(self, loader: Any) -> None:
+        """Set ``loader`` by the settings of a DataLoader or its iterator, if it is one."""
+        self.loader = loader_settings(loader) or self.loader
 
     def told(self, position: int, stall_s: float) -> None:
         """Set the ``position`` that the user reports, and add ``stall_s`` seconds of waiting. These measured
@@ -108,10 +131,11 @@ class Progress:
         epoch.
         """
         position = self._start if self.position is None else self.position
-        if position == self._sent and not self._stall_s:
+        if position == self._sent and not self._stall_s and not self._compute_s:
             return
-        waited_s = self._stall_s
+        waited_s, computed_s = self._stall_s, self._compute_s
         if self._unsent and self._unsent[-1].epoch == self.epoch:
-            waited_s += self._unsent.pop().stall_s
-        self._unsent.append(Step(self.epoch, position, waited_s))
-        self._sent, self._stall_s = position, 0.0
+            unsent = self._unsent.pop()
+            waited_s, computed_s = waited_s + unsent.stall_s, computed_s + unsent.compute_s
+        self._unsent.append(Step(self.epoch, position, waited_s, computed_s))
+        self._sent, self._stall_s, self._compute_s = position, 0.0, 0.0

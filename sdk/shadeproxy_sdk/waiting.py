@@ -28,10 +28,15 @@ _LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
-    """Calls ``waited`` with the seconds since the last check, at each check that finds the loop waiting."""
+    """Calls ``waited`` with the seconds since the last check, at each check that finds the loop waiting, and
+    ``found`` with the loader's iterator when it is found first.
+    """
 
-    def __init__(self, waited: Callable[[float], None]) -> None:
+    def __init__(
+        self, waited: Callable[[float], None], found: Callable[[Any], None] = lambda _iterator: None
+    ) -> None:
         self._waited = waited
+        self._found = found
         self._pid = -1
         self._changed = threading.Condition()
         self._loop: int | None = None
@@ -130,6 +135,8 @@ class LoaderWatch:
             sampler = getattr(sampler, "sampler", None) if inner is None else inner
         ours = sampler is not None and sampler is self._sampler
         if ours:
+            if self._iterator is None:
+                self._found(iterator)
             self._iterator = weakref.ref(iterator)
         return ours
 

@@ -136,6 +136,7 @@ class Proxy:
         handler, lane = self._make_handler(engine, authenticator, observer)
         checkup = self._make_checkup(engine, origin, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
+        info["policy"] = settings.policy.name
         access = Access(token, reads_allowed(settings))
         fills = (
             None

@@ -21,6 +21,7 @@ from shadeproxy.cli import cluster
 from shadeproxy.cli.control import LONG_TIMEOUT_S
 from shadeproxy.cli.options import ConfigOption, JsonOption, NamespaceOption, OverrideOption, UrlOption
 from shadeproxy.cli.options import client as client_of
+from shadeproxy.cli.predictions import plan_runs, simulate_policies
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -318,49 +319,8 @@ def bench(
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")
 
 
-@app.command("simulate")
-def simulate_policies(
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="A trace: ids, and sizes, jobs, epochs, weights.")
-    ] = None,
-    *,
-    sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="Instead: uniform, importance, heavy, lagged or shards.")
-    ] = "",
-    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Objects of the sampler.")] = 10_000,
-    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Epochs of the sampler.")] = 5,
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Jobs of the sampler, at one speed.")] = 1,
-    ranks: Annotated[int, typer.Option(min=1, help="The trace is of one node of so many.")] = 1,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the sampler, and of policies that draw at random.")
-    ] = 0,
-    policy: Annotated[str, typer.Option(metavar="all|arc|sieve|NAME,...", help="Policies to try.")] = "all",
-    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
-        "5%,10%,20%"
-    ),
-    announce: Annotated[
-        str, typer.Option(metavar="none|epoch|next-half|all|N|trace", help="How early orders are known.")
-    ] = "none",
-    as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Where the picture goes; by default simulate.png, with --json nowhere."),
-    ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
-) -> None:
-    """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
-    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
-
-    run_simulate(
-        trace=trace,
-        workload=Workload(sampler, objects, epochs, jobs, ranks, seed),
-        policies=policy,
-        caches=cache,
-        announce=announce,
-        as_json=as_json,
-        plot=plot,
-        with_plot=not no_plot,
-    )
+app.command("simulate")(simulate_policies)
+app.command("plan")(plan_runs)
 
 
 @app.command()

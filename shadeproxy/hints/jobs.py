@@ -26,6 +26,16 @@ class Progress(NamedTuple):
     position: int
 
 
+class LoaderSettings(NamedTuple):
+    """The loader of each rank, as the SDK reports it: torch's ``num_workers``, ``batch_size`` and
+    ``prefetch_factor``.
+    """
+
+    workers: int
+    batch_size: int
+    prefetch_factor: int
+
+
 @dataclass(slots=True)
 class Job:
     """A job. ``dataset``: None if the job scores by key; its samples are then numbered as they come.
@@ -44,6 +54,7 @@ class Job:
     ended: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
     resumes: bool = False
+    loader: LoaderSettings | None = None
 
     @property
     def in_use(self) -> bool:

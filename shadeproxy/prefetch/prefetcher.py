@@ -350,6 +350,8 @@ class Prefetcher:
         self._fetched.land(page := (object_hash(flown.flight.ref), flown.flight.number))
         if fetched.error is not None:
             self._forget(page)
+        elif flown.wanted is not None:
+            self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
         walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:
             walk.ready.resize(page, fetched.size_bytes)

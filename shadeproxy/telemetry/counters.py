@@ -75,9 +75,32 @@ class Reads(Counters):
 
 @dataclass(slots=True)
 class JobReads(Reads):
-    """The reads of one job in one epoch, and how long its training waited for data."""
+    """The reads of one job in one epoch, and what its training reported. ``began_s``, ``ended_s``: Unix times
+    of the first and of the last sign of life in it; 0 if there was none.
+    """
 
     stall_s: float = counter("Seconds that training waited for data, as reported, summed over ranks.")
+    compute_s: float = counter("Seconds that training computed, as reported, summed over ranks.")
+    origin_bytes: int = counter("Bytes that the origin sent for reads of the job, prefetches included.")
+    prefetched_bytes: int = counter("Bytes of them that were prefetched.")
+    began_s: float = field(default=0.0, metadata={"internal": True})
+    ended_s: float = field(default=0.0, metadata={"internal": True})
+
+    def note_life(self, now_s: float) -> None:
+        """Note that the job was active at ``now_s``."""
+        self.began_s = self.began_s or now_s
+        self.ended_s = now_s
+
+    def add(self, other: "Counters") -> None:
+        # The base class is named, see ``Reads.as_json``.
+        Counters.add(self, other)
+        assert isinstance(other, JobReads)
+        begins = [began_s for began_s in (self.began_s, other.began_s) if began_s]
+        self.began_s, self.ended_s = min(begins, default=0.0), max(self.ended_s, other.ended_s)
+
+    def as_json(self) -> dict[str, Any]:
+        times = {"began_s": self.began_s or None, "wall_s": self.ended_s - self.began_s}
+        return Reads.as_json(self) | times
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ The engine and the listeners call ``record_*`` on the event loop; nothing here d
 are shares of demand GETs; other requests do not count in them.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -41,6 +42,8 @@ class JobEpochs:
 
     def __init__(self) -> None:
         self.recent = False
+        self.latest: int | None = None
+        """The epoch of the latest read."""
         self.epochs: Capped[int | str | None, JobReads] = Capped(JobReads, cap=MAX_EPOCHS, other=OTHER)
 
     def add(self, other: "JobEpochs") -> None:
@@ -61,10 +64,17 @@ class JobEpochs:
 class Stats:
     """Counters of one proxy since it started. Event loop only; not thread-safe.
 
-    ``origin_health`` returns what is shown as the origin's "health"; see docs/metrics.md.
+    ``origin_health`` returns what is shown as the origin's "health"; see docs/metrics.md. ``now_s``: the Unix
+    time, by which epochs of jobs are timed.
     """
 
-    def __init__(self, *, origin_health: Callable[[], dict[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        *,
+        origin_health: Callable[[], dict[str, Any]] = dict,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._now_s = now_s
         self.buckets: Capped[str, Reads] = Capped(Reads, cap=MAX_BUCKETS, other=OTHER)
         self.jobs: Capped[str, JobEpochs] = Capped(JobEpochs, cap=MAX_JOBS, other=OTHER)
         self.tiers: Capped[str, TierCounters] = Capped(TierCounters, cap=MAX_KINDS, other=OTHER)
@@ -93,7 +103,12 @@ class Stats:
         if job is not None:
             epochs = self.jobs[job.job]
             epochs.recent = bool(epochs.epochs)
-            groups.append(epochs.epochs[job.epoch])
+            epochs.latest = job.epoch
+            reads_of_epoch = epochs.epochs[job.epoch]
+            reads_of_epoch.note_life(self._now_s())
+            if source is _ORIGIN:
+                reads_of_epoch.origin_bytes += size_bytes
+            groups.append(reads_of_epoch)
         for reads in groups:
             reads.recent = reads.requests > 0
             reads.requests += count
@@ -168,9 +183,21 @@ class Stats:
                 assert outcome == "failed", outcome
                 self.prefetch.failed += 1
 
-    def record_stall(self, job: str, epoch: int | None, stall_s: float) -> None:
-        """Add ``stall_s`` seconds that training of ``job`` waited for data since its last report."""
-        self.jobs[job].epochs[epoch].stall_s += stall_s
+    def record_training(self, job: str, epoch: int | None, *, stall_s: float, compute_s: float) -> None:
+        """Add the seconds that training of ``job`` waited for data, and those that it computed, since its
+        last report.
+        """
+        reads = self.jobs[job].epochs[epoch]
+        reads.stall_s += stall_s
+        reads.compute_s += compute_s
+        reads.note_life(self._now_s())
+
+    def record_prefetched(self, job: str, size_bytes: int) -> None:
+        """Count bytes that the origin sent for a coming read of ``job``. They belong to its present epoch."""
+        epochs = self.jobs[job]
+        reads = epochs.epochs[epochs.latest]
+        reads.origin_bytes += size_bytes
+        reads.prefetched_bytes += size_bytes
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
         """Register ``gauges``, which is called for the state of tier ``name`` whenever counters are read."""

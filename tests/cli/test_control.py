@@ -19,7 +19,7 @@ def counted():
     stats.record_read("train", Source.ORIGIN, 3 * 1024, job)
     stats.record_origin("get", 3 * 1024, 0.02)
     stats.record_origin_error("timeout")
-    stats.record_stall("resnet", 3, 1.25)
+    stats.record_training("resnet", 3, stall_s=1.25, compute_s=0.0)
     stats.watch_tier("ram", lambda: TierGauges(used_bytes=2048, capacity_bytes=1024**3, pages=7))
     stats.record_admission("ram")
     stats.record_eviction("ram", "capacity")

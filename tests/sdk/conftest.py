@@ -171,6 +171,8 @@ class FakeProxy(FakeStore):
         self.queries = []
         self.scores = {}
         self.progress = []
+        self.takes_measures = True
+        self.refused = 0
         self.orders = {}
         self.pieces = []
         self.frozen = {}
@@ -312,7 +314,11 @@ class FakeProxy(FakeStore):
         return self.resident
 
     def post_progress(self, _name, body):
-        self.progress.append(json.loads(body))
+        report = json.loads(body)
+        if not self.takes_measures and report.keys() & {"compute_s", "loader"}:
+            self.refused += 1
+            return 409
+        self.progress.append(report)
         return {}
 
     def register(self, name, body):

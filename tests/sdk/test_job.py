@@ -177,6 +177,7 @@ def test_timed_loop_reports_position_and_stall(make_job, proxy):
     assert job.flush()
     (step,) = proxy.progress
     assert step.pop("stall_s") > 0
+    assert step.pop("compute_s") > 0
     assert step == {"epoch": 2, "rank": 1, "position": 3}
     job.begin(3)
     assert job.position is None
@@ -184,6 +185,22 @@ def test_timed_loop_reports_position_and_stall(make_job, proxy):
     job.progress(9, stall_s=0.5)
     assert job.flush()
     assert proxy.progress[1:] == [{"epoch": 3, "rank": 1, "position": 9, "stall_s": 0.75}]
+
+
+def test_a_timed_loader_is_described_and_an_older_proxy_gets_what_it_takes(make_job, proxy):
+    data = torch.utils.data.TensorDataset(torch.arange(4))
+    job = make_job()
+    for _ in job.timed(torch.utils.data.DataLoader(data, batch_size=2)):
+        pass
+    assert job.flush()
+    assert proxy.progress[-1]["loader"] == {"workers": 0, "batch_size": 2}
+    proxy.takes_measures = False
+    job.begin(1)
+    for _ in range(2):
+        job.progress(3, stall_s=0.5)
+        assert job.flush()
+    assert proxy.progress[1:] == [{"epoch": 1, "rank": 0, "position": 3, "stall_s": 0.5}] * 2
+    assert proxy.refused == 1
 
 
 def test_progress_that_did_not_arrive_goes_out_later(make_client, make_job, proxy):

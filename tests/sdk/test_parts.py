@@ -3,10 +3,11 @@
 import pickle
 
 import pytest
+import torch
 
 import shadeproxy_sdk as shade
 from shadeproxy_sdk.circuit_breaker import BreakerDecision, CircuitBreaker, CircuitBreakers
-from shadeproxy_sdk.progress import Progress
+from shadeproxy_sdk.progress import Progress, loader_settings
 
 
 class Clock:
@@ -78,7 +79,7 @@ def test_furthest_count_is_believed_from_the_start_of_the_epoch():
     progress.reported += 16
     assert progress.position == 116
     progress.told(108, 0.25)
-    assert progress.take() == [(4, 116, 0.75)]
+    assert progress.take() == [(4, 116, 0.75, 0.0)]
     assert progress.take() == []
 
 
@@ -87,7 +88,7 @@ def test_a_position_is_never_beyond_the_epoch():
     progress.begin(0, 0, 100)
     progress.reported += 180  # two losses a sample
     assert progress.position == 100
-    assert progress.take() == [(0, 100, 0.0)]
+    assert progress.take() == [(0, 100, 0.0, 0.0)]
     progress.begin(1, 40, 100)
     progress.told(150, 0.0)
     assert progress.position == 100
@@ -109,7 +110,34 @@ def test_stall_is_the_wait_for_batches_and_not_the_work_between():
         laps.append(meter.lap())
     assert laps == [5.0, 1.0]
     assert meter.lap() == 0.5
+    assert meter.computed() == 200.0
+    assert meter.computed() == 0.0
     assert meter.total_s == 6.5
+
+
+def test_the_time_of_computing_is_summed_until_it_is_sent():
+    progress = Progress()
+    progress.begin(0, 0)
+    progress.timed(8, 0.5, 2.0)
+    progress.timed(8, 0.0, 1.0)
+    assert progress.take() == [(0, 16, 0.5, 3.0)]
+    progress.timed(0, 0.0, 1.0)  # the last batch
+    progress.begin(1, 0)
+    progress.timed(4, 0.0, 0.5)
+    assert progress.take() == [(0, 16, 0.0, 1.0), (1, 4, 0.0, 0.5)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_facts_of_a_loader_and_of_its_iterator_are_the_same(workers):
+    data = torch.utils.data.TensorDataset(torch.arange(10))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers)
+    expected = {"workers": workers, "batch_size": 4} | ({"prefetch_factor": 2} if workers else {})
+    assert loader_settings(loader) == expected
+    assert loader_settings(iter(loader)) == expected
+    assert loader_settings([1, 2]) is None
+    batches = torch.utils.data.BatchSampler(range(10), 3, drop_last=False)
+    by_batches = torch.utils.data.DataLoader(data, batch_sampler=batches, num_workers=workers)
+    assert loader_settings(by_batches)["batch_size"] == 3
 
 
 ENTRIES = [shade.Entry("a", "x/é"), shade.Entry("b", "s.tar", 512, 7), shade.Entry("b", "s.tar", 1024, 0)]

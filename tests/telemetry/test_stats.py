@@ -49,8 +49,8 @@ def test_reads_of_a_job_are_counted_by_epoch(stats):
     stats.record_read("train", Source.ORIGIN, 10, JobContext("resnet", 0, 0))
     stats.record_read("train", Source.RAM, 10, JobContext("resnet", 1, 0))
     stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
-    stats.record_stall("resnet", 1, 0.5)
-    stats.record_stall("resnet", 1, 0.25)
+    stats.record_training("resnet", 1, stall_s=0.5, compute_s=1.0)
+    stats.record_training("resnet", 1, stall_s=0.25, compute_s=0.0)
     job = stats.snapshot()["jobs"]["resnet"]
     assert job["requests"] == 3
     assert job["stall_s"] == 0.75
@@ -179,7 +179,7 @@ def test_every_counter_of_the_snapshot_is_in_the_metrics(stats):
     stats.record_origin_error("unavailable")
     stats.record_eviction("ram", "capacity")
     stats.record_tier_error("ram", "io")
-    stats.record_stall("resnet", 0, 2.5)
+    stats.record_training("resnet", 0, stall_s=2.5, compute_s=0.0)
     text = Metrics(stats).render().decode()
     snapshot = stats.snapshot()
     for path, _ in numbers_of({"bucket": snapshot["buckets"]["train"]}):

@@ -110,13 +110,25 @@ class ScoresApplied(msgspec.Struct):
     applied: int
 
 
+class LoaderReport(msgspec.Struct, forbid_unknown_fields=True):
+    """The loader of a rank: torch's ``num_workers``, ``batch_size`` and ``prefetch_factor``."""
+
+    workers: Annotated[int, msgspec.Meta(ge=0, le=4096)]
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
+    prefetch_factor: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
+
+
 class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):
-    """The position of a rank. ``stall_s``: seconds that training waited for data since the last report."""
+    """The position of a rank. ``stall_s``, ``compute_s``: seconds that training waited for data, and that it
+    computed, since the last report. ``loader``: how this rank reads, for ``shadeproxy plan``.
+    """
 
     epoch: Count
     rank: Count
     position: Count
     stall_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    compute_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    loader: LoaderReport | None = None
 
 
 class LogLevelWanted(msgspec.Struct, forbid_unknown_fields=True):

@@ -26,10 +26,11 @@ from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, SampleId, decode_columns
 from shadeproxy.api.control.namespaces import require_namespace
 from shadeproxy.api.control.orders import number
+from shadeproxy.api.control.profiles import profile_of
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.hints.datasets import Dataset
-from shadeproxy.hints.jobs import Job, Progress, check_rank
+from shadeproxy.hints.jobs import Job, LoaderSettings, Progress, check_rank
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch
 
@@ -157,9 +158,16 @@ async def post_progress(context: ControlContext, request: web.Request) -> web.Re
     name, report = request.match_info["job"], await read_json(request, ProgressReport)
     progress = Progress(report.epoch, report.position)
     context.hints.report_progress(name, report.rank, progress, context.clock.now_s())
-    if report.stall_s:
-        context.stats.record_stall(name, report.epoch, report.stall_s)
+    if report.loader is not None:
+        context.hints.jobs.get(name).loader = LoaderSettings(*msgspec.structs.astuple(report.loader))
+    if report.stall_s or report.compute_s:
+        context.stats.record_training(name, report.epoch, stall_s=report.stall_s, compute_s=report.compute_s)
     return web.Response(status=204)
+
+
+async def get_profile(context: ControlContext, request: web.Request) -> web.Response:
+    job = context.hints.jobs.get(request.match_info["job"])
+    return answer_json(profile_of(job, context.hints.space(job.name).count, context))
 
 
 async def post_scores(context: ControlContext, request: web.Request) -> web.Response:

@@ -25,6 +25,7 @@ from shadeproxy.api.control import (
 from shadeproxy.api.control import bodies as wire
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.cluster.status import ClusterSummary, ObjectOwner
+from shadeproxy.plan.profile import Profile
 
 Handler = Callable[[ControlContext, web.Request], Awaitable[web.StreamResponse]]
 Content = dict[str, type[msgspec.Struct] | None]
@@ -227,6 +228,13 @@ ROUTES = (
         jobs.post_progress,
         body={wire.JSON: wire.ProgressReport},
         answers=_GONE,
+    ),
+    Route(
+        "GET",
+        "/v1/jobs/{job}/profile",
+        "Measurements of a job's epochs, from which `shadeproxy plan` predicts others",
+        jobs.get_profile,
+        answers=_ok(Profile),
     ),
     Route("GET", "/v1/jobs/{job}/residency", "Bitmap of cached samples", jobs.get_residency, answers=_BITMAP),
     Route(

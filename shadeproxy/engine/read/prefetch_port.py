@@ -213,6 +213,10 @@ class PrefetchPort:
         if flight in self._begun:
             self._leave(flight, "wasted")
 
+    def note_prefetched(self, job: str, size_bytes: int) -> None:
+        """Count bytes that were fetched for the coming reads of ``job``."""
+        self._stats.record_prefetched(job, size_bytes)
+
     def note_fault(self) -> None:
         """Count an error in the code that decides what to fetch."""
         self._stats.record_prefetch("fault")

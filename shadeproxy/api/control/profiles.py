@@ -1,0 +1,54 @@
+"""Makes the profile of a job, which ``shadeproxy plan`` needs, from the statistics of its epochs."""
+
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.hints.jobs import Job
+from shadeproxy.plan.profile import VERSION, Loader, Profile, ProfiledEpoch
+from shadeproxy.telemetry.counters import JobReads
+
+_PAGE_GET = "get"
+
+
+def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
+    """Return the profile of ``job``, whose dataset has ``samples`` samples. Only epochs that its reads or
+    reports name are in it.
+    """
+    stats = context.counted_stats()
+    counted = {} if job.name not in stats.jobs else stats.jobs[job.name].epochs
+    epochs = sorted(
+        ((epoch, reads) for epoch, reads in counted.items() if isinstance(epoch, int)), key=lambda one: one[0]
+    )
+    fetched = stats.origin.get(_PAGE_GET)
+    return Profile(
+        version=VERSION,
+        job=job.name,
+        samples=samples,
+        world_size=job.world_size,
+        announced=any(reads.prefetched_bytes for _, reads in epochs),
+        policy=str(context.info.get("policy", "default")),
+        cache_bytes=sum(gauges().capacity_bytes for gauges in stats.tier_gauges.values()),
+        origin_s=fetched.latency_sum_s / fetched.requests
+        if fetched is not None and fetched.requests
+        else None,
+        epochs=[_profiled(epoch, reads) for epoch, reads in epochs],
+        loader=None
+        if job.loader is None
+        else Loader(
+            workers=job.loader.workers,
+            batch_size=job.loader.batch_size,
+            prefetch_factor=job.loader.prefetch_factor,
+        ),
+    )
+
+
+def _profiled(epoch: int, reads: JobReads) -> ProfiledEpoch:
+    return ProfiledEpoch(
+        epoch=epoch,
+        began=reads.began_s,
+        wall_s=reads.ended_s - reads.began_s,
+        samples=reads.requests,
+        bytes=reads.bytes,
+        hits=reads.hits_ram + reads.hits_disk,
+        origin_bytes=reads.origin_bytes,
+        stall_s=reads.stall_s,
+        compute_s=reads.compute_s,
+    )

@@ -1,0 +1,297 @@
+"""``shadeproxy plan``: turns options and a profile into predictions, as a table, JSON or a picture."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from shadeproxy.cli.control import ControlClient
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.units import format_size, parse_duration, parse_size
+from shadeproxy.plan.grid import CacheSize, Plan, Question, Row, make_plan
+from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
+from shadeproxy.plan.predict import Predictor
+from shadeproxy.plan.prices import Prices, load_prices
+from shadeproxy.plan.profile import Loader, Profile, read_profile
+from shadeproxy.simulate.plots import require_matplotlib
+from shadeproxy.simulate.trace_file import load_trace
+
+_Value = TypeVar("_Value")
+_MOST_ROWS = 1000
+_MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of the command, as the user wrote them."""
+
+    job: str
+    profile: Path | None
+    trace: Path | None
+    caches: str
+    workers: str
+    orders: str
+    epochs: int
+    prices: Path | None
+    instances: str
+    deadline: str
+    link: str
+    samples_per_s: float
+    loader: str
+
+
+def run_plan(
+    client: Callable[[], ControlClient],
+    options: PlanOptions,
+    *,
+    save: Path | None,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Predict, and print the result. Raises ConfigError, and ShadeProxyError if no proxy answers."""
+    if plot is not None:
+        require_matplotlib()
+    profile = _profile(client, options)
+    if save is not None:
+        _save(profile, save)
+    loader = _loader(options.loader) if options.loader else None
+    predictor = Predictor(profile, samples_per_s=options.samples_per_s or None, loader=loader)
+    question = _question(options, predictor)
+    messages = Console(stderr=True, soft_wrap=True)
+    with messages.status("predicting") as status:
+        plan = make_plan(
+            predictor,
+            _hit_ratio(options, profile),
+            question,
+            progress=lambda cache: status.update(f"predicting a cache of {cache}"),
+        )
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(plan)))
+    else:
+        _print(plan, question, predictor)
+    if plot is not None:
+        from shadeproxy.plan.plots import write_plot  # noqa: PLC0415  brings matplotlib
+
+        write_plot(plan, plot)
+        messages.print(f"plot: {plot}", highlight=False)
+
+
+def _profile(client: Callable[[], ControlClient], options: PlanOptions) -> Profile:
+    if options.profile is not None:
+        if options.job:
+            raise ConfigError("--job and --profile: a profile names its own job; write one of them")
+        try:
+            data = options.profile.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"--profile {options.profile}: {error.strerror}") from None
+        return read_profile(data, f"--profile {options.profile}")
+    proxy = client()
+    name = options.job or _only_job(proxy)
+    return read_profile(
+        msgspec.json.encode(proxy.get(f"/v1/jobs/{name}/profile")), f"the profile of job {name!r}"
+    )
+
+
+def _only_job(proxy: ControlClient) -> str:
+    names = [job["job"] for job in proxy.get("/v1/jobs")["jobs"]]
+    if len(names) != 1:
+        known = f"these are registered: {', '.join(names)}" if names else "none is registered at this proxy"
+        raise ConfigError(f"name the job to plan for, as --job NAME; {known}")
+    return str(names[0])
+
+
+def _save(profile: Profile, path: Path) -> None:
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(profile)))
+    except OSError as error:
+        raise ConfigError(f"--save {path}: {error.strerror}") from None
+
+
+def _hit_ratio(options: PlanOptions, profile: Profile) -> HitRatio:
+    if options.trace is not None:
+        return simulated_hits(load_trace(options.trace), profile.policy)
+    return uniform_hits(profile.policy)
+
+
+def _question(options: PlanOptions, predictor: Predictor) -> Question:
+    profile, prices = predictor.profile, None if options.prices is None else load_prices(options.prices)
+    question = Question(
+        caches=_list("--cache", options.caches, lambda text: _cache(text, profile)),
+        workers=_list("--workers", options.workers or str(predictor.loader.workers), _workers),
+        orders=_list("--order", options.orders, _order),
+        epochs=options.epochs,
+        link=_link(options.link) if options.link else None,
+        prices=prices,
+        instances=_instances(options.instances, prices),
+        deadline_s=_deadline(options.deadline) if options.deadline else None,
+    )
+    rows = len(question.caches) * len(question.workers) * len(question.orders) * len(question.instances)
+    if rows > _MOST_ROWS:
+        raise ConfigError(f"these options make {rows:,} rows; at most {_MOST_ROWS:,}: name fewer values")
+    return question
+
+
+def _list(option: str, text: str, parse: Callable[[str], _Value]) -> list[_Value]:
+    values = [parse(part.strip()) for part in text.split(",") if part.strip()]
+    if not values:
+        raise ConfigError(f"{option}: no value is named")
+    return values
+
+
+def _cache(text: str, profile: Profile) -> CacheSize:
+    data_bytes = profile.samples * profile.bytes_per_sample
+    if text.endswith("%"):
+        try:
+            share = float(text[:-1]) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise ConfigError(f"--cache: {text!r} is not a share of the data; write 0% to 100%")
+        return CacheSize(text, share, share * data_bytes)
+    try:
+        size_bytes = parse_size(text)
+    except ValueError:
+        raise ConfigError(f'--cache: {text!r} is no size; write a share as 20%, or "8 GiB"') from None
+    return CacheSize(text, min(size_bytes / data_bytes, 1.0) if data_bytes else 1.0, size_bytes)
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or int(text) > _MOST_WORKERS:
+        raise ConfigError(f"--workers: {text!r} is no number of workers from 0 to {_MOST_WORKERS}")
+    return int(text)
+
+
+def _order(text: str) -> bool:
+    if text not in {"no", "announced"}:
+        raise ConfigError(f"--order: {text!r} is neither no nor announced")
+    return text == "announced"
+
+
+def _loader(text: str) -> Loader:
+    try:
+        workers, batch, *more = (int(part) for part in text.split(","))
+        prefetch, reads = [*more, *(2, 1)[len(more) :]]
+        return msgspec.convert(
+            {"workers": workers, "batch_size": batch, "prefetch_factor": prefetch, "reads_at_once": reads},
+            Loader,
+        )
+    except (ValueError, msgspec.ValidationError):
+        raise ConfigError(
+            f"--loader: {text!r} is not WORKERS,BATCH[,PREFETCH[,READS]]; for example 8,256,2,1"
+        ) from None
+
+
+def _link(text: str) -> float:
+    try:
+        link = parse_size(text.removesuffix("/s"))
+    except ValueError:
+        link = 0
+    if link <= 0:
+        raise ConfigError(f'--link: {text!r} is no speed; write bytes a second, as "100 MB/s"')
+    return float(link)
+
+
+def _deadline(text: str) -> float:
+    try:
+        deadline_s = parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"--deadline: {error}") from None
+    if deadline_s <= 0:
+        raise ConfigError(f"--deadline: {text!r} is over already; write how long the run may take, as 12h")
+    return deadline_s
+
+
+def _instances(text: str, prices: Prices | None) -> Sequence[str]:
+    if prices is None:
+        if text:
+            raise ConfigError(
+                "--instances needs --prices: the file says what they cost and how fast they are"
+            )
+        return ("",)
+    if not text:
+        return tuple(prices.instances)
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in prices.instances:
+            raise ConfigError(
+                f"--instances: the prices name no {name!r}; they name {', '.join(prices.instances)}"
+            )
+    return tuple(names)
+
+
+def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
+    # Output to a file or pipe gets 140 columns: with the default of 80, rows would wrap.
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    profile, loader = predictor.profile, predictor.loader
+    epochs = len(profile.whole_epochs())
+    console.print(
+        f"job {profile.job}: {profile.reads_per_epoch:,} reads an epoch of"
+        f" {format_size(profile.bytes_per_sample)}; measured: {epochs} epochs with {loader.workers} workers,"
+        f" batches of {loader.batch_size}, a cache of {format_size(profile.cache_bytes)}",
+        highlight=False,
+    )
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("cache", "workers", "order"):
+        table.add_column(name)
+    for name in ("hits", "epoch", "stall", "origin/epoch", "requests", f"run of {question.epochs}"):
+        table.add_column(name, justify="right")
+    if question.prices:
+        table.add_column("instance")
+        table.add_column(plan.currency, justify="right")
+    table.add_column("bound by")
+    for number, row in enumerate(plan.rows):
+        table.add_row(*_cells(row, plan, question, chosen=number == plan.chosen))
+    console.print(table)
+    for line in _remarks(plan, question):
+        console.print(line, highlight=False)
+
+
+def _cells(row: Row, plan: Plan, question: Question, *, chosen: bool) -> list[str]:
+    cells = [row.cache, str(row.workers), "announced" if row.announced else "no"]
+    error = f" ±{row.error:.0%}" if plan.error is not None else ""
+    cells += [
+        f"{row.hit_ratio:.1%}",
+        f"{_time(row.epoch_s)}{error}",
+        f"{row.stall_share:.0%}",
+        format_size(row.origin_bytes),
+        f"{row.requests:,.0f}",
+        _time(row.run_s),
+    ]
+    if question.prices and row.cost:
+        cells += [row.instance, f"{row.cost.total:,.2f}"]
+    marks = [*([", outside the profile"] if row.outside else []), *([" <- chosen"] if chosen else [])]
+    return [*cells, f"{row.bound_by}{''.join(marks)}"]
+
+
+def _remarks(plan: Plan, question: Question) -> list[str]:
+    remarks = []
+    if plan.error is None:
+        remarks.append("one epoch was measured, so the error of these numbers is not known: 10% is assumed")
+    if any(row.outside for row in plan.rows):
+        remarks.append(
+            "outside the profile: over twice or under half of its workers or speed, or another order"
+        )
+    if question.deadline_s is not None and plan.chosen is None:
+        best = min(plan.rows, key=lambda row: row.run_s)
+        remarks.append(
+            f"no row ends within {_time(question.deadline_s)}; the fastest takes {_time(best.run_s)}:"
+            f" cache {best.cache}, {best.workers} workers, order {'announced' if best.announced else 'no'}"
+        )
+    if question.prices and plan.prices_of:
+        remarks.append(f"prices of {plan.prices_of}")
+    return remarks
+
+
+def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+    return f"{seconds / 3600:.1f} h"

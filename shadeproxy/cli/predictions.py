@@ -1,0 +1,112 @@
+"""The commands that predict: ``simulate`` (hit ratios of policies) and ``plan`` (time, origin, cost)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shadeproxy.cli.options import ConfigOption, JsonOption, OverrideOption, UrlOption, client
+
+
+def simulate_policies(
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="A trace: ids, and sizes, jobs, epochs, weights.")
+    ] = None,
+    *,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="Instead: uniform, importance, heavy, lagged or shards.")
+    ] = "",
+    objects: Annotated[int, typer.Option(min=1, max=1 << 28, help="Objects of the sampler.")] = 10_000,
+    epochs: Annotated[int, typer.Option(min=1, max=65_535, help="Epochs of the sampler.")] = 5,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Jobs of the sampler, at one speed.")] = 1,
+    ranks: Annotated[int, typer.Option(min=1, help="The trace is of one node of so many.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the sampler, and of policies that draw at random.")
+    ] = 0,
+    policy: Annotated[str, typer.Option(metavar="all|arc|sieve|NAME,...", help="Policies to try.")] = "all",
+    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
+        "5%,10%,20%"
+    ),
+    announce: Annotated[
+        str, typer.Option(metavar="none|epoch|next-half|all|N|trace", help="How early orders are known.")
+    ] = "none",
+    as_json: JsonOption = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Where the picture goes; by default simulate.png, with --json nowhere."),
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw nothing.")] = False,
+) -> None:
+    """Replay a trace through the policies: hit ratios beside that of a clairvoyant."""
+    from shadeproxy.cli.simulate import Workload, run_simulate  # noqa: PLC0415  numpy's part takes 100 ms
+
+    run_simulate(
+        trace=trace,
+        workload=Workload(sampler, objects, epochs, jobs, ranks, seed),
+        policies=policy,
+        caches=cache,
+        announce=announce,
+        as_json=as_json,
+        plot=plot,
+        with_plot=not no_plot,
+    )
+
+
+def plan_runs(
+    job: Annotated[str, typer.Option(metavar="NAME", help="Job of a running proxy to plan for.")] = "",
+    *,
+    config: ConfigOption = None,
+    override: OverrideOption = None,
+    url: UrlOption = "",
+    profile: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Instead: a profile that --save wrote.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE.npz", help="Recording of its reads; else uniform epochs.")
+    ] = None,
+    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
+        "5%,10%,20%,50%,100%"
+    ),
+    workers: Annotated[str, typer.Option(metavar="N,...", help="Workers; by default as profiled.")] = "",
+    order: Annotated[str, typer.Option(metavar="no,announced", help="Whether orders are announced.")] = (
+        "no,announced"
+    ),
+    epochs: Annotated[int, typer.Option(min=1, max=1_000_000, help="Epochs of the run.")] = 30,
+    prices: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Your prices.")] = None,
+    instances: Annotated[str, typer.Option(metavar="NAME,...", help="Of the prices; by default all.")] = "",
+    deadline: Annotated[str, typer.Option(metavar="TIME", help="Longest run, as 12h.")] = "",
+    link: Annotated[str, typer.Option(metavar="SPEED", help='Of the origin, as "100 MB/s".')] = "",
+    samples_per_s: Annotated[
+        float,
+        typer.Option("--samples-per-s", min=0.0, help="Speed of training, if the job does not tell it."),
+    ] = 0.0,
+    loader: Annotated[
+        str,
+        typer.Option(metavar="WORKERS,BATCH[,PREFETCH[,READS]]", help="If the job does not tell its loader."),
+    ] = "",
+    save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Keep the profile.")] = None,
+    as_json: JsonOption = False,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the rows.")] = None,
+) -> None:
+    """Predict epoch time, stall, origin traffic and cost of other caches, workers and orders.
+
+    Needs one epoch that was trained through the proxy.
+    """
+    from shadeproxy.cli.plan import PlanOptions, run_plan  # noqa: PLC0415  numpy's part takes 100 ms
+
+    options = PlanOptions(
+        job=job,
+        profile=profile,
+        trace=trace,
+        caches=cache,
+        workers=workers,
+        orders=order,
+        epochs=epochs,
+        prices=prices,
+        instances=instances,
+        deadline=deadline,
+        link=link,
+        samples_per_s=samples_per_s,
+        loader=loader,
+    )
+    run_plan(lambda: client(config, override, url), options, save=save, as_json=as_json, plot=plot)

@@ -1,0 +1,161 @@
+"""The rows of ``shadeproxy plan``: one for each combination of cache, workers, order and instance, and the
+cheapest of them that meets a deadline.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import msgspec
+
+from shadeproxy.plan.hits import HitRatio
+from shadeproxy.plan.predict import Bound, Predictor, Setting
+from shadeproxy.plan.prices import Cost, Prices, cost
+
+UNKNOWN_ERROR = 0.1
+"""Error that is assumed where one epoch was profiled, so that nothing tells how epochs differ."""
+
+
+class CacheSize(msgspec.Struct, frozen=True):
+    """A cache to try. ``text``: as the user wrote it. ``share``: of the bytes of the data."""
+
+    text: str
+    share: float
+    size_bytes: float
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One predicted configuration. Times in seconds. ``outside``: the profile says little about it.
+
+    ``origin_bytes``, ``requests``: of an epoch after the first. ``run_s``, ``cost``: of all epochs; the
+    first one begins with an empty cache. ``meets``: whether the run ends within the deadline, with the
+    prediction's own error added.
+    """
+
+    cache: str
+    cache_bytes: float
+    workers: int
+    announced: bool
+    instance: str
+    hit_ratio: float
+    epoch_s: float
+    error: float
+    stall_share: float
+    origin_bytes: float
+    requests: float
+    run_s: float
+    bound_by: Bound
+    bounds: dict[Bound, float]
+    outside: bool
+    cost: Cost | None = None
+    meets: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The combinations to predict. ``link``: bytes a second to the origin; None: never full."""
+
+    caches: Sequence[CacheSize]
+    workers: Sequence[int]
+    orders: Sequence[bool]
+    epochs: int
+    link: float | None = None
+    prices: Prices | None = None
+    instances: Sequence[str] = ("",)
+    deadline_s: float | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The answer. ``error``: the prediction's error on the profiled epochs; None: one epoch was profiled, and
+    ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline (without prices:
+    of the one with the smallest cache, then fewest workers); None: none does, or no deadline was given.
+    """
+
+    job: str
+    rows: list[Row]
+    error: float | None
+    chosen: int | None
+    currency: str = ""
+    prices_of: str = ""
+
+
+def make_plan(
+    predictor: Predictor,
+    hit_ratio: HitRatio,
+    question: Question,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Predict all rows. ``progress`` is called with the name of each cache."""
+    rows = []
+    combinations = product(question.caches, question.workers, question.orders, question.instances)
+    for combination in combinations:
+        progress(combination[0].text)
+        rows.append(_row(predictor, hit_ratio, question, combination))
+    prices = question.prices
+    return Plan(
+        predictor.profile.job,
+        rows,
+        predictor.error,
+        choose(rows),
+        prices.currency if prices else "",
+        prices.date if prices else "",
+    )
+
+
+def choose(rows: Sequence[Row]) -> int | None:
+    """Return the index of the cheapest row that meets the deadline; None if none does."""
+    able = [number for number, row in enumerate(rows) if row.meets]
+
+    def price(number: int) -> tuple[float, float, int]:
+        row = rows[number]
+        return (row.cost.total if row.cost else 0.0, row.cache_bytes, row.workers)
+
+    return min(able, key=price, default=None)
+
+
+def _row(
+    predictor: Predictor,
+    hit_ratio: HitRatio,
+    question: Question,
+    combination: tuple[CacheSize, int, bool, str],
+) -> Row:
+    cache, workers, announced, instance = combination
+    prices = question.prices
+    speed = prices.instances[instance].speed if prices else 1.0
+    setting = Setting(workers, announced, question.link, speed)
+    ratio = hit_ratio(cache.share, announced)
+    later, first = predictor.predict(setting, ratio), predictor.predict(setting, 0.0)
+    run_s = first.epoch_s + later.epoch_s * (question.epochs - 1)
+    error = UNKNOWN_ERROR if predictor.error is None else predictor.error
+    paid = None
+    if prices:
+        paid = cost(
+            prices,
+            instance,
+            run_s=run_s,
+            cache_bytes=cache.size_bytes,
+            requests=first.requests + later.requests * (question.epochs - 1),
+            origin_bytes=first.origin_bytes + later.origin_bytes * (question.epochs - 1),
+            world_size=predictor.profile.world_size,
+        )
+    deadline_s = question.deadline_s
+    return Row(
+        cache=cache.text,
+        cache_bytes=cache.size_bytes,
+        workers=workers,
+        announced=announced,
+        instance=instance,
+        hit_ratio=ratio,
+        epoch_s=later.epoch_s,
+        error=error,
+        stall_share=later.stall_share,
+        origin_bytes=later.origin_bytes,
+        requests=later.requests,
+        run_s=run_s,
+        bound_by=later.bound_by,
+        bounds=later.bounds,
+        outside=predictor.is_outside(setting),
+        cost=paid,
+        meets=None if deadline_s is None else run_s * (1 + error) <= deadline_s,
+    )

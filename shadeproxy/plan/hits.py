@@ -1,0 +1,101 @@
+"""Hit ratios of caches that were not tried: by the product's policy on a trace, or in closed form.
+
+A uniform epoch reads each sample once in a new order: the default policy then hits the cached share, and LRU
+c + (1 - c) ln(1 - c). Everything else is simulated, on at most ``MOST_READS`` reads of a sample of the
+objects drawn by their hash, whose hit ratio is that of the whole (SHARDS, FAST'15).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.policy.default import Objective
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.simulate.hints import Announce, parse_announce
+from shadeproxy.simulate.replay import Replay
+from shadeproxy.simulate.trace import Trace
+
+MOST_READS = 50_000
+HitRatio = Callable[[float, bool], float]
+"""Returns the hit ratio of a cache of a share of the data; bool: the order is announced.
+
+With an announced order these are the reads whose page is kept from an earlier epoch. What is prefetched is a
+hit for training, and comes from the origin all the same.
+"""
+
+_NEXT_HALF = "next-half"
+_Column = TypeVar("_Column", bound=NDArray[Any])
+
+
+def uniform_hits(policy: str) -> HitRatio:
+    """Return the hit ratios of uniform epochs, from the second epoch on."""
+
+    def ratio(share: float, _announced: bool) -> float:
+        share = min(max(share, 0.0), 1.0)
+        if policy != "lru" or share in {0.0, 1.0}:
+            return share
+        return max(share + (1 - share) * log(1 - share), 0.0)
+
+    return ratio
+
+
+def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes", seed: int = 0) -> HitRatio:
+    """Return the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. They are simulated
+    when they are asked for, and kept.
+    """
+    sampled = sample_objects(trace, MOST_READS, seed)
+    counted = sampled.counted()
+    known: dict[tuple[float, bool], float] = {}
+
+    def ratio(share: float, announced: bool) -> float:
+        asked = (share, announced)
+        if asked not in known:
+            announce = parse_announce(_NEXT_HALF) if announced and sampled.epochs is not None else Announce(0)
+            capacity = round(min(share, 1.0) * sampled.total_bytes)
+            hits = (
+                np.zeros(len(counted), dtype=np.bool_)
+                if not capacity
+                else Replay(
+                    sampled, get_policy(policy, objective), capacity, announce=announce, seed=seed
+                ).run()
+            )
+            known[asked] = float(hits[counted].mean())
+        return known[asked]
+
+    return ratio
+
+
+def sample_objects(trace: Trace, most_reads: int, seed: int = 0) -> Trace:
+    """Return the reads of a random share of the objects, so that about ``most_reads`` are left."""
+    if len(trace.ids) <= most_reads:
+        return trace
+    share = most_reads / len(trace.ids)
+    kept = np.random.default_rng(seed).random(trace.objects) < share
+    kept[trace.ids[0]] = True  # At least one object.
+    number = np.cumsum(kept) - 1
+    reads = kept[trace.ids]
+
+    def by_read(column: _Column | None) -> _Column | None:
+        return None if column is None else cast("_Column", column[reads])
+
+    def by_object(column: _Column | None) -> _Column | None:
+        return None if column is None else cast("_Column", column[..., kept])
+
+    return replace(
+        trace,
+        ids=number[trace.ids[reads]].astype(np.uint32),
+        objects=int(kept.sum()),
+        sizes=by_object(trace.sizes),
+        weights=by_object(trace.weights),
+        prefixes=by_object(trace.prefixes),
+        jobs=by_read(trace.jobs),
+        epochs=by_read(trace.epochs),
+        times=by_read(trace.times),
+        sources=by_read(trace.sources),
+        ranks=by_read(trace.ranks),
+        hints=(),
+    )

@@ -1,0 +1,184 @@
+"""Predicts an epoch: fits a replay of the loader's loop to measured epochs, and runs it with other settings.
+
+One unknown is fitted, the time that a worker needs for a sample besides waiting for the origin (client,
+decoding): the replay then takes as long as the measured epochs did. Everything else is measured. Where
+training never waited, the fit is only an upper bound, and so are times predicted with fewer workers.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.plan.loop import Loop, replay
+from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch, require_epochs
+
+Bound = Literal["compute", "latency", "link"]
+_STEPS = 14  # The fit is then within 1/16,384 of its upper bound.
+_FIT_SAMPLES = 8192
+_MOST_EPOCHS = 16  # The latest epochs are used.
+_LEAST_EPOCHS = 2
+_WAITED = 0.05  # An epoch in which training waited less than this share tells only an upper bound.
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A configuration to predict. ``link``: bytes a second of the link to the origin; None: never full.
+    ``speed``: of training, against the profiled machine.
+    """
+
+    workers: int
+    announced: bool
+    link: float | None = None
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A predicted epoch. ``bounds``: the least seconds that computing, the origin's latency and the link
+    take. ``origin_bytes`` and ``requests``: of the whole epoch, over all ranks.
+    """
+
+    epoch_s: float
+    stall_share: float
+    origin_bytes: float
+    requests: float
+    bounds: dict[Bound, float]
+
+    @property
+    def bound_by(self) -> Bound:
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+
+class Predictor:
+    """Predicts epochs of the job of ``profile``.
+
+    ``samples_per_s``: speed of training of one rank, if the profile does not tell it. ``loader``: the same.
+    Raises ConfigError if neither says it, or if the job has read no whole epoch.
+    """
+
+    def __init__(
+        self, profile: Profile, *, samples_per_s: float | None = None, loader: Loader | None = None
+    ) -> None:
+        self.profile = profile
+        self._epochs = require_epochs(profile)[-_MOST_EPOCHS:]
+        self.loader = loader or profile.loader or _no_loader(profile)
+        compute_s = 1 / samples_per_s if samples_per_s else profile.compute_s()
+        if compute_s is None:
+            raise ConfigError(
+                f"job {profile.job!r} reports no waiting time, so its own speed is unknown: iterate over"
+                " job.timed(loader), or write --samples-per-s"
+            )
+        self._compute_s = compute_s
+        self._origin_s = profile.origin_s or 0.0
+        fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
+        self._client_s = self._choose(fitted)
+        self.error = self._left_out(fitted)
+        """The largest error of an epoch predicted from the others; None if there is only one."""
+        self._known: dict[tuple[Setting, float], Predicted] = {}
+
+    def predict(self, setting: Setting, hit_ratio: float) -> Predicted:
+        """Predict an epoch in which ``hit_ratio`` of the reads is cached from earlier epochs."""
+        asked = (setting, hit_ratio)
+        if asked not in self._known:
+            self._known[asked] = self._predict(setting, hit_ratio)
+        return self._known[asked]
+
+    def _predict(self, setting: Setting, hit_ratio: float) -> Predicted:
+        profile = self.profile
+        samples, reads = profile.reads_per_epoch / profile.world_size, profile.reads_per_epoch
+        loop = self._loop(setting, self._client_s)
+        missed = (1 - hit_ratio) * reads
+        bounds: dict[Bound, float] = {
+            "compute": samples * loop.compute_s,
+            "latency": self._latency_s(loop, samples, hit_ratio),
+            "link": missed * self._link_s(setting),
+        }
+        if setting.announced:
+            # What is prefetched is a hit for the loader: its workers are limited by their own work alone.
+            hidden = replay(replace(loop, miss_s=0.0, link_s=0.0), round(samples), 1.0)
+            epoch_s = max(hidden.wall_s, bounds["link"]) + self._origin_s
+            bounds["latency"] = self._latency_s(loop, samples, 1.0)
+        else:
+            epoch_s = replay(loop, round(samples), hit_ratio).wall_s
+        stall = max(1 - bounds["compute"] / epoch_s, 0.0) if epoch_s else 0.0
+        return Predicted(epoch_s, stall, missed * profile.bytes_per_sample, missed, bounds)
+
+    def is_outside(self, setting: Setting) -> bool:
+        """Return whether a setting is so far from the profiled one that the profile says little of it."""
+        workers = max(self.loader.workers, 1)
+        return (
+            not workers / 2 <= max(setting.workers, 1) <= 2 * workers
+            or setting.announced != self.profile.announced
+            or not 1 / 2 <= setting.speed <= 2
+        )
+
+    # ------------------------------------------------------------------ inside
+
+    def _loop(self, setting: Setting, client_s: float) -> Loop:
+        loader, link_s = self.loader, self._link_s(setting) * self.profile.world_size
+        return Loop(
+            workers=setting.workers,
+            batch_size=loader.batch_size,
+            prefetch_factor=loader.prefetch_factor,
+            reads_at_once=loader.reads_at_once,
+            compute_s=self._compute_s / setting.speed,
+            client_s=client_s,
+            miss_s=max(self._origin_s, link_s),
+            link_s=link_s,
+        )
+
+    def _link_s(self, setting: Setting) -> float:
+        """Return the seconds for which one sample occupies the link."""
+        return self.profile.bytes_per_sample / setting.link if setting.link else 0.0
+
+    @staticmethod
+    def _latency_s(loop: Loop, samples: float, hit_ratio: float) -> float:
+        lanes = max(loop.workers, 1) * loop.reads_at_once
+        return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
+
+    def _replayed(self, epoch: ProfiledEpoch, client_s: float) -> float:
+        """Return the replayed time of a profiled epoch over its measured time."""
+        loop = self._loop(Setting(self.loader.workers, self.profile.announced), client_s)
+        samples = round(epoch.samples / self.profile.world_size)
+        return replay(loop, samples, epoch.hit_ratio, most=_FIT_SAMPLES).wall_s / epoch.wall_s
+
+    def _fitted(self, epoch: ProfiledEpoch) -> float:
+        """Return the largest ``client_s`` with which the replay takes no longer than the epoch did."""
+        lanes = max(self.loader.workers, 1) * self.loader.reads_at_once
+        low_s, high_s = 0.0, epoch.wall_s * lanes * self.profile.world_size / epoch.samples
+        for _ in range(_STEPS):
+            middle_s = (low_s + high_s) / 2
+            if self._replayed(epoch, middle_s) > 1:
+                high_s = middle_s
+            else:
+                low_s = middle_s
+        return low_s
+
+    def _waited(self, epoch: ProfiledEpoch) -> bool:
+        computed_s = self._compute_s * epoch.samples / self.profile.world_size
+        return epoch.wall_s > computed_s * (1 + _WAITED)
+
+    def _choose(self, fitted: dict[int, float]) -> float:
+        """Return one value for all epochs. In epochs without waiting each is an upper bound only."""
+        waited = [
+            fitted[epoch.epoch] for epoch in self._epochs if epoch.epoch in fitted and self._waited(epoch)
+        ]
+        return float(np.median(waited)) if waited else min(fitted.values())
+
+    def _left_out(self, fitted: dict[int, float]) -> float | None:
+        if len(self._epochs) < _LEAST_EPOCHS:
+            return None
+        errors = []
+        for epoch in self._epochs:
+            others = {number: client_s for number, client_s in fitted.items() if number != epoch.epoch}
+            errors.append(abs(self._replayed(epoch, self._choose(others)) - 1))
+        return max(errors)
+
+
+def _no_loader(profile: Profile) -> Loader:
+    raise ConfigError(
+        f"job {profile.job!r} does not say how its loader reads: write"
+        " --loader WORKERS,BATCH[,PREFETCH[,READS]]"
+    )

@@ -1,0 +1,97 @@
+"""Prices of a run, from a file of the user's: none is built in, because they differ and change.
+
+The file is TOML: ``date`` and ``currency``; ``[origin]`` with ``per_1000_requests`` and ``per_gib``;
+``[cache]`` with ``per_gib_hour``; and a table ``[instances.NAME]`` for each machine that may train, with
+``per_hour`` and ``speed``, the speed of its training against the profiled one.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from shadeproxy.core.errors import ConfigError
+
+_Price = Annotated[float, msgspec.Meta(ge=0)]
+_GIB = 1 << 30
+_HOUR_S = 3600.0
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine that trains. ``speed``: how fast it computes, against the profiled machine."""
+
+    per_hour: _Price
+    speed: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+class OriginPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    per_1000_requests: _Price = 0.0
+    per_gib: _Price = 0.0
+
+
+class CachePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    per_gib_hour: _Price = 0.0
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A list of prices, as of ``date``."""
+
+    instances: dict[str, Instance]
+    date: str = ""
+    currency: str = "$"
+    origin: OriginPrices = OriginPrices()
+    cache: CachePrices = CachePrices()
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """The cost of a run, by what is paid for."""
+
+    training: float
+    cache: float
+    origin: float
+
+    @property
+    def total(self) -> float:
+        return self.training + self.cache + self.origin
+
+
+def cost(
+    prices: Prices,
+    instance: str,
+    *,
+    run_s: float,
+    cache_bytes: float,
+    requests: float,
+    origin_bytes: float,
+    world_size: int,
+) -> Cost:
+    """Return the cost of a run of ``run_s`` seconds on ``world_size`` machines, each an ``instance``."""
+    hours = run_s / _HOUR_S
+    return Cost(
+        training=hours * prices.instances[instance].per_hour * world_size,
+        cache=hours * cache_bytes / _GIB * prices.cache.per_gib_hour,
+        origin=requests / 1000 * prices.origin.per_1000_requests
+        + origin_bytes / _GIB * prices.origin.per_gib,
+    )
+
+
+def load_prices(path: Path) -> Prices:
+    """Read a file of prices (I/O). Raises ConfigError that says what is wrong with it."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"--prices {path}: {reason}") from None
+    try:
+        prices = msgspec.convert(tomllib.loads(text), Prices)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--prices {path} is no TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"--prices {path}: {error}; it has [instances.NAME] per_hour,"
+            " [origin] per_1000_requests and per_gib, [cache] per_gib_hour"
+        ) from None
+    if not prices.instances:
+        raise ConfigError(f"--prices {path} names no instance: add [instances.NAME] with per_hour")
+    return prices

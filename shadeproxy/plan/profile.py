@@ -1,0 +1,129 @@
+"""Profile of a job: measurements of its epochs and of its loader, from which ``shadeproxy plan`` predicts.
+
+``GET /v1/jobs/{job}/profile`` answers one; ``shadeproxy plan --save`` keeps it in a file.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from shadeproxy.core.errors import ConfigError
+
+VERSION = 1
+_WHOLE = 0.95  # Epochs with fewer reads than this share of the longest are not whole: the job was restarted.
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ProfiledEpoch(msgspec.Struct, frozen=True, kw_only=True):
+    """One epoch of a job, over all ranks. ``began``: Unix time of its first read. ``samples``: demand reads.
+
+    ``stall_s`` and ``compute_s``: seconds that training waited for data and that it computed, summed over
+    ranks; 0 where the SDK reports neither. ``origin_bytes``: bytes that the origin sent for these reads,
+    prefetches included.
+    """
+
+    epoch: int
+    began: float
+    wall_s: _Seconds
+    samples: _Count
+    bytes: _Count
+    hits: _Count
+    origin_bytes: _Count
+    stall_s: _Seconds = 0.0
+    compute_s: _Seconds = 0.0
+
+    @property
+    def hit_ratio(self) -> float:
+        return self.hits / self.samples if self.samples else 0.0
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """The loader of each rank. ``reads_at_once``: reads that one worker has under way."""
+
+    workers: Annotated[int, msgspec.Meta(ge=0, le=4096)]
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
+    prefetch_factor: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
+    reads_at_once: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements of one job. ``samples``: samples of its dataset. ``announced``: its order was known ahead
+    of its reads. ``policy``, ``cache_bytes``: the eviction policy and the capacity of all tiers.
+
+    ``origin_s``: mean seconds of a read of the origin, from the request to its last byte; None: there were
+    none. ``loader``: None if the job does not report it.
+    """
+
+    version: int
+    job: str
+    samples: _Count
+    world_size: Annotated[int, msgspec.Meta(ge=1)]
+    announced: bool
+    policy: str
+    cache_bytes: _Count
+    origin_s: _Seconds | None
+    epochs: list[ProfiledEpoch]
+    loader: Loader | None = None
+
+    def whole_epochs(self) -> list[ProfiledEpoch]:
+        """Return the epochs that were read from beginning to end. The last one counts only if it has as many
+        reads as the others, because it may still run.
+        """
+        longest = max((epoch.samples for epoch in self.epochs), default=0)
+        return [epoch for epoch in self.epochs if epoch.samples >= _WHOLE * longest > 0 and epoch.wall_s > 0]
+
+    @property
+    def bytes_per_sample(self) -> float:
+        reads = sum(epoch.samples for epoch in self.epochs)
+        return sum(epoch.bytes for epoch in self.epochs) / reads if reads else 0.0
+
+    @property
+    def reads_per_epoch(self) -> int:
+        """Reads of a whole epoch, over all ranks: the median."""
+        counts = [epoch.samples for epoch in self.whole_epochs()]
+        return round(float(np.median(counts))) if counts else 0
+
+    def compute_s(self) -> float | None:
+        """Return the seconds in which training computes one sample of one rank; None: nothing tells them.
+
+        Where only the wait is reported, training is taken to compute in the rest of the epoch.
+        """
+        times = []
+        for epoch in self.whole_epochs():
+            computed_s = epoch.compute_s
+            if not computed_s and epoch.stall_s:
+                computed_s = epoch.wall_s * self.world_size - epoch.stall_s
+            if computed_s > 0:
+                times.append(computed_s / epoch.samples)
+        return float(np.median(times)) if times else None
+
+
+def read_profile(data: bytes, source: str) -> Profile:
+    """Decode a profile. ``source``: its file or URL. Raises ConfigError that says what is wrong with it."""
+    try:
+        profile = msgspec.json.decode(data, type=Profile)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f"{source} is no profile of a job ({error}); save one with: shadeproxy plan --save"
+        ) from None
+    if profile.version != VERSION:
+        raise ConfigError(
+            f"{source} is a profile of version {profile.version}, and this is version {VERSION}:"
+            " save it again"
+        )
+    return profile
+
+
+def require_epochs(profile: Profile) -> Sequence[ProfiledEpoch]:
+    """Return the whole epochs. Raises ConfigError if there is none."""
+    epochs = profile.whole_epochs()
+    if not epochs:
+        raise ConfigError(
+            f"job {profile.job!r} has not read a whole epoch yet: train one through the proxy, with epochs"
+            " named by the SDK or by the header x-shade-job, and plan then"
+        )
+    return epochs

@@ -1,0 +1,114 @@
+"""``shadeproxy plan``, run as a command, on the profile of a replayed run."""
+
+import json
+
+import msgspec
+import pytest
+
+from shadeproxy.simulate.trace_file import save_trace
+from shadeproxy.simulate.workloads import uniform
+from tests.support.profiles import PRICES, epoch, profile, truth
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The path of a profile: three epochs of 8,192 samples with 8 workers."""
+    path = tmp_path_factory.mktemp("profiles") / "profile.json"
+    path.write_bytes(msgspec.json.encode(profile(*(epoch(number, truth(), 0.2) for number in range(3)))))
+    return path
+
+
+@pytest.fixture
+def prices(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_text(PRICES)
+    return path
+
+
+def test_a_table_with_the_cheapest_row_marked(shade, kept, prices):
+    result = shade(
+        "plan", "--profile", kept, "--cache", "20%,100%", "--workers", "8,16", "--prices", prices,
+        "--deadline", "1h", "--epochs", "5",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "job resnet: 8,192 reads an epoch of 97.7 KiB; measured: 3 epochs with 8 workers" in result.stdout
+    assert result.stdout.count("<- chosen") == 1
+    assert "announced" in result.stdout
+    assert "outside the profile" in result.stdout
+    assert "prices of 2026-11-01" in result.stdout
+    assert result.stdout.count("±") == 16  # 2 caches, 2 workers, 2 orders, 2 instances
+
+
+def test_json_has_the_rows_and_what_was_chosen(shade, kept):
+    result = shade("plan", "--profile", kept, "--cache", "20%,400 MB", "--deadline", "2h", "--json")
+    plan = json.loads(result.stdout)
+    assert [(row["cache"], row["announced"]) for row in plan["rows"]] == [
+        ("20%", False), ("20%", True), ("400 MB", False), ("400 MB", True),
+    ]  # fmt: skip
+    assert plan["rows"][2]["hit_ratio"] == pytest.approx(400e6 / 819.2e6)
+    assert plan["chosen"] == 0
+    assert 0 <= plan["error"] < 0.05
+
+
+def test_a_recording_replaces_the_closed_form(shade, kept, tmp_path):
+    trace = tmp_path / "reads.npz"
+    save_trace(uniform(1000, 5), trace)
+    result = shade("plan", "--profile", kept, "--trace", trace, "--cache", "20%", "--order", "no", "--json")
+    assert json.loads(result.stdout)["rows"][0]["hit_ratio"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_picture_and_the_profile_are_kept(shade, kept, tmp_path):
+    picture, again = tmp_path / "plan.png", tmp_path / "again.json"
+    result = shade("plan", "--profile", kept, "--plot", picture, "--save", again, "--order", "no")
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert f"plot: {picture}" in result.stderr
+    assert msgspec.json.decode(again.read_bytes()) == msgspec.json.decode(kept.read_bytes())
+
+
+def test_no_row_in_time_names_the_fastest(shade, kept):
+    result = shade("plan", "--profile", kept, "--deadline", "1 s", "--cache", "20%")
+    assert "no row ends within 1.0 s; the fastest takes" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cache", "120%"), "--cache: '120%' is not a share of the data; write 0% to 100%"),
+        (("--cache", "much"), "--cache: 'much' is no size; write a share as 20%, or \"8 GiB\""),
+        (("--cache", ","), "--cache: no value is named"),
+        (("--workers", "-1"), "--workers: '-1' is no number of workers from 0 to 1024"),
+        (("--order", "yes"), "--order: 'yes' is neither no nor announced"),
+        (("--deadline", "0"), "--deadline: '0' is over already; write how long the run may take, as 12h"),
+        (("--deadline", "soon"), "--deadline: 'soon' is not a time"),
+        (("--link", "fast"), "--link: 'fast' is no speed; write bytes a second, as \"100 MB/s\""),
+        (("--loader", "8"), "--loader: '8' is not WORKERS,BATCH[,PREFETCH[,READS]]"),
+        (("--loader", "8,0"), "--loader: '8,0' is not WORKERS,BATCH[,PREFETCH[,READS]]"),
+        (("--instances", "a"), "--instances needs --prices"),
+        (("--job", "a"), "--job and --profile: a profile names its own job; write one of them"),
+        (("--workers", ",".join(map(str, range(1, 200)))), "these options make 1,990 rows; at most 1,000"),
+        (("--trace", "none.npz"), "none.npz"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_change(shade, kept, arguments, said):
+    result = shade("plan", "--profile", kept, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_instance_without_a_price_is_named(shade, kept, prices):
+    result = shade("plan", "--profile", kept, "--prices", prices, "--instances", "small,huge")
+    assert result.exit_code == 2
+    assert "--instances: the prices name no 'huge'; they name small, big" in result.stderr
+
+
+def test_a_profile_that_is_not_there_is_named(shade, tmp_path):
+    result = shade("plan", "--profile", tmp_path / "none.json")
+    assert result.exit_code == 2
+    assert "none.json: No such file or directory" in result.stderr
+
+
+def test_without_a_proxy_the_reason_is_said(shade, taken_port):
+    result = shade("plan", "--job", "a", "--url", f"http://127.0.0.1:{taken_port + 1}")
+    assert result.exit_code != 0
+    assert "start it with `shadeproxy serve`" in result.stderr or "asks" in result.stderr

@@ -1,0 +1,64 @@
+"""The replay of a loader's loop, against times that follow from its rules by hand."""
+
+import pytest
+
+from shadeproxy.plan.loop import Loop, replay
+
+FAST = Loop(
+    workers=8,
+    batch_size=64,
+    prefetch_factor=2,
+    reads_at_once=1,
+    compute_s=0.001,
+    client_s=0.0002,
+    miss_s=0.05,
+)
+
+
+def changed(**fields):
+    return Loop(**{name: getattr(FAST, name) for name in Loop.__slots__} | fields)
+
+
+def test_training_that_never_waits_takes_as_long_as_it_computes():
+    found = replay(FAST, 16_384, 1.0)
+    assert found.wall_s == pytest.approx(16.384, rel=0.01)
+    assert found.stall_s < 0.05
+
+
+def test_without_hits_eight_workers_take_an_eighth_of_all_waits():
+    found = replay(FAST, 16_384, 0.0)
+    assert found.wall_s == pytest.approx(16_384 * 0.0502 / 8, rel=0.02)
+    assert found.stall_s == pytest.approx(found.wall_s - 16_384 * 0.001)
+
+
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_waits_shrink_with_the_workers_and_with_reads_at_once(workers):
+    loop = {"compute_s": 0.0001, "workers": workers}
+    half_s = pytest.approx(replay(changed(**loop), 16_384, 0.2).wall_s / 2, rel=0.06)
+    assert replay(changed(**(loop | {"workers": 2 * workers})), 16_384, 0.2).wall_s == half_s
+    assert replay(changed(**loop, reads_at_once=2), 16_384, 0.2).wall_s == half_s
+
+
+def test_without_workers_reading_and_computing_take_turns():
+    found = replay(changed(workers=0), 1024, 0.0)
+    assert found.wall_s == pytest.approx(1024 * (0.0502 + 0.001))
+
+
+def test_a_full_link_is_the_bound_however_many_workers_read():
+    found = replay(changed(workers=64, reads_at_once=8, link_s=0.01, compute_s=0.0001), 4096, 0.5)
+    assert found.wall_s == pytest.approx(4096 * 0.5 * 0.01, rel=0.03)
+
+
+def test_one_worker_reads_no_further_ahead_than_its_prefetch_factor():
+    # Computing is slow: the only worker has two batches ready when training begins the first one's successor,
+    # and no more. So training waits for the first batch alone.
+    slow = changed(workers=1, batch_size=10, compute_s=1.0, miss_s=0.1, client_s=0.0)
+    assert replay(slow, 50, 0.0).stall_s == pytest.approx(1.0)
+    # With a factor of 1, the next batch is begun only when the one before was taken.
+    assert replay(slow, 50, 0.0).wall_s == pytest.approx(51.0)
+
+
+def test_the_last_batch_may_be_short_and_a_long_epoch_is_scaled():
+    assert replay(changed(miss_s=0.0, client_s=0.0), 100, 1.0).wall_s == pytest.approx(0.1)
+    assert replay(FAST, 1_000_000, 1.0).wall_s == pytest.approx(1000.0, rel=0.01)
+    assert replay(FAST, 0, 1.0).wall_s == 0.0

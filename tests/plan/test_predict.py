@@ -1,0 +1,118 @@
+"""Predictions from profiles that a replay with known times has made."""
+
+import msgspec
+import pytest
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.plan.loop import replay
+from shadeproxy.plan.predict import Predictor, Setting
+from shadeproxy.plan.profile import read_profile, require_epochs
+from tests.support.profiles import BYTES, SAMPLES, epoch, profile, truth
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return Predictor(profile(*(epoch(number, truth(), 0.2 if number else 0.0) for number in range(3))))
+
+
+@pytest.mark.parametrize(
+    ("workers", "hit_ratio"), [(8, 0.2), (8, 0.5), (8, 0.8), (4, 0.2), (16, 0.2), (16, 0.9)]
+)
+def test_other_caches_and_workers_are_predicted_from_one_run(predictor, workers, hit_ratio):
+    found = predictor.predict(Setting(workers, announced=False), hit_ratio)
+    expected = replay(truth(workers), SAMPLES, hit_ratio, seed=7)
+    assert found.epoch_s == pytest.approx(expected.wall_s, rel=0.03)
+    assert found.stall_share == pytest.approx(expected.stall_s / expected.wall_s, abs=0.03)
+    assert found.origin_bytes == pytest.approx(SAMPLES * (1 - hit_ratio) * BYTES)
+    assert found.requests == pytest.approx(SAMPLES * (1 - hit_ratio))
+
+
+def test_a_link_and_a_faster_machine_are_predicted_too(predictor):
+    link = BYTES / 0.02
+    found = predictor.predict(Setting(8, announced=False, link=link, speed=2.0), 0.5)
+    expected = replay(truth(compute_s=0.0005, link_s=0.02), SAMPLES, 0.5, seed=7)
+    assert found.epoch_s == pytest.approx(expected.wall_s, rel=0.03)
+    assert found.bound_by == "link"
+
+
+def test_an_announced_order_hides_the_origin_but_not_the_link(predictor):
+    hidden = predictor.predict(Setting(8, announced=True), 0.2)
+    assert hidden.epoch_s == pytest.approx(SAMPLES * 0.001, rel=0.02)
+    assert hidden.bound_by == "compute"
+    full = predictor.predict(Setting(8, announced=True, link=BYTES / 0.02), 0.2)
+    assert full.epoch_s == pytest.approx(SAMPLES * 0.8 * 0.02, rel=0.02)
+
+
+def test_the_bound_is_named(predictor):
+    assert predictor.predict(Setting(8, announced=False), 0.0).bound_by == "latency"
+    assert predictor.predict(Setting(8, announced=False), 1.0).bound_by == "compute"
+
+
+def test_the_error_is_how_far_epochs_are_from_the_others():
+    same = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(3))))
+    assert same.error < 0.02
+    slow = Predictor(
+        profile(*(epoch(number, truth(), 0.2, slower=1.2 if number else 1.0) for number in range(3)))
+    )
+    assert 0.1 < slow.error < 0.3
+    assert Predictor(profile(epoch(0, truth(), 0.2))).error is None
+
+
+def test_epochs_without_waiting_give_a_bound_that_is_not_too_fast():
+    # Training never waited, so what a worker needs for a sample is known to be little, and no more.
+    easy = Predictor(profile(*(epoch(number, truth(), 1.0) for number in range(3)), origin_s=None))
+    assert easy.predict(Setting(8, announced=False), 1.0).epoch_s == pytest.approx(SAMPLES * 0.001, rel=0.02)
+    few = easy.predict(Setting(1, announced=False), 1.0).epoch_s
+    assert few >= replay(truth(1), SAMPLES, 1.0).wall_s * 0.99
+
+
+def test_the_speed_of_training_comes_from_waits_where_nothing_else_tells_it():
+    told = [epoch(number, truth(), 0.2, compute_s=0.0) for number in range(2)]
+    assert profile(*told).compute_s() == pytest.approx(0.001, rel=0.01)
+    silent = [epoch(number, truth(), 0.2, compute_s=0.0, stall_s=0.0) for number in range(2)]
+    with pytest.raises(ConfigError, match=r"reports no waiting time.*write --samples-per-s"):
+        Predictor(profile(*silent))
+    assert Predictor(profile(*silent), samples_per_s=1000).predict(
+        Setting(8, announced=False), 0.2
+    ).epoch_s == pytest.approx(replay(truth(), SAMPLES, 0.2).wall_s, rel=0.03)
+
+
+def test_settings_far_from_the_profile_are_marked(predictor):
+    assert not predictor.is_outside(Setting(8, announced=False))
+    assert not predictor.is_outside(Setting(16, announced=False))
+    assert predictor.is_outside(Setting(17, announced=False))
+    assert predictor.is_outside(Setting(3, announced=False))
+    assert predictor.is_outside(Setting(8, announced=True))
+    assert predictor.is_outside(Setting(8, announced=False, speed=2.5))
+
+
+def test_an_epoch_that_was_left_early_does_not_count():
+    whole = [epoch(number, truth(), 0.2) for number in range(2)]
+    cut = epoch(2, truth(), 0.2, samples=SAMPLES // 2)
+    assert require_epochs(profile(*whole, cut)) == whole
+    with pytest.raises(ConfigError, match="has not read a whole epoch yet"):
+        require_epochs(profile())
+
+
+def test_a_job_that_does_not_tell_its_loader_needs_it_named():
+    told = [epoch(number, truth(), 0.2) for number in range(2)]
+    with pytest.raises(ConfigError, match=r"does not say how its loader reads: write --loader WORKERS,BATCH"):
+        Predictor(profile(*told, loader=None))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"{", "is no profile of a job"),
+        (b'{"version": 1}', "is no profile of a job"),
+        (msgspec.json.encode(profile(version=2)), "is a profile of version 2, and this is version 1"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(data, said):
+    with pytest.raises(ConfigError, match=said):
+        read_profile(data, "p.json")
+
+
+def test_a_profile_survives_its_file():
+    kept = profile(epoch(0, truth(), 0.2))
+    assert read_profile(msgspec.json.encode(kept), "p.json") == kept

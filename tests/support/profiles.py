@@ -1,0 +1,59 @@
+"""Profiles that a replay with known times has made, and a file of prices."""
+
+from shadeproxy.plan.loop import Loop, replay
+from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch
+
+PRICES = """
+date = "2026-11-01"
+[origin]
+per_1000_requests = 0.5
+per_gib = 0.1
+[cache]
+per_gib_hour = 0.01
+[instances.small]
+per_hour = 1.0
+[instances.big]
+per_hour = 4.0
+speed = 2.0
+"""
+
+SAMPLES, BYTES = 8192, 100_000
+
+
+def truth(workers=8, *, compute_s=0.001, miss_s=0.05, link_s=0.0):
+    return Loop(
+        workers=workers, batch_size=64, prefetch_factor=2, reads_at_once=1, compute_s=compute_s,
+        client_s=0.0005, miss_s=miss_s, link_s=link_s,
+    )  # fmt: skip
+
+
+def epoch(number, loop, hit_ratio, *, slower=1.0, **fields):
+    found = replay(loop, SAMPLES, hit_ratio, seed=number)
+    told = {
+        "epoch": number,
+        "began": 1e9 + number,
+        "wall_s": found.wall_s * slower,
+        "samples": SAMPLES,
+        "bytes": SAMPLES * BYTES,
+        "hits": round(SAMPLES * hit_ratio),
+        "origin_bytes": round(SAMPLES * (1 - hit_ratio) * BYTES),
+        "stall_s": found.stall_s * slower,
+        "compute_s": SAMPLES * loop.compute_s,
+    }
+    return ProfiledEpoch(**(told | fields))
+
+
+def profile(*epochs, **fields):
+    told = {
+        "version": 1,
+        "job": "resnet",
+        "samples": SAMPLES,
+        "world_size": 1,
+        "announced": False,
+        "policy": "default",
+        "cache_bytes": SAMPLES * BYTES // 5,
+        "origin_s": 0.05,
+        "epochs": list(epochs),
+        "loader": Loader(workers=8, batch_size=64),
+    }
+    return Profile(**(told | fields))
