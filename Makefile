@@ -94,7 +94,7 @@ fuzz: $(VENV)/.dev ## Damaged requests against the S3 listener (REQUESTS=200000 
 fuzz-control: $(VENV)/.dev ## Requests made from /openapi.json against the control listener (EXAMPLES=2000 of each call)
 	@SHADEPROXY_CONTROL_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout=7200 tests/e2e/test_openapi.py
 
-# Memory for 2 GB of states; a second run is the same but for SECONDS, the limit of each search.
+# SECONDS bounds each search; its states take up to 4 GB of memory.
 model: SECONDS ?= 100
 model: ## All states of the cluster's protocol within bounds, random walks, and that each rule is needed (g++; 5 minutes)
 	@mkdir -p $(VENV)
