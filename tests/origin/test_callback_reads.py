@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from shadeproxy.core.clock import ManualClock
 from shadeproxy.core.errors import BodyDamaged
 from shadeproxy.core.types import SHARED, Intent, ObjectRef
 from shadeproxy.origin.base import Wanted
@@ -14,6 +13,7 @@ from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.telemetry.stats import Stats
+from tests.support.clock import ManualClock
 from tests.support.decrypted import Decrypted
 
 ANSWER = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 10\r\n\r\n0123456789'
