@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import OWN, Headers, ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import RecordHeader
@@ -145,16 +146,17 @@ class MetaEncoder:
 
 
 def pack_header(
-    header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
+    header: RecordHeader, body: Body | WrittenBody, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
     """Return header and meta bytes, which are written just before ``body``. ``meta``: the result of
     ``encode_meta``.
     """
     page, validated_s = header.page, header.validated_s
+    hashed = body.hashed if isinstance(body, WrittenBody) else xxh3_64_intdigest(body)
     try:
         fixed = _FIXED.pack(
             MAGIC, _version_of(page), len(meta), store_id, address, len(body), page.number, sequence,
-            validated_s, xxh3_64_intdigest(body),
+            validated_s, hashed,
         )  # fmt: skip
     except struct.error as error:
         raise TierError(f"page {page!r} cannot be stored: {error}") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.base import RecordHeader
@@ -233,10 +234,13 @@ class Segment:
         """
         return self._bytes[start : start + length]
 
-    def write(self, offset: int, header: bytes, body: Body) -> None:
-        """Write the body, then the header. Raises OSError; then no header was written."""
+    def write(self, offset: int, header: bytes, body: Body | WrittenBody) -> None:
+        """Write the body, if no other process has, then the header. Raises OSError; then no header was
+        written.
+        """
         self._prepare()
-        self._write_all(body, offset + len(header))
+        if not isinstance(body, WrittenBody):
+            self._write_all(body, offset + len(header))
         self._write_all(header, offset)
 
     def erase(self, offset: int) -> None:

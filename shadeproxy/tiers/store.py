@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVarTuple
 
+from shadeproxy.core.delegated_body import BodyPlace, WrittenBody
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
@@ -235,12 +236,10 @@ class SegmentStore:
         return pack(address, kept)
 
     def pin(self, location: Location) -> memoryview:
-        """Return a read-only view of the body. Raises TierError when the record is not there."""
         _, start, length = self._place_of(location)
         return self.pin_window(location, start, start + length)
 
     def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """Return a view of the body that ``window`` found, without reading the header again."""
         body = self._pins.find(location)
         if body is None:
             body = self._resolve(location)[0].body(start, stop - start)
@@ -248,7 +247,6 @@ class SegmentStore:
         return body.data
 
     def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the segment's mapped bytes, and start and end of the body in them; see ``Tier.window``."""
         segment, start, length = self._place_of(location)
         return segment.view, start, start + length
 
@@ -314,8 +312,14 @@ class SegmentStore:
 
     # ------------------------------------------------------------------ I/O, any thread
 
-    def write(self, location: Location, header: RecordHeader, body: Body) -> None:
-        """Write the body, then the header. Raises TierError; then the caller must release the location."""
+    def body_place(self, location: Location, header: RecordHeader) -> BodyPlace:
+        segment, offset, most_bytes = self._resolve(location)
+        start = HEADER_BYTES + len(self._encoder.encode(header.page, header.meta))
+        if segment.owed or start + header.body_bytes > most_bytes:
+            raise TierError(f"tier {self.name} has no place that another process may write to")
+        return BodyPlace(segment.number, offset + start)
+
+    def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         segment, offset, most_bytes = self._resolve(location)
         meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
@@ -332,12 +336,10 @@ class SegmentStore:
         self._health.note_success()
 
     def header(self, location: Location) -> RecordHeader:
-        """Return the proven header. Raises TierError."""
         segment, offset, most_bytes = self._resolve(location)
         return segment.read_header(offset, most_bytes, store_id=self._store_id, address=address_at(location))
 
     def is_hot(self, location: Location) -> bool:
-        """Return whether header and body are in the page cache."""
         segment, offset, most_bytes = self._resolve(location)
         try:
             return segment.is_resident(offset, most_bytes)
@@ -345,14 +347,12 @@ class SegmentStore:
             return False
 
     def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Read and prove the record; see ``Tier.load``."""
         segment, offset, most_bytes = self._resolve(location)
         return segment.read_whole(
             offset, most_bytes, store_id=self._store_id, address=address_at(location), verify=verify
         )
 
     def erase(self, location: Location) -> None:
-        """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
             self.erasures.erase(segment, offset)
@@ -361,7 +361,6 @@ class SegmentStore:
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
 
     def locate(self, location: Location) -> Place:
-        """Return the record's place for another process; see ``Tier.locate``."""
         segment, start, length = self._place_of(location)
         offset = bytes_of(location)[1]
         return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)

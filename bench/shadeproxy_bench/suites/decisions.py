@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
@@ -15,6 +16,7 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.record import Body
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.results import Measured
 from shadeproxy_bench.rounds import measured
@@ -31,7 +33,7 @@ _FIELDS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "byte
 class _Unwritten(SegmentStore):
     """A tier that reserves and erases records, but does not write them."""
 
-    def write(self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview) -> None:
+    def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         pass
 
 

@@ -24,7 +24,8 @@ from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE, UNFIT
 from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
-from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
+from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
+from shadeproxy.engine.storage.transfers import Medium, NewPage
 from shadeproxy.tiers.base import Location
 
 _NO_SLOT = -1
@@ -56,7 +57,7 @@ class PageAdmission:
         *,
         pins: Pins,
         placement: Placement,
-        transfers: Transfers,
+        transfers: DelegatedWrites,
         disown: Callable[[int], None],
     ) -> None:
         """``disown``: called with the hash of an object when a page of it replaces one of another version."""
@@ -216,15 +217,22 @@ class PageAdmission:
         )
 
     def _write(self, taken: Sequence[_NewPlace], slots: list[int], told: _Told) -> None:
-        transfers, written = self._transfers, [False] * len(taken)
+        transfers, written = self._transfers, dict.fromkeys(range(len(taken)), False)
         try:
-            for number, one in enumerate(taken):
-                new = one.new
-                written[number] = transfers.write_now(0, one.location, new.header, new.body, new.wanted)
+            for number, (new, _, record_bytes, location, _) in enumerate(taken):
+                if new.writer is not None and transfers.delegate(slots[number], location, record_bytes, new):
+                    told[id(new)] = None
+                    del written[number]
+                else:
+                    written[number] = transfers.write_now(0, location, new.header, new.body, new.wanted)
         finally:
-            transfers.settle_many(0, slots, [one.location for one in taken], written)
-            for one, stored in zip(taken, written, strict=True):
-                _tell(one.new, stored, told)
+            if written:
+                places = [taken[number].location for number in written]
+                transfers.settle_many(
+                    0, [slots[number] for number in written], places, list(written.values())
+                )
+            for number, stored in written.items():
+                _tell(taken[number].new, stored, told)
 
     def _insert(self, new: NewPage, told: _Told) -> None:
         """Store one page as ``Transfers.store`` does."""

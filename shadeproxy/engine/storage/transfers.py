@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
+from shadeproxy.core.delegated_body import BodyWriter, WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, Page, Source
@@ -48,6 +49,7 @@ class NewPage(NamedTuple):
 
     ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write; a
     page that was invalidated is not placed. ``stored``: called once, with whether the page is resident.
+    ``writer``: another process that has the body, and may write it.
     """
 
     page: Page
@@ -56,6 +58,7 @@ class NewPage(NamedTuple):
     validated_s: float
     wanted: Callable[[], bool]
     stored: Callable[[bool], None]
+    writer: BodyWriter | None = None
 
     @property
     def header(self) -> RecordHeader:
@@ -98,7 +101,7 @@ class Transfers:
         self._ledger = ledger
         self._observer = observer
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
         """Number of locations released, or about to be, for each tier. Their erasures may be queued."""
 
@@ -115,8 +118,8 @@ class Transfers:
     def store(self, slot: int, new: NewPage) -> bool | None:
         """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        Return whether it was stored; None if a task writes it, which calls ``new.stored``. If the page is not
-        stored, its slot is freed.
+        Return whether it was stored; None if a task or another process writes it, and ``new.stored`` is
+        called later. If the page is not stored, its slot is freed.
         """
         token = self._unplaced[slot] = object()
         index, location = self._first_place(slot)
@@ -131,7 +134,7 @@ class Transfers:
         plan = Write(slot, token, index, location, self._residents.sizes[slot], new.header, new.body)
         run = self._media[index].write
         if run is None:
-            return self._write_now(plan, new.wanted)
+            return self._write_now(plan, new.wanted) if new.writer is None else self.begin_now(plan, new)
         self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
         return None
 
@@ -214,12 +217,16 @@ class Transfers:
         """Count a page that was served without being stored."""
         self._stats.record_bypass()
 
+    def begin_now(self, plan: Write, new: NewPage) -> bool | None:
+        """Write a page without a task, or let ``new.writer`` write it. Return as ``store``."""
+        return self._write_now(plan, new.wanted)
+
     def write_now(
         self,
         index: int,
         location: Location,
         header: RecordHeader,
-        body: memoryview,
+        body: memoryview | WrittenBody,
         wanted: Callable[[], bool],
     ) -> bool:
         """Write a page without a task. Return whether it was written and is still wanted."""
