@@ -228,9 +228,8 @@ class PageAdmission:
         finally:
             if written:
                 places = [taken[number].location for number in written]
-                transfers.settle_many(
-                    0, [slots[number] for number in written], places, list(written.values())
-                )
+                rows = list(map(slots.__getitem__, written))
+                transfers.settle_many(0, rows, places, list(written.values()))
             for number, stored in written.items():
                 _tell(taken[number].new, stored, told)
 
