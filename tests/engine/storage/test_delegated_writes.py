@@ -97,12 +97,19 @@ async def test_a_page_is_readable_once_its_body_is_written(bench, count, full):
     bench.cache.assert_quiescent()
 
 
-async def test_a_page_dropped_while_it_is_written_gets_no_header_and_its_place_back_afterwards(bench):
+async def test_a_page_dropped_while_it_is_written_gets_no_header_and_its_place_back_afterwards(
+    bench, monkeypatch
+):
     worker, answers = Worker(bench), {}
     tier = bench.cache.media[0].tier
     bench.cache.insert_many([worker.page("first", {}, body=b"x")])
     worker.write("first")
     before = tier.used_bytes
+
+    def write(_location, header, _body):
+        pytest.fail(f"a header of {header.page}: after a crash it would be back")
+
+    monkeypatch.setattr(tier, "write", write)
     for count in (1, 3):
         keys = [f"k{count}-{number}" for number in range(count)]
         bench.cache.insert_many([worker.page(key, answers, body=b"x" * 9000) for key in keys])
