@@ -47,6 +47,7 @@ from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.rules import Rules
@@ -141,15 +142,17 @@ class WorkerProcess:
             misses.hear(frame)
 
         channel = await Channel.open(socket.socket(fileno=ends.channel), hear, self._die)
+        memory = FillMemory(ends.memory)
         misses = WorkerMisses(
             gets,
             keys,
-            FillExtents(FillMemory(ends.memory)),
+            FillExtents(memory),
             Outbox(channel.say, self._die),
             reports=self._authorizer,
             late=self._late,
             clock=self._clock,
             page_size=settings.cache.page_size,
+            bodies=BodyFiles(memory, self._opening.tiers[0].path),
         )
         return misses
 

@@ -71,6 +71,7 @@ class OpenFills(NamedTuple):
         self.prefetch.remove(self.fills)
         self.channel.close()
         self.fills.close()
+        self.fills.ended()
         self.memory.close()
 
 

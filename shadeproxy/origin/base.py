@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypedDict
 
+from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, OriginError
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
@@ -223,8 +224,8 @@ class Sink(Protocol):
         """Note that ``count`` more bytes are in the memory."""
         ...
 
-    def complete(self) -> None:
-        """Note that all bytes came, and no surplus."""
+    def complete(self, writer: BodyWriter | None = None) -> None:
+        """Note that all bytes came, and no surplus. ``writer``: the other process that has them too."""
         ...
 
     def failed(self, error: OriginError) -> None:

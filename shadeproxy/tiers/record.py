@@ -21,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import OWN, Headers, ObjectMeta, ObjectRef, Page
 from shadeproxy.tiers.base import NewHeader, RecordHeader
@@ -151,17 +152,18 @@ class MetaEncoder:
 
 
 def pack_header(
-    header: NewHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
+    header: NewHeader, body: Body | WrittenBody, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
     """Return header and meta bytes, which are written just before ``body``. ``meta``: the result of
     ``encode_meta``.
     """
     page = header.page
     version = NAMESPACE_VERSION if page.ref.namespace else FORMAT_VERSION
+    hashed = body.hashed if isinstance(body, WrittenBody) else xxh3_64_intdigest(body)
     try:
         fixed = _FIXED.pack(
             MAGIC, version, len(meta), store_id, address, len(body), page.number, sequence,
-            header.validated_s, xxh3_64_intdigest(body),
+            header.validated_s, hashed,
         )  # fmt: skip
     except struct.error as error:
         raise TierError(f"page {page!r} cannot be stored: {error}") from error

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.tiers import catalogue
 from shadeproxy.tiers.base import RecordHeader
@@ -237,24 +238,21 @@ class Segment:
         """
         return self._bytes[start : start + length]
 
-    def write(self, offset: int, header: bytes, body: Body) -> None:
-        """Write the body, then the header. Raises OSError; then no header was written."""
+    def write(self, offset: int, header: bytes, body: Body | WrittenBody) -> None:
+        """Write the body, if no other process has, then the header. Raises OSError; then no header was
+        written.
+        """
         if self.catalogued or self._unerased:
             self._prepare()
         pwrite, descriptor = self._calls.pwrite, self.descriptor
-        start = offset + len(header)
-        written = pwrite(descriptor, body, start)
-        if written < len(body):
-            self._write_rest(body, start, written)
+        if not isinstance(body, WrittenBody):
+            start = offset + len(header)
+            written = pwrite(descriptor, body, start)
+            if written < len(body):
+                self._write_rest(body, start, written)
         written = pwrite(descriptor, header, offset)
         if written < len(header):
             self._write_rest(header, offset, written)
-
-    def erase(self, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; those that are left are then erased before any other
-        change.
-        """
-        self._unerased += offsets
         self._prepare()
 
     @property

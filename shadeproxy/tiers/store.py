@@ -15,6 +15,7 @@ from operator import add
 from pathlib import Path
 from typing import TypeVarTuple
 
+from shadeproxy.core.delegated_body import BodyPlace, WrittenBody
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, NewHeader, RecordHeader, SendableBlocks
@@ -194,7 +195,6 @@ class SegmentStore(RecordReads):
     # ------------------------------------------------------------------ store's thread: decisions
 
     def record_bytes(self, page: Page, meta: ObjectMeta, body_bytes: int) -> int:
-        """Return the bytes of the record. Raises TierError when the metadata cannot be stored."""
         return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
 
     def encode_many(
@@ -205,7 +205,6 @@ class SegmentStore(RecordReads):
         return encoded, [-(-(HEADER_BYTES + length) // UNIT_BYTES) * UNIT_BYTES for length in lengths]
 
     def reserve(self, record_bytes: int) -> Location:
-        """Reserve room for a record. Raises TierFull; TierError if off, or if no record can be so long."""
         if (reason := self._health.disabled_reason) is not None:
             raise TierError(reason)
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
@@ -214,8 +213,7 @@ class SegmentStore(RecordReads):
         if self._pins.unpinned:
             self._collect()
         self._watch_room(record_bytes)
-        space = self._space
-        own_blocks = self._sendfile and units >= WHOLE_BLOCKS_UNITS
+        space, own_blocks = self._space, self._sendfile and units >= WHOLE_BLOCKS_UNITS
         extent = space.place(units, to_block_end=own_blocks)
         if extent is None and not space.fits_somewhere(units) and self._grow(units):
             extent = space.place(units, to_block_end=own_blocks)
@@ -264,9 +262,8 @@ class SegmentStore(RecordReads):
             self._try(self.erasures.erase, segment, *offsets)
         for place in longer:
             address, units = unpack(locations[place])
-            taken[place] = pack(
-                address, self._space.shorten(address, units, -(-record_bytes[place] // UNIT_BYTES))
-            )
+            kept = self._space.shorten(address, units, -(-record_bytes[place] // UNIT_BYTES))
+            taken[place] = pack(address, kept)
         if longer:
             self._punch(self._space.trim())
         return taken
@@ -278,7 +275,6 @@ class SegmentStore(RecordReads):
         return SendableBlocks(segment, *interior(offset, offset + most_bytes))
 
     def release(self, location: Location) -> None:
-        """Erase the record and free its room, now or after the last view."""
         segment, offset, _ = self._resolve(location)
         self._try(self.erasures.erase, segment, offset)
         if self._pins.release(location):
@@ -333,20 +329,25 @@ class SegmentStore(RecordReads):
 
     # ------------------------------------------------------------------ I/O, any thread
 
-    def write(self, location: Location, header: RecordHeader, body: Body) -> None:
-        """Write the body, then the header. Raises TierError; then the caller must release the location."""
+    def body_place(self, location: Location, header: RecordHeader) -> BodyPlace:
+        segment, offset, most_bytes = self._resolve(location)
+        start = HEADER_BYTES + len(self._encoder.encode(header.page, header.meta))
+        if segment.owed or start + header.body_bytes > most_bytes:
+            raise TierError(f"tier {self.name} has no place that another process may write to")
+        return BodyPlace(segment.number, offset + start)
+
+    def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         meta = self._encoder.encode(header.page, header.meta)
         if len(body) != header.body_bytes:
             raise TierError("the body is not the one that room was reserved for")
-        (error,) = self.write_many((location,), (header,), (body,), (meta,))
-        if error is not None:
+        if (error := self.write_many((location,), (header,), (body,), (meta,))[0]) is not None:
             raise error
 
     def write_many(
         self,
         locations: Sequence[Location],
         headers: Sequence[NewHeader],
-        bodies: Sequence[Body],
+        bodies: Sequence[Body | WrittenBody],
         metas: Sequence[bytes],
     ) -> list[TierError | None]:
         segments, health, errors = self._space.segments, self._health, list[TierError | None]()
@@ -374,7 +375,6 @@ class SegmentStore(RecordReads):
         return errors
 
     def erase(self, location: Location) -> None:
-        """Zero the header. Raises TierError."""
         segment, offset, _ = self._resolve(location)
         try:
             self.erasures.erase(segment, offset)

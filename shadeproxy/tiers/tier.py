@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from shadeproxy.core.delegated_body import BodyPlace, WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, NewHeader, Place, RecordHeader, SendableBlocks
@@ -113,7 +114,16 @@ class Tier(Protocol):
         """
         ...
 
-    def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
+    def body_place(self, location: Location, header: RecordHeader) -> BodyPlace:
+        """Return the place where another process may write the body, before ``write`` gets a ``WrittenBody``.
+
+        Raises TierError. The location must not be released while that process may still write.
+        """
+        ...
+
+    def write(
+        self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview | WrittenBody
+    ) -> None:
         """Write the body, then the header (I/O). Raises TierError; the caller must then release
         the location.
         """
@@ -131,7 +141,7 @@ class Tier(Protocol):
         self,
         locations: Sequence[Location],
         headers: Sequence[NewHeader],
-        bodies: Sequence["bytes | bytearray | memoryview"],
+        bodies: Sequence[bytes | bytearray | memoryview | WrittenBody],
         metas: Sequence[bytes],
     ) -> list[TierError | None]:
         """Write records as ``write`` does (I/O). Return for each the error that ``write`` would raise.

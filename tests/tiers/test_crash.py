@@ -5,9 +5,12 @@ SHADEPROXY_KILL_ROUNDS sets the number of kills.
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
+
+from shadeproxy.tiers.files import segment_name
 
 ROUNDS = int(os.environ.get("SHADEPROXY_KILL_ROUNDS", "4"))
 
@@ -84,3 +87,23 @@ def test_killed_while_writing(bench):
         store.close()
         erased -= set(pages)
         written = {number: found.header.body_bytes for number, found in pages.items()}
+
+
+def test_a_body_without_a_header_is_no_record_after_a_crash(bench, sample):
+    """Another process had written the body, or a part of it, when all processes were killed."""
+    store, _ = bench.open()
+    kept, lost = (sample(number, 9000) for number in range(2))
+    location = store.reserve(store.record_bytes(kept.header.page, kept.header.meta, 9000))
+    store.write(location, kept.header, kept.body)
+    for size in (9000, 5000):
+        location = store.reserve(store.record_bytes(lost.header.page, lost.header.meta, 9000))
+        place = store.body_place(location, lost.header)
+        path = store.path / segment_name(place.segment)
+        with path.open("r+b") as file:
+            file.seek(place.offset)
+            file.write(lost.body[:size])
+    left = type(bench)(store.path.with_name("left"))
+    shutil.copytree(store.path, left.path)
+    _, recovered = left.open()
+    left.close()
+    assert [found.header.page for found in recovered] == [kept.header.page]

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from shadeproxy.core.delegated_body import WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
@@ -17,6 +18,7 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, NewHeader, RecordHeader
+from shadeproxy.tiers.record import Body
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.results import Measured
 from shadeproxy_bench.rounds import measured
@@ -33,14 +35,14 @@ _FIELDS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "byte
 class _Unwritten(SegmentStore):
     """A tier that reserves and erases records, but does not write them."""
 
-    def write(self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview) -> None:
+    def write(self, location: Location, header: RecordHeader, body: Body | WrittenBody) -> None:
         pass
 
     def write_many(
         self,
         locations: Sequence[Location],
         headers: Sequence[NewHeader],  # noqa: ARG002 - as the tier
-        bodies: Sequence[bytes | bytearray | memoryview],  # noqa: ARG002 - as the tier
+        bodies: Sequence[Body | WrittenBody],  # noqa: ARG002 - as the tier
         metas: Sequence[bytes],  # noqa: ARG002 - as the tier
     ) -> list[TierError | None]:
         return [None] * len(locations)

@@ -13,6 +13,7 @@ from shadeproxy.api.s3.lane_read import LaneOutlet, LaneRead
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import OriginError, OriginUnavailable, ShadeProxyError
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.tracing import REQUEST_ID, next_request_id
@@ -262,7 +263,7 @@ class WorkerFill:
         flight.open(meta, head.length, doubtful=head.doubtful, memory=buffer)
         return True
 
-    def complete(self) -> None:
+    def complete(self, writer: BodyWriter | None = None) -> None:  # noqa: ARG002 - as Sink
         """See ``Sink.complete``."""
         self._read = None
         self._misses.outbox.send(FillComplete(self._ident))

@@ -17,6 +17,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.types import OWN, SHARED, Intent, ObjectRef
+from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents
 from shadeproxy.engine.read.fill_messages import (
     AllowFill,
@@ -29,6 +30,7 @@ from shadeproxy.engine.read.fill_messages import (
     OriginKeys,
     Outbox,
     RefuseFill,
+    WriteBody,
     from_coordinator,
 )
 from shadeproxy.engine.read.needed import first_needed
@@ -89,7 +91,7 @@ class SentKeys:
 class WorkerMisses:
     """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the ends of reads.
 
-    ``late``: answers clients whose time is up.
+    ``late``: answers clients whose time is up. ``bodies``: writes fetched bodies to the first tier.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class WorkerMisses:
         late: TimeoutAnswers,
         clock: Clock,
         page_size: int,
+        bodies: BodyFiles,
     ) -> None:
         self.page_size = page_size
         """See ``KeepsReadings.page_size``."""
@@ -115,6 +118,7 @@ class WorkerMisses:
         self.pace = TurnLimiter()
         self._gets = gets
         self._keys = keys
+        self._bodies = bodies
         self._idents = itertools.count(1)
         self._fills: dict[int, WorkerFill] = {}
         self._connecting: set[asyncio.Task[None]] = set()
@@ -165,6 +169,8 @@ class WorkerMisses:
     def _hear(self, message: FromCoordinator) -> None:
         if isinstance(message, FreeExtent):
             self.extents.give(message.start)
+        elif isinstance(message, WriteBody):
+            self.outbox.send(self._bodies.write(message))
         elif isinstance(message, OriginKeys):
             self._keys.adopt(message)
         elif isinstance(message, OrderFill):

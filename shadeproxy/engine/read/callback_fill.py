@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.types import ObjectMeta
 from shadeproxy.engine.freshness.verdicts import AuthEpoch
@@ -112,11 +113,11 @@ class CallbackFill:
         """Drop the callback that holds memory and refers to this object."""
         self.arrived = self._flight.advance
 
-    def complete(self) -> None:
+    def complete(self, writer: BodyWriter | None = None) -> None:
         """See ``Sink.complete``."""
         # The read refers to this object: in a cycle, the page's memory would wait for the garbage collector.
         self.read = None
-        self._filler.complete(self._flight, whole=self._whole)
+        self._filler.complete(self._flight, writer, whole=self._whole)
 
     def failed(self, error: OriginError) -> None:
         """See ``Sink.failed``."""

@@ -52,6 +52,10 @@ class FillMemory:
         self._watched[start] = weakref.ref(array, end)
         return array.data
 
+    def peek(self, start: int, length: int) -> memoryview:
+        """Return bytes of an extent that is in use, for use at once."""
+        return memoryview(self._mapping)[start : start + length]
+
     def close(self) -> None:
         """Close the descriptor. The mapping stays until the last view is gone."""
         os.close(self.descriptor)

@@ -4,6 +4,7 @@ A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``Ref
 asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``;
 ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time; after a failure,
 ``FillProgress``, as it fills the rest. A prefetch begins with ``OrderFill``, and goes on in the same way.
+A page that gets a place is written by ``WriteBody`` and ``BodyWritten``, if that pays.
 ``ident`` names the fill, within one worker, and is never used twice.
 Messages of one turn of the loop travel in one frame.
 """
@@ -128,8 +129,26 @@ class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
     if_match: str | None
 
 
-FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft
-FromCoordinator = OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress
+class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
+    """Write bytes from ``start`` of the fill memory to ``offset`` of a segment file of the first tier."""
+
+    start: int
+    length: int
+    segment: int
+    offset: int
+
+
+class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False):
+    """The body from ``start`` of the fill memory is written, with this hash. None: it cannot be written."""
+
+    start: int
+    hashed: int | None
+
+
+FromWorker = BeginFill | FillHead | FillProgress | FillComplete | FillFailure | ClientLeft | BodyWritten
+FromCoordinator = (
+    OriginKeys | AllowFill | OrderFill | RefuseFill | AbortFill | FreeExtent | FillProgress | WriteBody
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 _FROM_WORKER = msgspec.msgpack.Decoder(list[FromWorker])

@@ -12,6 +12,7 @@ from functools import partial
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE
+from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, ObjectChanged, Overloaded, Unidentified
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
@@ -64,7 +65,7 @@ class FlightFiller:
         """Length of a page in bytes."""
         self._outdated = outdated
         self._before_deciding = before_deciding
-        self._arrived: list[Flight] = []
+        self._arrived: list[tuple[Flight, BodyWriter | None]] = []
 
     async def fill(
         self,
@@ -208,10 +209,10 @@ class FlightFiller:
             return False
         return flight.publishable and len(flight.buffer) > 0
 
-    def complete(self, flight: Flight, *, whole: bool) -> None:
+    def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
         """Store the page of a flight that callbacks filled, together with other pages of this turn.
 
-        ``whole``: all bytes of the object have come.
+        ``writer``: as of ``NewPage``. ``whole``: all bytes of the object have come.
         """
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
@@ -222,21 +223,21 @@ class FlightFiller:
             return
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._store_arrived)
-        self._arrived.append(flight)
+        self._arrived.append((flight, writer))
 
     def _store_arrived(self) -> None:
         arrived, self._arrived = self._arrived, []
         try:
             self._before_deciding()
         except BaseException:
-            for flight in arrived:
+            for flight, _ in arrived:
                 self.flights.end(flight)
             raise
         now_s, pages = self._clock.now_s(), []
-        for flight in arrived:
+        for flight, writer in arrived:
             assert flight.meta is not None, "complete"
-            stored = partial(self._stored, flight)
-            pages.append(NewPage(flight.page, flight.meta, flight.buffer, now_s, flight.may_publish, stored))
+            may, stored = flight.may_publish, partial(self._stored, flight)
+            pages.append(NewPage(flight.page, flight.meta, flight.buffer, now_s, may, stored, writer))
         self._cache.insert_many(pages)
 
     def _stored(self, flight: Flight, stored: bool) -> None:

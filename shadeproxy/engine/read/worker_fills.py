@@ -16,6 +16,7 @@ from typing import Protocol
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
+from shadeproxy.core.delegated_body import BodyPlace, BodyWriter, WrittenBody
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
@@ -23,11 +24,13 @@ from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.engine.read.fill_memory import FillMemory
 from shadeproxy.engine.read.fill_messages import (
     BeginFill,
+    BodyWritten,
     FillHead,
     FreeExtent,
     OrderFill,
     Outbox,
     RefuseFill,
+    WriteBody,
     from_worker,
 )
 from shadeproxy.engine.read.flight import Flight
@@ -37,6 +40,9 @@ from shadeproxy.engine.read.worker_read import WorkerRead
 from shadeproxy.origin.base import CallbackOrigin, Sink, Wanted
 from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
+
+LEAST_DELEGATED_BYTES = 64 * 1024
+"""Shorter bodies are copied by the coordinator: that costs less than two messages (ADR 34)."""
 
 
 class BeginsWorkerReads(Protocol):
@@ -100,6 +106,7 @@ class WorkerFills:
         self._most_orders = most_orders
         self._order_idents = itertools.count(-1, -1)
         self._reads: dict[int, WorkerRead] = {}
+        self._bodies: dict[int, DelegatedBody] = {}  # by start: those that the worker writes
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -137,6 +144,9 @@ class WorkerFills:
             if isinstance(message, BeginFill):
                 self._begin(message)
                 continue
+            if isinstance(message, BodyWritten):
+                self._bodies.pop(message.start).end(message)
+                continue
             read = self._reads.get(message.ident)
             if read is not None:
                 read.hear(message)
@@ -144,10 +154,28 @@ class WorkerFills:
                 self.outbox.send(FreeExtent(message.start))
 
     def close(self) -> None:
-        """Let others that wait for pages go on: the worker is gone. Idempotent."""
+        """Let others that wait for pages go on: the worker is gone, or about to end. Idempotent."""
         self._closed = True
         for read in list(self._reads.values()):
             read.lose()
+
+    def ended(self) -> None:
+        """Take back the places of bodies that the worker did not write: its process has ended."""
+        bodies, self._bodies = self._bodies, {}
+        for body in bodies.values():
+            body.end(None)
+
+    def writer_of(self, start: int, length: int) -> BodyWriter | None:
+        """Return what lets the worker write a body of its memory; None if the copy here costs less."""
+        return DelegatedBody(self, start, length) if length >= LEAST_DELEGATED_BYTES else None
+
+    def delegate(self, body: "DelegatedBody", place: BodyPlace) -> bool:
+        """Let the worker write ``body``. Return False if it is gone."""
+        if self._closed:
+            return False
+        self._bodies[body.start] = body
+        self.outbox.send(WriteBody(body.start, body.size_bytes, place.segment, place.offset))
+        return True
 
     def free(self, start: int) -> None:
         """Tell the worker that an extent is not used here any more. The last view may go in any thread."""
@@ -200,6 +228,33 @@ class WorkerFills:
         self._reads[message.ident] = read
         read.allow(*begun)
         return True
+
+
+class DelegatedBody:
+    """A body from ``start`` of a worker's memory. Implements ``BodyWriter``."""
+
+    __slots__ = ("_fills", "_written", "size_bytes", "start")
+
+    def __init__(self, fills: WorkerFills, start: int, size_bytes: int) -> None:
+        self.start = start
+        self.size_bytes = size_bytes
+        self._fills = fills
+        self._written: Callable[[WrittenBody | None], None] | None = None
+
+    def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
+        """See ``BodyWriter.write_body``. The caller holds a view of the body until ``written`` is called."""
+        if not self._fills.delegate(self, place):
+            return False
+        self._written = written
+        return True
+
+    def end(self, message: BodyWritten | None) -> None:
+        """Pass on the outcome; None: the worker has ended."""
+        hashed = None if message is None else message.hashed
+        # It refers back to this object, and to the body: in a cycle, that would wait for the collector.
+        written, self._written = self._written, None
+        assert written is not None, "it is written once"
+        written(None if hashed is None else WrittenBody(self.size_bytes, hashed))
 
 
 class PrefetchWorkers:

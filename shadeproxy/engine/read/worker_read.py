@@ -8,6 +8,7 @@ import asyncio
 from typing import Protocol
 
 from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, BodyDamaged, ObjectChanged, OriginError, OriginUnavailable
 from shadeproxy.core.types import Intent, ObjectMeta, Span
 from shadeproxy.engine.read.fill_memory import FillMemory
@@ -60,6 +61,10 @@ class SharedReads(Protocol):
         """Tell the worker that an extent is not used here any more."""
         ...
 
+    def writer_of(self, start: int, length: int) -> BodyWriter | None:
+        """Return what lets the worker write a body of its memory, if that pays."""
+        ...
+
     def forget(self, ident: int) -> None:
         """Drop a read that is over."""
         ...
@@ -83,6 +88,7 @@ class WorkerRead:
         "_opened",
         "_reading",
         "_sink",
+        "_start",
         "_started_s",
         "_wanted",
         "deadline",
@@ -106,7 +112,7 @@ class WorkerRead:
         self._flight: Flight | None = None
         self._opened = self._doubtful = False
         self._goes_on = False  # by a task
-        self._length = self._filled = 0
+        self._start = self._length = self._filled = 0
 
     # ------------------------------------------------------------------ what the flight calls
 
@@ -203,7 +209,8 @@ class WorkerRead:
         if self._sink is None:
             return
         meta = ObjectMeta(message.etag, message.size, message.headers)
-        self._opened, self._length, self._doubtful = True, message.length, message.doubtful
+        self._opened, self._start, self._length = True, message.start, message.length
+        self._doubtful = message.doubtful
         if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
             fills.outbox.send(AbortFill(self._ident))
             self._hand_over(None, 0)
@@ -220,7 +227,7 @@ class WorkerRead:
         sink, self._sink = self._sink, None
         if sink is not None:
             self._note(None)
-            sink.complete()
+            sink.complete(self._fills.writer_of(self._start, self._length))
         self._forget_if_over()
 
     def _failed(self, message: FillFailure) -> None:

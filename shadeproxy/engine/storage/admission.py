@@ -23,7 +23,8 @@ from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE
 from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
-from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
+from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
+from shadeproxy.engine.storage.transfers import Medium, NewPage
 from shadeproxy.tiers.base import Location
 
 _Told = dict[int, Exception | None]
@@ -64,7 +65,7 @@ class PageAdmission:
         *,
         pins: Pins,
         placement: Placement,
-        transfers: Transfers,
+        transfers: DelegatedWrites,
         disown: Callable[[int], None],
     ) -> None:
         """``disown``: called with the hash of an object when a page of it replaces one of another version."""
@@ -247,12 +248,25 @@ class PageAdmission:
         )
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
-        transfers, written = self._transfers, [False] * len(slots)
+        """Write records, but leave to another process the bodies that it has, and answer the other pages."""
+        transfers, here = self._transfers, list(range(len(slots)))
+        written = [False] * len(slots)
         try:
-            written = transfers.write_many(0, locations, records.pages, records.metas)
+            for place, new in enumerate(records.pages):
+                if new.writer is not None and transfers.delegate(
+                    slots[place], locations[place], records.sizes_bytes[place], new
+                ):
+                    told[id(new)] = None
+                    here.remove(place)
+            if len(here) < len(slots):
+                records, written = records.at(here), [False] * len(here)
+                slots, locations = [slots[place] for place in here], [locations[place] for place in here]
+            if slots:
+                written = transfers.write_many(0, locations, records.pages, records.metas)
         finally:
-            transfers.settle_many(0, slots, locations, written)
-            _tell(records.pages, written, told)
+            if slots:
+                transfers.settle_many(0, slots, locations, written)
+                _tell(records.pages, written, told)
 
     def _insert(self, new: NewPage, told: _Told) -> None:
         """Store one page as ``Transfers.store`` does."""

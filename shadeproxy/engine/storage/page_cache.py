@@ -27,13 +27,14 @@ from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.admission import PageAdmission, answer_waiter
+from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
-from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
+from shadeproxy.engine.storage.transfers import Medium, NewPage
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
@@ -80,7 +81,7 @@ class PageCache:
             rng=rng or np.random.default_rng(),
             off_loop=off_loop,
         )
-        self.transfers = Transfers(
+        self.transfers = DelegatedWrites(
             self.residents,
             media,
             self.placement,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
+from shadeproxy.core.delegated_body import BodyWriter, WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, Page, Source
@@ -48,6 +49,7 @@ class NewPage(NamedTuple):
 
     ``validated_s``: Unix time of the last check with the origin. ``wanted``: called again after the write; a
     page that was invalidated is not placed. ``stored``: called once, with whether the page is resident.
+    ``writer``: another process that has the body.
     """
 
     page: Page
@@ -56,6 +58,7 @@ class NewPage(NamedTuple):
     validated_s: float
     wanted: Callable[[], bool]
     stored: Callable[[bool], None]
+    writer: BodyWriter | None = None
 
     @property
     def header(self) -> RecordHeader:
@@ -98,7 +101,7 @@ class Transfers:
         self._ledger = ledger
         self._observer = observer
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
         """Number of locations released, or about to be, for each tier. Their erasures may be queued."""
 
@@ -115,8 +118,8 @@ class Transfers:
     def store(self, slot: int, new: NewPage) -> bool | None:
         """Write a page in a new slot to the fastest tier in which it wins a place.
 
-        Return whether it was stored; None if a task writes it, which calls ``new.stored``. If the page is not
-        stored, its slot is freed.
+        Return whether it was stored; None if a task or another process writes it, and ``new.stored`` is
+        called later. If the page is not stored, its slot is freed.
         """
         token = self._unplaced[slot] = object()
         index, location = self._first_place(slot)
@@ -131,15 +134,14 @@ class Transfers:
         plan = Write(slot, token, index, location, self._residents.sizes[slot], new.header, new.body)
         run = self._media[index].write
         if run is None:
-            return self._write_now(plan, new.wanted)
+            return self._write_now(plan, new.wanted) if new.writer is None else self.begin_now(plan, new)
         self._start(self._write(plan, new.wanted, run)).add_done_callback(partial(_tell, new.stored))
         return None
 
     def unplaced_among(self, slots: Slots) -> list[int]:
         """Return the slots in ``slots`` whose page is on its way into a tier."""
-        unplaced = np.fromiter(self._unplaced, np.int64, len(self._unplaced))
-        found: list[int] = unplaced[np.isin(unplaced, slots)].tolist()
-        return found
+        wanted = set(slots.tolist())
+        return [slot for slot in self._unplaced if slot in wanted]
 
     def drop_unplaced(self, slot: int) -> None:
         """Remove a page that is on its way into a tier; do nothing if it is not."""
@@ -214,27 +216,27 @@ class Transfers:
     def write_many(
         self, index: int, locations: Sequence[Location], pages: Sequence[NewPage], metas: Sequence[bytes]
     ) -> list[bool]:
-        """Write pages without a task. Return which of them were written and are still wanted.
-
-        ``metas``: the results of the tier's ``encode_many``.
-        """
+        """Write pages without a task, with their encoded ``metas``. Return which are written and wanted."""
         tier = self._media[index].tier
         errors = tier.write_many(locations, pages, [new.body for new in pages], metas)
-        for error in errors:
-            if error is not None:
-                self.note_failure(tier, "write", error)
+        for error in filter(None, errors):
+            self.note_failure(tier, "write", error)
         return [error is None and new.wanted() for error, new in zip(errors, pages, strict=True)]
 
     def note_bypass(self) -> None:
-        """Count a page that was served without being stored."""
+        """Count a page that was not stored."""
         self._stats.record_bypass()
+
+    def begin_now(self, plan: Write, new: NewPage) -> bool | None:
+        """Write a page without a task, or let ``new.writer`` write it. Return as ``store``."""
+        return self._write_now(plan, new.wanted)
 
     def write_now(
         self,
         index: int,
         location: Location,
         header: RecordHeader,
-        body: memoryview,
+        body: memoryview | WrittenBody,
         wanted: Callable[[], bool],
     ) -> bool:
         """Write a page without a task. Return whether it was written and is still wanted."""

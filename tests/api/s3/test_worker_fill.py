@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from shadeproxy.api.s3 import worker_misses
+from shadeproxy.engine.read import worker_fills
 from tests.support.s3.fetching import FetchingWorker, Wire, fetching
 from tests.support.s3.random_origin import RandomOrigin, body_of
 from tests.support.s3.scripted import PAGE, Answered, Client, Setup, set_up
@@ -159,6 +160,7 @@ async def play_together(setup: Setup, origin: RandomOrigin, mishap: str, seeds: 
 @pytest.mark.parametrize("mishap", MISHAPS)
 async def test_every_answer_is_right_or_cut_and_nothing_stays(tmp_path, monkeypatch, mishap, troubled):
     monkeypatch.setattr(worker_misses, "PROGRESS_S", 0.02)
+    monkeypatch.setattr(worker_fills, "LEAST_DELEGATED_BYTES", 20_000)
     origin = RandomOrigin()
     origin.troubled = troubled
     ends: Counter[str] = Counter()

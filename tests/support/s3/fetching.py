@@ -20,6 +20,7 @@ from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.reloadable import build_reloadable
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.types import SHARED, ObjectMeta, ObjectRef
+from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.read.worker_fills import WorkerFills
@@ -185,6 +186,7 @@ class FetchingWorker:
             late=self.late,
             clock=clock,
             page_size=PAGE,
+            bodies=BodyFiles(theirs, settings.cache.ram.path),
         )
         self.fast = FastLane(reads, authorizer, clock=clock, jobs=Silent())
         self.connections: set[WorkerProtocol] = set()
@@ -248,6 +250,7 @@ class FetchingWorker:
         for fill in list(self.misses._fills.values()):
             fill._abort()
         self.fills.close()
+        self.fills.ended()
 
     @property
     def held(self) -> dict[str, int]:
@@ -282,6 +285,7 @@ class FetchingWorker:
             connection.cut()
         await asyncio.sleep(0)
         self.fills.close()
+        self.fills.ended()
         await self.misses.aclose()
         self.memory.close()
         self.theirs.close()

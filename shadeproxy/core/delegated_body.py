@@ -1,0 +1,37 @@
+"""Bodies that the process that fetched them writes to a tier, so that the coordinator does not copy them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class BodyPlace(NamedTuple):
+    """The place of a body: ``offset`` in the file of a segment."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBody:
+    """A body of ``size_bytes`` that another process has written to its place. ``hashed``: its hash, as a
+    record's header carries it.
+    """
+
+    size_bytes: int
+    hashed: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+
+class BodyWriter(Protocol):
+    """Another process that has the bytes of a page."""
+
+    def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
+        """Let that process write the body to ``place``. Return False, with nothing done, if it cannot.
+
+        ``written`` is called once, when that process writes no more to the place: with None if it could not
+        write all, or has ended. Until then the place belongs to this body.
+        """
+        ...

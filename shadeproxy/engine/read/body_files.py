@@ -1,0 +1,38 @@
+"""Bodies of pages that a worker has fetched, written to the places that the coordinator decided on."""
+
+import os
+from pathlib import Path
+
+from shadeproxy.engine.read.fill_memory import FillMemory
+from shadeproxy.engine.read.fill_messages import BodyWritten, WriteBody
+from shadeproxy.tiers.files import segment_name
+from shadeproxy.tiers.record import body_hash
+
+
+class BodyFiles:
+    """The segment files of the tier in ``directory``, open for writing. Bodies are read from ``memory``.
+
+    Segment files stay while the coordinator runs, and this process ends with it.
+    """
+
+    def __init__(self, memory: FillMemory, directory: Path) -> None:
+        self._memory = memory
+        self._directory = directory
+        self._descriptors: dict[int, int] = {}
+
+    def write(self, order: WriteBody) -> BodyWritten:
+        """Carry out an order of the coordinator; return the answer to it."""
+        body = self._memory.peek(order.start, order.length)
+        try:
+            descriptor = self._descriptors.get(order.segment) or self._open(order.segment)
+            written = 0
+            while written < order.length:
+                written += os.pwrite(descriptor, body[written:], order.offset + written)
+        except OSError:
+            return BodyWritten(order.start, None)  # the coordinator tries it, and tells why it fails
+        return BodyWritten(order.start, body_hash(body))
+
+    def _open(self, segment: int) -> int:
+        descriptor = os.open(self._directory / segment_name(segment), os.O_WRONLY | os.O_CLOEXEC)
+        self._descriptors[segment] = descriptor
+        return descriptor

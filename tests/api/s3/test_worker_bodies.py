@@ -1,0 +1,107 @@
+"""Bodies of pages that the worker which fetched them writes to the tier, when the coordinator has a place."""
+
+import asyncio
+
+import pytest
+
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.read import worker_fills
+from tests.support.s3.cases import ok
+from tests.support.s3.fetching import FetchingWorker, fetching
+from tests.support.s3.scripted import set_up
+
+pytestmark = pytest.mark.timeout(30)
+BODY = bytes(range(256)) * 400
+NEWER = bytes(reversed(BODY))
+assert len(BODY) >= worker_fills.LEAST_DELEGATED_BYTES
+
+
+@pytest.fixture
+async def scene(tmp_path):
+    async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
+        await setup.warm(2)
+        await worker.warm(2)
+        setup.server.scripts["/b/k"] = [[ok(BODY)], [ok(NEWER)]]
+        yield setup, worker
+
+
+def tell_writes(worker: FetchingWorker) -> list[int]:
+    """Return a list to which the length of each body that the worker writes is appended."""
+    lengths = []
+    write = worker.misses._bodies.write
+
+    def told(order):
+        lengths.append(order.length)
+        return write(order)
+
+    worker.misses._bodies.write = told
+    return lengths
+
+
+async def stop_before_it_writes(worker: FetchingWorker) -> None:
+    """Read /b/k, and stop the worker when its answer is sent and the body has a place."""
+    client = await worker.client()
+    delegate = worker.fills.delegate
+
+    def held(body, place):
+        worker.wire.hold()
+        return delegate(body, place)
+
+    worker.fills.delegate = held  # type: ignore[method-assign]
+    assert (await client.get("/b/k")).body == BODY
+    while not worker.fills._bodies:
+        await asyncio.sleep(0.001)
+    worker.fills.delegate = delegate  # type: ignore[method-assign]
+
+
+async def test_the_worker_writes_a_long_body_and_the_coordinator_a_short_one(scene):
+    setup, worker = scene
+    setup.server.scripts["/b/short"] = [[ok(BODY[:5000])]]
+    lengths = tell_writes(worker)
+    client = await worker.client()
+    assert (await client.get("/b/k")).body == BODY
+    assert (await client.get("/b/short")).body == BODY[:5000]
+    await worker.settle()
+    assert lengths == [len(BODY)]
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+    assert (await setup.cached("/b/short"))["pages"] == {0: BODY[:5000]}
+
+
+async def test_readers_get_the_page_while_a_stopped_worker_has_not_written_it(scene):
+    setup, worker = scene
+    await stop_before_it_writes(worker)
+    for _ in range(2):
+        assert (await (await setup.client()).get("/b/k")).body == BODY
+    assert len(setup.server.asked) == 1
+    worker.wire.go_on()
+    await worker.settle()
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+
+
+async def test_a_page_that_a_killed_worker_has_not_written_is_stored(scene):
+    setup, worker = scene
+    await stop_before_it_writes(worker)
+    worker.lose()
+    await setup.settle()
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
+    assert len(setup.server.asked) == 1
+
+
+async def test_an_overwritten_page_of_a_stopped_worker_never_comes_back(scene):
+    setup, worker = scene
+    await stop_before_it_writes(worker)
+    async with setup.engine.writing([ObjectRef("b", "k")]):
+        pass
+    assert (await (await setup.client()).get("/b/k")).body == NEWER
+    worker.wire.go_on()
+    await worker.settle()
+    assert (await setup.cached("/b/k"))["pages"] == {0: NEWER}
+
+
+async def test_the_coordinator_writes_a_body_that_its_worker_cannot(scene):
+    setup, worker = scene
+    worker.misses._bodies._directory = setup.settings.cache.ram.path / "none"
+    client = await worker.client()
+    assert (await client.get("/b/k")).body == BODY
+    await worker.settle()
+    assert (await setup.cached("/b/k"))["pages"] == {0: BODY}
