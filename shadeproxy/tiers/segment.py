@@ -253,6 +253,12 @@ class Segment:
         written = pwrite(descriptor, header, offset)
         if written < len(header):
             self._write_rest(header, offset, written)
+
+    def erase(self, *offsets: int) -> None:
+        """Zero the headers of records. Raises OSError; those that are left are then erased before any other
+        change.
+        """
+        self._unerased += offsets
         self._prepare()
 
     @property

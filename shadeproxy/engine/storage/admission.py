@@ -249,8 +249,7 @@ class PageAdmission:
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
         """Write records, but leave to another process the bodies that it has, and answer the other pages."""
-        transfers, here = self._transfers, list(range(len(slots)))
-        written = [False] * len(slots)
+        transfers, here, written = self._transfers, list(range(len(slots))), list[bool]()
         try:
             for place, new in enumerate(records.pages):
                 if new.writer is not None and transfers.delegate(
@@ -259,12 +258,13 @@ class PageAdmission:
                     told[id(new)] = None
                     here.remove(place)
             if len(here) < len(slots):
-                records, written = records.at(here), [False] * len(here)
-                slots, locations = [slots[place] for place in here], [locations[place] for place in here]
-            if slots:
+                slots, locations = list(map(slots.__getitem__, here)), list(map(locations.__getitem__, here))
+                records = records.at(here)
+            if here:
                 written = transfers.write_many(0, locations, records.pages, records.metas)
         finally:
-            if slots:
+            if here:
+                written = written or [False] * len(here)
                 transfers.settle_many(0, slots, locations, written)
                 _tell(records.pages, written, told)
 
