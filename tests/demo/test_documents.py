@@ -21,7 +21,7 @@ from shadeproxy.telemetry.counters import (
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "sdk" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_SECTIONS = "s3|control|origin|auth|cache|state|policy|prefetch|telemetry"
+_SECTIONS = "s3|control|origin|auth|cache|state|policy|prefetch|cluster|telemetry"
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
