@@ -11,6 +11,7 @@ from shadeproxy.api.control.routes import ROUTES
 from shadeproxy.cli.main import app
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.counters import (
+    ClusterCounters,
     JobReads,
     OriginCounters,
     PageCounters,
@@ -54,7 +55,15 @@ def test_settings_exist(document):
 
 def test_every_number_is_explained():
     text = (ROOT / "docs" / "metrics.md").read_text()
-    groups = (JobReads, TierCounters, TierGauges, PageCounters, PrefetchCounters, OriginCounters)
+    groups = (
+        JobReads,
+        TierCounters,
+        TierGauges,
+        PageCounters,
+        PrefetchCounters,
+        OriginCounters,
+        ClusterCounters,
+    )
     names = {item.name for group in groups for item in fields(group) if not item.metadata.get("internal")}
     assert {name for name in names if not re.search(rf"[`.]{name}`", text)} == set()
 
