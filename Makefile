@@ -19,7 +19,7 @@ LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; COMPILED or pr
 which takes gcc and the Python headers: all works, hits cost more CPU; see docs/operations.md")'
 # What `bench` compares with: package=program. Ceph is 300 MB, so only for the suite that needs it.
 CEPH := radosgw=radosgw ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-base=monmaptool ceph-common=ceph curl=curl
-REFERENCES = nginx-light=nginx wrk=wrk $(if $(QUICK),,$(if $(findstring matrix,$(or $(SUITE),matrix)),$(CEPH)))
+REFERENCES = nginx-light=nginx wrk=wrk redis-server=redis-server $(if $(QUICK),,$(if $(findstring matrix,$(or $(SUITE),matrix)),$(CEPH)))
 # RUNLEVEL=1: the packages must not start services.
 INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
   command -v "$${one\#*=}" > /dev/null || printf '%s ' "$${one%=*}"; done); \

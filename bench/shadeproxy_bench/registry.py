@@ -3,6 +3,7 @@ module.
 """
 
 from shadeproxy_bench.plan import Suite
+from shadeproxy_bench.suites.cluster import suite as cluster
 from shadeproxy_bench.suites.epochs import epochs
 from shadeproxy_bench.suites.hits import disk, hits
 from shadeproxy_bench.suites.knowledge import knowledge
@@ -28,6 +29,7 @@ SUITES: dict[str, Suite] = {
     "tls": tls,
     "uploads": uploads,
     "workers": workers,
+    "cluster": cluster,
     "epochs": epochs,
     "tiers": tiers,
     "knowledge": knowledge,

@@ -62,6 +62,7 @@ class Checkup:
         clock: Clock,
         status: Callable[[], str],
         doubtful_jobs: Callable[[], Awaitable[tuple[DoubtfulJob, ...]]],
+        cluster_warnings: Callable[[], list[str]] = list,
     ) -> None:
         self._settings = settings
         self._origin = origin
@@ -73,6 +74,7 @@ class Checkup:
         self._clock = clock
         self._status = status
         self._doubtful_jobs = doubtful_jobs
+        self._cluster_warnings = cluster_warnings
         self._detached: tuple[str, ...] = ()
         self._refusal = ""
         """The warning about an origin that answers with a refusal; "" if there is none."""
@@ -97,7 +99,7 @@ class Checkup:
             if tier.erasures.owed:
                 found.append(f"tier {tier.name} could not erase old pages, and tries again")
         found += [f"the directory of {name} was deleted" for name in self._detached]
-        found += self._settings.memory.warnings()
+        found += self._settings.memory.warnings() + self._cluster_warnings()
         if self._gauge("connections_left", 1.0) <= 0:
             found.append("no more connections are taken")
         return found + ["control state is not saved"] * self._state.failing

@@ -70,7 +70,7 @@ def check_data_set(job: Job, hints: HintRegistry, engine: Engine) -> None:
 
 class PartOpener:
     """Opens the parts of one proxy. Call the methods in the order in which they are written. ``calls``: see
-    ``Media``.
+    ``Media``. ``on_change`` is called with (kind, name) of changed hints.
     """
 
     def __init__(
@@ -81,12 +81,14 @@ class PartOpener:
         clock: Clock,
         stats: Stats,
         calls: Mapping[str, Calls] | None = None,
+        on_change: Callable[[str, str], None] | None = None,
     ) -> None:
         self._settings = settings
         self._stack = stack
         self._clock = clock
         self._stats = stats
         self._calls = calls
+        self._on_change = on_change
         self._engine: Engine | None = None
         self._orders_changed = asyncio.Event()
 
@@ -100,12 +102,19 @@ class PartOpener:
         persistence = Persistence(store, pool, self._clock)
         order_builder = OrderBuilder(pool)
 
+        on_change = self._on_change
+
+        def note(kind: str, name: str) -> None:
+            persistence.note(kind, name)
+            if on_change is not None:
+                on_change(kind, name)
+
         def begin_epoch(job: Job) -> None:
             if self._engine is not None:
                 check_data_set(job, hints, self._engine)
 
         hints = HintRegistry(
-            dirty=persistence.note,
+            dirty=persistence.note if on_change is None else note,
             page_size=self._settings.cache.page_size,
             on_epoch=begin_epoch,
             on_lost=order_builder.seek,

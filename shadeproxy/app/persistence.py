@@ -11,7 +11,8 @@ import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import StateError
-from shadeproxy.hints.registry import KINDS, HintRegistry
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.stored import KINDS
 from shadeproxy.state.store import StateStore
 
 _log = structlog.get_logger(__name__)

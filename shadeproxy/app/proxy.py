@@ -29,7 +29,9 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import EngineAdmin, Observer
 from shadeproxy.app.checkup import Checkup, find_doubtful_jobs
 from shadeproxy.app.clients import Grants
+from shadeproxy.app.clustering import Clustering, Parts
 from shadeproxy.app.control_socket import open_control_socket
+from shadeproxy.app.draining import DRAIN_S, drain, drain_s3, stop_accepting
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener
@@ -58,10 +60,7 @@ from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
-_DRAIN_S = 30.0
 _CONTROL_DRAIN_S = 5.0
-# Time for cancelled handlers to end; aiohttp waits for it twice.
-_ABORT_S = 0.1
 _CONTROL_THREADS = 4
 # With so many processes the coordinator serves clients too. With more, it is busy with deciding for them.
 _ACCEPTS_BESIDE = 2
@@ -84,6 +83,7 @@ class Proxy:
         self._status = "starting"
         self._instance = secrets.token_hex(8)
         self._share: Share | None = None
+        self._clustering = Clustering(settings, self._clock, self.stats)
         self._settings_status = SettingsStatus(settings)
         self.reloader: ConfigReloader
         """Made by ``start``."""
@@ -115,7 +115,14 @@ class Proxy:
         pool = WorkPool(_CONTROL_THREADS, "control")
         self._stack.push_async_callback(asyncio.to_thread, pool.shutdown)
         rules = Rules(reloadable.rules)
-        opener = PartOpener(settings, self._stack, clock=clock, stats=self.stats, calls=self._calls)
+        opener = PartOpener(
+            settings,
+            self._stack,
+            clock=clock,
+            stats=self.stats,
+            calls=self._calls,
+            on_change=self._clustering.note if settings.cluster.name else None,
+        )
         state = await opener.state(pool, rules)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
@@ -168,10 +175,11 @@ class Proxy:
             grants=grants,
         )
         self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
-        context = self._make_context(engine, state, checkup, pins, pool=pool, access=access, info=info)
+        context = await self._make_context(engine, state, checkup, pins, pool=pool, access=access, info=info)
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
+        self._clustering.beat(self._stack, s3=self.s3_address, control=self.control_address)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -232,9 +240,10 @@ class Proxy:
             clock=self._clock,
             status=lambda: self._status,
             doubtful_jobs=partial(find_doubtful_jobs, state.hints, engine.cache),
+            cluster_warnings=self._clustering.warnings,
         )
 
-    def _make_context(
+    async def _make_context(
         self,
         engine: Engine,
         state: OpenState,
@@ -247,15 +256,19 @@ class Proxy:
     ) -> ControlContext:
         settings, clock = self.settings, self._clock
         fetches = prefetch_slots(settings.origin.max_connections)
+        own = EngineAdmin(engine, pins, clock, fetches=fetches)
+        parts = Parts(state.hints, state.store, state.order_builder, pins, own, pool)
+        changes, admin = await self._clustering.open(parts, self._stack)
         context = ControlContext(
             version=__version__,
             hints=state.hints,
+            changes=changes,
             stats=self.stats,
             count_reads=engine.access_log.flush,
             clock=clock,
             pool=pool,
             order_builder=state.order_builder,
-            admin=EngineAdmin(engine, pins, clock, fetches=fetches),
+            admin=admin,
             list_objects=engine.list_objects,
             resident_pages=engine.cache.resident_pages,
             engine=engine,
@@ -268,6 +281,7 @@ class Proxy:
             log_levels=self.reloader,
             warnings=checkup.warnings,
             doctor=checkup.report,
+            cluster=self._clustering.status,
         )
         self._stack.push_async_callback(context.operations.aclose)
         return context
@@ -275,7 +289,7 @@ class Proxy:
     async def _open_control(self, context: ControlContext) -> Path | None:
         """Open the control listener; return the path of its Unix socket."""
         control = ControlRunner(make_control_app(context), shutdown_timeout=_CONTROL_DRAIN_S)
-        self._stack.push_async_callback(_drain, control, _CONTROL_DRAIN_S)
+        self._stack.push_async_callback(drain, control, _CONTROL_DRAIN_S)
         self.control_address = await listen("control.listen", control, self.settings.control.listen, None)
         return await self._open_socket(control)
 
@@ -291,8 +305,8 @@ class Proxy:
     ) -> None:
         """Open the S3 listener, and start the workers."""
         limiter = self._limit_connections(engine)
-        s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=_DRAIN_S)
-        self._stack.push_async_callback(_drain_s3, s3, state, workers)
+        s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
         listener = None if workers is None else bind("s3.listen", listens_at)
         context = None if tls is None else tls.context
@@ -302,7 +316,7 @@ class Proxy:
             relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
             await workers.start(listener, relay)
             if self.settings.s3.processes > _ACCEPTS_BESIDE:
-                self._run_until_stopped(_stop_accepting(s3, workers), "stop accepting")
+                self._run_until_stopped(stop_accepting(s3, workers), "stop accepting")
         if tls is not None:
             adopted = None if workers is None else workers.adopt
             self._run_until_stopped(tls.watch(self._clock, adopted), "certificate")
@@ -366,30 +380,3 @@ class Proxy:
             fills=fills,
             forwards=forwards,
         )
-
-
-async def _drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
-    # Flush the state first: a supervisor may lose patience and kill this process.
-    draining = [] if workers is None else [workers.stop(_DRAIN_S)]
-    await asyncio.gather(state.persistence.flush(state.hints), _drain(runner, _DRAIN_S), *draining)
-
-
-async def _stop_accepting(runner: web.ServerRunner, workers: Workers) -> None:
-    """Leave new connections to the workers once one of them accepts."""
-    await workers.serving.wait()
-    for site in list(runner.sites):
-        await site.stop()
-
-
-async def _drain(runner: web.BaseRunner, limit_s: float) -> None:
-    """Refuse new connections, close idle ones, wait ``limit_s`` for requests, then cut them off."""
-    try:
-        # aiohttp waits for its shutdown_timeout twice for each connection.
-        async with asyncio.timeout(limit_s):
-            await runner.cleanup()
-    except TimeoutError:
-        server = runner.server
-        assert server is not None, "a runner without a server has nothing to wait for"
-        _log.warning("requests under way were cut off", connections=len(server.connections))
-        await server.shutdown(_ABORT_S)
-        await runner.cleanup()

@@ -79,6 +79,8 @@ def _check_secrets(settings: Settings) -> CheckRow:
     readers: list[Callable[[], object]] = [
         settings.origin.credentials.resolve,
         settings.control.resolve_token,
+        settings.cluster.resolve_secrets,
+        settings.cluster.resolve_engine_password,
     ]
     for client in settings.auth.clients:
         readers += [client.secret, client.upstream.resolve]

@@ -41,11 +41,14 @@ _seats = msgspec.msgpack.Decoder(list[Seat])
 
 class RedisLog:
     """A cluster's log at a Redis or Valkey server. ``url``: ``redis://`` or ``rediss://``. ``timeout_s``
-    bounds every call.
+    bounds every call. ``ca_file``: authority of the server's certificate; "" for those of the system.
     """
 
-    def __init__(self, url: str, cluster: str, *, password: str = "", timeout_s: float = 1.0) -> None:
+    def __init__(
+        self, url: str, cluster: str, *, password: str = "", ca_file: str = "", timeout_s: float = 1.0
+    ) -> None:
         self._timeout_s = timeout_s
+        trusted: dict[str, Any] = {"ssl_ca_certs": ca_file} if ca_file else {}
         self._prefix = f"sp:{{{cluster}}}:"
         self._redis: Redis = Redis.from_url(
             url,
@@ -58,6 +61,7 @@ class RedisLog:
             # A connection that the server closed is found when it is used, and opened again at once.
             retry=Retry(NoBackoff(), 1, (RedisConnectionError,)),
             password=password or None,
+            **trusted,
         )
         self._command: Callable[..., Awaitable[Any]] = self._redis.execute_command
         self._address = _address(self._redis)

@@ -103,6 +103,27 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _engine_url(value: str) -> str:
+    form = 'write "redis://host:6379/0", or "rediss://" for TLS, with one host'
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise ValueError(form) from None
+    database = parts.path.removeprefix("/")
+    is_named = parts.scheme in {"redis", "rediss"} and parts.hostname and "," not in parts.netloc
+    if not is_named or port == 0 or parts.query or parts.fragment or not (database or "0").isdecimal():
+        raise ValueError(form)
+    if parts.password is not None:
+        raise ValueError("the URL of the engine holds no password: use cluster.engine_password")
+    return value
+
+
+def engine_host(url: str) -> str:
+    """Return the host of an ``EngineUrl``."""
+    return urlsplit(url).hostname or ""
+
+
 def path_or(default: Callable[[], Path]) -> BeforeValidator:
     """Return a validator that turns "" into the default directory and expands a leading "~"."""
 
@@ -118,4 +139,5 @@ Listen = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
+EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Right = Literal["read", "write", "list"]

@@ -8,9 +8,15 @@ secrets and cannot show them. Errors name the reference, never the value.
 import configparser
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from shadeproxy.config.fields import Section
 from shadeproxy.core.errors import ConfigError
@@ -45,6 +51,27 @@ def read_secret(what: str, *, env: str = "", file: str = "") -> str:
             f"{what}: {place} has a line end or control character; it must hold the secret alone"
         )
     return secret
+
+
+def _is_reference(value: str) -> str:
+    kind, colon, name = value.partition(":")
+    if value and not (kind in {"env", "file"} and colon and name):
+        raise ValueError('a secret does not stand in the configuration; write "env:NAME" or "file:PATH"')
+    return value
+
+
+Reference = Annotated[str, AfterValidator(_is_reference)]
+"""A secret by reference: "env:NAME", "file:PATH", or "" for none."""
+
+
+def resolve(what: str, reference: str) -> str | None:
+    """Return the secret to which a ``Reference`` refers; None for "". Raises ConfigError like
+    ``read_secret``.
+    """
+    if not reference:
+        return None
+    kind, _, name = reference.partition(":")
+    return read_secret(what, **{kind: name})
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:

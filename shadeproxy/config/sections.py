@@ -18,7 +18,13 @@ from shadeproxy.config.fields import (
     Url,
     path_or,
 )
-from shadeproxy.config.secrets import OriginCredentials, SecretReference, UpstreamCredentials, read_secret
+from shadeproxy.config.secrets import (
+    OriginCredentials,
+    Reference,
+    SecretReference,
+    UpstreamCredentials,
+    resolve,
+)
 from shadeproxy.core.cores import available_cores
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import NAME_PATTERN
@@ -120,7 +126,7 @@ MOST_SOCKET_PATH_BYTES = 107
 class ControlListener(Section):
     listen: Listen = Address("127.0.0.1", 9001)
     socket: str = ""
-    token: str = ""
+    token: Reference = ""
 
     @field_validator("socket")
     @classmethod
@@ -132,20 +138,9 @@ class ControlListener(Section):
             )
         return value
 
-    @field_validator("token")
-    @classmethod
-    def _is_reference(cls, value: str) -> str:
-        kind, colon, name = value.partition(":")
-        if value and not (kind in {"env", "file"} and colon and name):
-            raise ValueError('a secret does not stand in the configuration; write "env:NAME" or "file:PATH"')
-        return value
-
     def resolve_token(self) -> str | None:
         """Return the bearer token; None if the listener has none. Raises ConfigError."""
-        if not self.token:
-            return None
-        kind, _, name = self.token.partition(":")
-        return read_secret("control.token", **{kind: name})
+        return resolve("control.token", self.token)
 
 
 class Timeouts(Section):

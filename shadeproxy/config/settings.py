@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from shadeproxy.config.cluster import Cluster
 from shadeproxy.config.explain import explain
 from shadeproxy.config.layers import ENV_PREFIX, Key, merge, read_environment, read_file, read_overrides
 from shadeproxy.config.sections import (
@@ -47,6 +48,7 @@ class Settings(BaseSettings):
     state: StateSection = Field(default_factory=StateSection)
     policy: PolicySection = PolicySection()
     prefetch: Prefetch = Prefetch()
+    cluster: Cluster = Cluster()
     telemetry: Telemetry = Telemetry()
 
     _places: dict[Key, str] = PrivateAttr(default_factory=dict)

@@ -17,8 +17,9 @@ from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
 from shadeproxy.hints.jobs import Job, Jobs
+from shadeproxy.hints.order.accuracy import JobMatch
 from shadeproxy.hints.order.activity import JobActivity
-from shadeproxy.hints.order.orders import JobMatch, Orders
+from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.scoreboard import ScoreColumn
 from shadeproxy.hints.shared_columns import (
     LEAST_JOBS,

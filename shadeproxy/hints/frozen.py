@@ -28,9 +28,13 @@ class FrozenScores:
     def __init__(self) -> None:
         self._jobs: dict[str, dict[int, Frozen]] = {}
 
+    def get(self, job: str, epoch: int) -> Frozen | None:
+        """Return the frozen scores of ``epoch``; None if there are none."""
+        return self._jobs.get(job, {}).get(epoch)
+
     def take(self, job: str, epoch: int, column: Callable[[], Scores], mean_loss: float | None) -> Frozen:
         """Return the frozen scores of ``epoch``. The first call freezes the result of ``column()``."""
-        known = self._jobs.get(job, {}).get(epoch)
+        known = self.get(job, epoch)
         if known is not None:
             return known
         new = Frozen(column(), mean_loss)

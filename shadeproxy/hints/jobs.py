@@ -97,19 +97,10 @@ class Jobs:
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
         running again. Raises Conflict, also when there are MAX_JOBS jobs.
         """
+        self.check(job)
         known = self.by_name.get(job.name)
         if known is None:
-            if len(self.by_name) >= MAX_JOBS:
-                raise Conflict(
-                    f"{MAX_JOBS} jobs are registered already",
-                    hint="delete finished ones: DELETE /v1/jobs/NAME",
-                )
             known = self.by_name[job.name] = job
-        elif known.dataset != job.dataset:
-            raise Conflict(
-                f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
-                hint="delete the job first, or choose another name",
-            )
         else:
             if not known.in_use:
                 self._begun.pop(job.name, None)
@@ -119,6 +110,20 @@ class Jobs:
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
         self._hear(known, now_s)
         return known
+
+    def check(self, job: Job) -> None:
+        """Raise Conflict if ``put`` would."""
+        known = self.by_name.get(job.name)
+        if known is None and len(self.by_name) >= MAX_JOBS:
+            raise Conflict(
+                f"{MAX_JOBS} jobs are registered already",
+                hint="delete finished ones: DELETE /v1/jobs/NAME",
+            )
+        if known is not None and known.dataset != job.dataset:
+            raise Conflict(
+                f"job {job.name!r} is registered with dataset {known.dataset!r}, not {job.dataset!r}",
+                hint="delete the job first, or choose another name",
+            )
 
     def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
         """Note that a process of ``rank`` has started. Return whether a new run begins: it does if the rank

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.core.errors import Conflict, InvalidRequest, RequestError, StateError, UnknownName
-from shadeproxy.hints import durable
+from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.expectations import Expectations
 from shadeproxy.hints.frozen import FrozenScores
@@ -19,17 +18,15 @@ from shadeproxy.hints.growing import GrowingSet, Space, namespace_of, ref_of, ti
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, ignore, refuse_if_any
 from shadeproxy.hints.order.announcements import Announcement, check_order
-from shadeproxy.hints.order.orders import Orders, order_of
+from shadeproxy.hints.order.orders import Orders
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 from shadeproxy.hints.scoreboard import Batch, ScoreColumn, Scores, Weights, check_ids, check_scores
-
-KINDS = ("datasets", "jobs", "scores", "orders", "positions")
-"""Kinds of durable state, in the order in which ``restore`` needs them."""
+from shadeproxy.hints.stored import StoredHints
 
 MAX_DATASETS = 256
 
 
-class HintRegistry:
+class HintRegistry(StoredHints):
     """Registry of access hints. ``page_size``: bytes of a page of the cache."""
 
     def __init__(
@@ -41,12 +38,12 @@ class HintRegistry:
         on_lost: Callable[[Orders, str], None] = ignore,
         on_orders_changed: Callable[[], None] = ignore,
     ) -> None:
-        self._page_size = page_size
+        self.page_size = page_size
         self.datasets: dict[str, Dataset] = {}
         self.jobs = Jobs(on_epoch)
         self.scoreboard: dict[str, ScoreColumn] = {}
-        self._growing: dict[str, GrowingSet] = {}
-        self._dirty = dirty
+        self.growing: dict[str, GrowingSet] = {}
+        self.dirty = dirty
         self.frozen = FrozenScores()
         self.orders = Orders(
             self.jobs,
@@ -75,43 +72,63 @@ class HintRegistry:
         Ended jobs on another manifest of that name lose their scores and orders, whose ids are of that
         manifest. Raises Conflict when a job in use is on that manifest, or when there are MAX_DATASETS.
         """
+        if not self.check_dataset(dataset):
+            return False
+        for job in self.jobs.on(dataset.name):
+            self.jobs.renew(job)  # A job that is silent but not ended is deleted, and must register again.
+            self._forget(job)
+        self.datasets[dataset.name] = dataset
+        self.dirty("datasets", dataset.name)
+        return True
+
+    def check_dataset(self, dataset: Dataset) -> bool:
+        """Return whether ``put_dataset`` would change something. Raises what that raises."""
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
             return False
         if known is None and len(self.datasets) >= MAX_DATASETS:
             hint = "delete unused ones: DELETE /v1/datasets/NAME"
             raise Conflict(f"{MAX_DATASETS} datasets are registered already", hint=hint)
-        users = self.jobs.on(dataset.name)
-        refuse_if_any([job for job in users if job.in_use])
-        for job in users:
-            self.jobs.renew(job)  # A job that is silent but not ended is deleted, and must register again.
-            self._forget(job)
-        self.datasets[dataset.name] = dataset
-        self._dirty("datasets", dataset.name)
+        refuse_if_any([job for job in self.jobs.on(dataset.name) if job.in_use])
         return True
 
     def delete_dataset(self, name: str) -> None:
         """Forget the dataset. Raises UnknownName, Conflict (a job uses it)."""
+        self.check_unused(name)
+        del self.datasets[name]
+        self.dirty("datasets", name)
+
+    def check_unused(self, name: str) -> None:
+        """Raise UnknownName if there is no such dataset, Conflict if a job uses it."""
         self.dataset(name)
         refuse_if_any(self.jobs.on(name))
-        del self.datasets[name]
-        self._dirty("datasets", name)
 
     # ------------------------------------------------------------------ jobs
 
     def put_job(self, job: Job, now_s: float) -> Job:
         """Register or update a job; an ended job may change its dataset. Raises UnknownName, Conflict."""
-        digest = None if job.dataset is None else self.dataset(job.dataset).digest
-        if job.name in self.jobs and (known := self.jobs.get(job.name)).dataset != job.dataset:
-            if known.dataset is not None and self.datasets[known.dataset].digest == digest:
-                job.dataset = known.dataset  # The dataset has a new name, but the same samples.
-            elif not known.in_use:
-                self.delete_job(job.name)
+        if self.check_job(job):
+            self.delete_job(job.name)
         known = self.jobs.put(job, now_s)
         if known.dataset is None:
-            self._growing.setdefault(known.name, GrowingSet(f"job:{known.name}"))
-        self._dirty("jobs", known.name)
+            self.growing.setdefault(known.name, GrowingSet(f"job:{known.name}"))
+        self.dirty("jobs", known.name)
         return known
+
+    def check_job(self, job: Job) -> bool:
+        """Return whether ``put_job`` deletes an ended job of that name first. Raises what that raises. Gives
+        ``job`` the name under which its job knows the same samples.
+        """
+        digest = None if job.dataset is None else self.dataset(job.dataset).digest
+        known = self.jobs.get(job.name) if job.name in self.jobs else None
+        if known is not None and known.dataset not in (None, job.dataset):
+            assert known.dataset is not None, "as compared"
+            if self.datasets[known.dataset].digest == digest:
+                job.dataset = known.dataset  # The dataset has a new name, but the same samples.
+        if known is not None and known.dataset != job.dataset and not known.in_use:
+            return True
+        self.jobs.check(job)
+        return False
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
         """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises what that
@@ -121,8 +138,8 @@ class HintRegistry:
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
-                self._dirty("scores", name)
-        self._dirty("jobs", name)
+                self.dirty("scores", name)
+        self.dirty("jobs", name)
 
     def delete_job(self, name: str) -> None:
         """Forget the job, its scores and its orders. Raises UnknownName."""
@@ -132,16 +149,21 @@ class HintRegistry:
         """Note that a rank has ended, and drop its orders. Raises UnknownName, InvalidRequest."""
         self.jobs.end(name, rank)
         self.orders.end(name, rank)
-        self._dirty("jobs", name)
+        self.dirty("jobs", name)
 
     def report_progress(self, name: str, rank: int, progress: Progress, now_s: float) -> None:
         """Note the position of a rank. Raises UnknownName, InvalidRequest."""
+        self.check_progress(name, rank, progress)
+        self.jobs.report(name, rank, progress, now_s)
+        self.orders.progress(name, rank, progress, now_s)
+        self.dirty("jobs", name)
+
+    def check_progress(self, name: str, rank: int, progress: Progress) -> None:
+        """Check a reported position. Raises UnknownName, InvalidRequest."""
         announced = self.orders.announced.ids(name, progress.epoch, rank)
         told = None if announced is None else len(announced)
         check_progress(name, rank, progress, announced=told, samples=self.space(name).count)
-        self.jobs.report(name, rank, progress, now_s)
-        self.orders.progress(name, rank, progress, now_s)
-        self._dirty("jobs", name)
+        check_rank(self.jobs.get(name), rank)
 
     def expire(self, now_s: float) -> None:
         """Drop the hints of silent jobs from use, and forget long silent jobs. Call it now and then."""
@@ -154,14 +176,14 @@ class HintRegistry:
         self.expectations.forget(job.name)
         self.frozen.forget(job.name)
         self.scoreboard.pop(job.name, None)
-        self._growing.pop(job.name, None)
-        self._dirty("jobs", job.name)
-        self._dirty("scores", job.name)
+        self.growing.pop(job.name, None)
+        self.dirty("jobs", job.name)
+        self.dirty("scores", job.name)
 
     def space(self, name: str) -> Space:
         """Return the samples of job ``name``: its dataset, or its scored objects. Raises UnknownName."""
         job = self.jobs.get(name)
-        return self._growing[name] if job.dataset is None else self.datasets[job.dataset]
+        return self.growing[name] if job.dataset is None else self.datasets[job.dataset]
 
     # ------------------------------------------------------------------ orders
 
@@ -217,10 +239,10 @@ class HintRegistry:
             assert isinstance(batch.space, GrowingSet)
             ids = batch.space.add(batch.hashes)
         assert ids is not None
-        column = self._column(name, batch.space)
+        column = self.column(name, batch.space)
         if len(ids):
             column.set(ids, batch.scores)
-            self._dirty("scores", name)
+            self.dirty("scores", name)
         self.jobs.touch(name, now_s)
         return len(ids)
 
@@ -232,14 +254,6 @@ class HintRegistry:
         if column is None:
             return np.full(count, np.nan, dtype=np.float32)
         return column.copy(count, of_run=to_draw and not self.jobs.get(name).resumes)
-
-    def _column(self, name: str, space: Space) -> ScoreColumn:
-        column = self.scoreboard.get(name)
-        if column is None:
-            of = (space.groups, space.pages) if isinstance(space, Dataset) else (None, None)
-            column = self.scoreboard[name] = ScoreColumn(space.count, *of)
-        column.grow(space.count)
-        return column
 
     # ------------------------------------------------------------------ questions of the engine
 
@@ -308,93 +322,3 @@ class HintRegistry:
         average = np.full(len(places), np.nan)
         np.divide(total, share, out=average, where=share > 0)
         return average
-
-    # ------------------------------------------------------------------ durable state
-
-    def export(self, kind: str, name: str) -> bytes | None:
-        """Return the stored form, None if gone. Datasets and orders: any thread; others: the event loop."""
-        exports = {
-            "datasets": self._export_dataset,
-            "jobs": self._export_job,
-            "scores": self._export_scores,
-            "orders": self._export_order,
-            "positions": self._export_position,
-        }
-        return exports[kind](name)
-
-    def _export_dataset(self, name: str) -> bytes | None:
-        dataset = self.datasets.get(name)
-        return None if dataset is None else durable.dump_dataset(dataset)
-
-    def _export_job(self, name: str) -> bytes | None:
-        return durable.dump_job(self.jobs.get(name)) if name in self.jobs else None
-
-    def _export_scores(self, name: str) -> bytes | None:
-        if name not in self.jobs or name not in self.scoreboard:
-            return None
-        space, scores = self.space(name), self.scores(name)
-        of_run = self.scoreboard[name].of_run[: len(scores)]
-        digest, hashes = (space.digest, None) if isinstance(space, Dataset) else (None, space.hashes)
-        return durable.dump_scores(durable.ScoresOf(digest, scores, hashes, of_run))
-
-    def _export_position(self, name: str) -> bytes | None:
-        position = self.orders.position(name)
-        return None if position is None else durable.dump_position(position)
-
-    def _export_order(self, name: str) -> bytes | None:
-        job, epoch, rank = order_of(name)
-        ids = self.orders.announced.ids(job, epoch, rank)
-        if ids is None:
-            return None
-        space = self.space(job)
-        assert isinstance(space, Dataset), "orders are of datasets"
-        return durable.dump_order(space.digest, ids)
-
-    def restore(self, kind: str, name: str, blob: bytes, now_s: float) -> None:
-        """Restore the bytes from ``export``, kinds in the order of KINDS. Raises StateError.
-
-        An error changes nothing. A restored job counts as alive: perhaps only the proxy was silent.
-        """
-        if kind == "datasets":
-            self.datasets[name] = durable.load_dataset(blob, self._page_size)
-        elif kind == "jobs":
-            self._restore_job(durable.load_job(blob), now_s)
-        elif kind == "orders":
-            self._restore_order(name, *durable.load_order(blob))
-        elif kind == "positions":
-            self.orders.resume(name, durable.load_position(blob))
-        else:
-            assert kind == "scores", kind
-            self._restore_scores(name, durable.load_scores(blob))
-
-    def _restore_job(self, job: Job, now_s: float) -> None:
-        if job.dataset is None:
-            self._growing[job.name] = GrowingSet(f"job:{job.name}")
-        elif job.dataset not in self.datasets:
-            raise StateError(f"stored job {job.name!r} names dataset {job.dataset!r}, which is not stored")
-        self.jobs.put(job, now_s)
-
-    def _restore_order(self, name: str, digest: str, ids: NDArray[np.uint32]) -> None:
-        try:
-            job, epoch, rank = order_of(name)
-            announcement = self.check_order(job, ids, epoch=epoch, rank=rank)
-            space = self.space(job)
-            if not isinstance(space, Dataset) or space.digest != digest:
-                raise StateError(f"the stored order {name!r} is of another dataset")
-            self.orders.restore(announcement)
-        except (ValueError, RequestError) as error:
-            raise StateError(f"the stored order {name!r} is of no use: {error}") from None
-
-    def _restore_scores(self, name: str, stored: durable.ScoresOf) -> None:
-        if name not in self.jobs:
-            raise StateError(f"stored scores of {name!r}, which is not a stored job")
-        space = self.space(name)
-        if isinstance(space, Dataset):
-            fits = stored.digest == space.digest and len(stored.values) == space.count
-        else:
-            fits = stored.hashes is not None
-        if not fits:
-            raise StateError(f"stored scores of job {name!r} are of another dataset")
-        if isinstance(space, GrowingSet) and stored.hashes is not None:
-            space.add(stored.hashes.tolist())
-        self._column(name, space).restore(stored.values, stored.of_run)

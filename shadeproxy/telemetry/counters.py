@@ -132,6 +132,19 @@ class PrefetchCounters(Counters):
 
 
 @dataclass(slots=True)
+class ClusterCounters(Counters):
+    """Events that this proxy shares with the other proxies of its cluster."""
+
+    published: int = counter("Events that this proxy wrote to the log.")
+    applied: int = counter("Events that were read from the log and applied, own ones included.")
+    alone: int = counter("Changes applied at this proxy first, because the log did not answer in time.")
+    sent_again: int = counter("Events written once more, because the log did not give them back.")
+    refused: dict[str, int] = field(
+        default_factory=dict, metadata=by_label("reason", "Events that changed nothing, by reason.")
+    )
+
+
+@dataclass(slots=True)
 class TierGauges:
     """The present state of a tier. ``disabled_reason``: why the tier stores no more pages; "" if it does."""
 

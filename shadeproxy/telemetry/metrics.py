@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from shadeproxy.telemetry.counters import (
     LATENCY_BOUNDS_S,
+    ClusterCounters,
     Counters,
     JobReads,
     OriginCounters,
@@ -64,6 +65,10 @@ class StatsCollector(Collector):
         yield self._origin_latency()
         yield self._loop_lag()
         yield from self._tier_gauges()
+        if stats.cluster is not None:
+            yield from _families("cluster", ClusterCounters, (), {(): stats.cluster})
+            for name, value in stats.cluster_gauges().items():
+                yield GaugeMetricFamily(f"shadeproxy_cluster_{name}", name.replace("_", " "), value=value)
         for name, gauge in stats.gauges.items():
             yield GaugeMetricFamily(f"shadeproxy_{name}", name.replace("_", " "), value=gauge())
 

@@ -12,6 +12,7 @@ from shadeproxy.core.types import JobContext, Source
 from shadeproxy.telemetry.counters import (
     OTHER,
     Capped,
+    ClusterCounters,
     Counters,
     JobReads,
     OriginCounters,
@@ -84,6 +85,8 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.cluster: ClusterCounters | None = None
+        self.cluster_gauges: Callable[[], dict[str, float]] = dict
         self.loop_lag = LoopLag()
         self._origin_health = origin_health
 
@@ -204,6 +207,13 @@ class Stats:
         self.tier_gauges[name] = gauges
         self.tiers[name].recent = True
 
+    def count_cluster(self, gauges: Callable[[], dict[str, float]]) -> ClusterCounters:
+        """Return the counters of the proxy's cluster, which are shown from now on. ``gauges`` is called for
+        its state whenever counters are read.
+        """
+        self.cluster, self.cluster_gauges = ClusterCounters(), gauges
+        return self.cluster
+
     def watch(self, name: str, gauge: Callable[[], float]) -> None:
         """Register ``gauge``, whose result is shown as ``name`` (snake_case, with its unit as suffix)
         whenever counters are read.
@@ -238,6 +248,7 @@ class Stats:
             "prefetch": self.prefetch.as_json(),
             "loop_lag_s": self.loop_lag.as_json(),
             "gauges": {name: gauge() for name, gauge in self.gauges.items()},
+            **({} if self.cluster is None else {"cluster": self.cluster.as_json() | self.cluster_gauges()}),
         }
 
     def _tier_now(self, name: str, totals: Reads) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from shadeproxy.app import draining
 from shadeproxy.app import proxy as module
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.proxy import Proxy
@@ -120,7 +121,7 @@ async def test_idle_connections_do_not_delay_the_end(proxy, client):
 
 
 async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client, monkeypatch):
-    monkeypatch.setattr(module, "_DRAIN_S", 0.05)
+    monkeypatch.setattr(draining, "DRAIN_S", 0.05)
     await client.begin("/data/big")
     async with asyncio.timeout(10):  # aiohttp has another limit, and would wait for it twice.
         await proxy.stop()

@@ -11,6 +11,7 @@ from shadeproxy.api.control.routes import ROUTES
 from shadeproxy.cli.main import app
 from shadeproxy.config import Settings
 from shadeproxy.telemetry.counters import (
+    ClusterCounters,
     JobReads,
     OriginCounters,
     PageCounters,
@@ -21,7 +22,7 @@ from shadeproxy.telemetry.counters import (
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "sdk" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_SECTIONS = "s3|control|origin|auth|cache|state|policy|prefetch|telemetry"
+_SECTIONS = "s3|control|origin|auth|cache|state|policy|prefetch|cluster|telemetry"
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -54,7 +55,15 @@ def test_settings_exist(document):
 
 def test_every_number_is_explained():
     text = (ROOT / "docs" / "metrics.md").read_text()
-    groups = (JobReads, TierCounters, TierGauges, PageCounters, PrefetchCounters, OriginCounters)
+    groups = (
+        JobReads,
+        TierCounters,
+        TierGauges,
+        PageCounters,
+        PrefetchCounters,
+        OriginCounters,
+        ClusterCounters,
+    )
     names = {item.name for group in groups for item in fields(group) if not item.metadata.get("internal")}
     assert {name for name in names if not re.search(rf"[`.]{name}`", text)} == set()
 

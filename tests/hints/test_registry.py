@@ -14,7 +14,8 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import FORGET_AFTER, Job, Progress
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
-from shadeproxy.hints.registry import KINDS, HintRegistry
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.stored import KINDS
 
 NOW_S = 1000.0
 

@@ -16,6 +16,7 @@ from shadeproxy.api.control.bodies import OCTETS, read_json
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.orders import number
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.hints.changes import FreezeScores
 
 _MEAN_LOSS = "x-shade-mean-loss"
 _FREEZING = frozenset({"epoch", "mean_loss"})
@@ -43,10 +44,12 @@ async def freeze_scores(context: ControlContext, request: web.Request) -> web.Re
     hints = context.hints
     hints.jobs.get(name)
     wanted = await read_json(request, FreezeRequest)
-    column, mean_loss = hints.frozen.take(
-        name, epoch, lambda: hints.scores(name, to_draw=True), wanted.mean_loss
-    )
-    return _answer(column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
+    frozen = hints.frozen.get(name, epoch)
+    if frozen is None:
+        column = hints.scores(name, to_draw=True)
+        frozen = await context.changes.make(FreezeScores(name, epoch, column, wanted.mean_loss))
+    mean_loss = frozen.mean_loss
+    return _answer(frozen.column, {} if mean_loss is None else {_MEAN_LOSS: repr(mean_loss)})
 
 
 def _answer(column: NDArray[np.float32], headers: dict[str, str] | None = None) -> web.Response:

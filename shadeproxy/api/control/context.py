@@ -24,6 +24,7 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.hints.changes import Changes
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import PrefixLister, Warm
 from shadeproxy.telemetry.metrics import Metrics
@@ -121,18 +122,20 @@ class Access:
 class ControlContext:
     """Everything that a handler may use.
 
-    info: the content of GET /v1/info: "s3_endpoint", "page_size" and other facts for clients. readiness:
-    returns READY, or why the proxy is not ready ("starting", "draining"). warnings: returns what a ready
-    proxy cannot do now. doctor: makes the answer of GET /v1/doctor. resident_pages: returns new arrays of the
-    object hashes (u64) and numbers (u32) of resident pages, in any order. allowed_hosts: names, beside
-    loopback and IP addresses, under which the listener may be called when it has no token (a guard against
-    DNS rebinding). count_reads: counts the reads that are still in the access log. upstreams: the upstream
-    for each namespace. held: one budget for all calls, for the bytes that are fetched before their turn in an
-    answer. cluster: answers about the cluster, or None.
+    changes: makes every change of the hints. info: the content of GET /v1/info: "s3_endpoint", "page_size"
+    and other facts for clients. readiness: returns READY, or why the proxy is not ready ("starting",
+    "draining"). warnings: returns what a ready proxy cannot do now. doctor: makes the answer of GET
+    /v1/doctor. resident_pages: returns new arrays of the object hashes (u64) and numbers (u32) of resident
+    pages, in any order. allowed_hosts: names, beside loopback and IP addresses, under which the listener
+    may be called when it has no token (a guard against DNS rebinding). count_reads: counts the reads that
+    are still in the access log. upstreams: the upstream for each namespace. held: one budget for all calls,
+    for the bytes that are fetched before their turn in an answer. cluster: answers about the cluster, or
+    None.
     """
 
     version: str
     hints: HintRegistry
+    changes: Changes
     stats: Stats
     count_reads: Callable[[], None]
     clock: Clock

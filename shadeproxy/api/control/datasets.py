@@ -24,6 +24,7 @@ from shadeproxy.api.control.namespaces import FIELD, require_namespace
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import AccessDenied, InvalidRequest, OriginAnswer, OriginUnavailable, UnknownName
 from shadeproxy.core.types import ListEntry, ObjectRef
+from shadeproxy.hints.changes import DeleteDataset, PutDataset
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.manifest import ManifestBuilder, write_lines
 from shadeproxy.hints.unpack import MAX_BYTES, ManifestReader
@@ -68,7 +69,7 @@ async def put_dataset(context: ControlContext, request: web.Request) -> web.Resp
         dataset = await _listed(context, name, listing)
     else:
         dataset = await _uploaded(context, name, request, require_namespace(context, asked.namespace))
-    context.hints.put_dataset(dataset)
+    await context.changes.make(PutDataset(dataset))
     return answer_json(_summary(dataset))
 
 
@@ -91,7 +92,7 @@ async def get_dataset(context: ControlContext, request: web.Request) -> web.Stre
 
 
 async def delete_dataset(context: ControlContext, request: web.Request) -> web.Response:
-    context.hints.delete_dataset(request.match_info["dataset"])
+    await context.changes.make(DeleteDataset(request.match_info["dataset"]))
     return web.Response(status=204)
 
 

@@ -29,8 +29,9 @@ from shadeproxy.api.control.orders import number
 from shadeproxy.api.control.profiles import profile_of
 from shadeproxy.api.control.queries import read_query
 from shadeproxy.core.errors import Conflict, InvalidRequest
+from shadeproxy.hints.changes import DeleteJob, EndRank, PutJob, PutScores, ReportProgress
 from shadeproxy.hints.datasets import Dataset
-from shadeproxy.hints.jobs import Job, LoaderSettings, Progress, check_rank
+from shadeproxy.hints.jobs import Job, LoaderSettings, Progress
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch
 
@@ -121,20 +122,17 @@ async def list_jobs(context: ControlContext, _request: web.Request) -> web.Respo
 
 async def put_job(context: ControlContext, request: web.Request) -> web.Response:
     spec = await read_json(request, JobSpec)
-    job = Job(
-        request.match_info["job"],
-        dataset=spec.dataset,
-        world_size=spec.world_size,
-        weight=spec.weight,
-        expires_s=spec.expires_s,
-    )
     begins = read_query(request, _Begins, BEGINS)
-    if begins.begins is not None:
-        check_rank(job, begins.begins)
-    known = context.hints.put_job(job, context.clock.now_s())
-    if begins.begins is not None:
-        context.hints.begin_run(known.name, begins.begins, resumes=begins.resume_scores)
-    return answer_json(_summary(context, known))
+    change = PutJob(
+        request.match_info["job"],
+        spec.dataset,
+        spec.world_size,
+        spec.weight,
+        spec.expires_s,
+        begins.begins,
+        begins.resume_scores,
+    )
+    return answer_json(_summary(context, await context.changes.make(change)))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:
@@ -143,13 +141,13 @@ async def get_job(context: ControlContext, request: web.Request) -> web.Response
 
 
 async def delete_job(context: ControlContext, request: web.Request) -> web.Response:
-    context.hints.delete_job(request.match_info["job"])
+    await context.changes.make(DeleteJob(request.match_info["job"]))
     return web.Response(status=204)
 
 
 async def end_rank(context: ControlContext, request: web.Request) -> web.Response:
     name = request.match_info["job"]
-    context.hints.end_rank(name, number("rank", request.match_info["rank"]))
+    await context.changes.make(EndRank(name, number("rank", request.match_info["rank"])))
     await context.order_builder.settled(context.hints.orders, name)
     return web.Response(status=204)
 
@@ -157,8 +155,8 @@ async def end_rank(context: ControlContext, request: web.Request) -> web.Respons
 async def post_progress(context: ControlContext, request: web.Request) -> web.Response:
     name, report = request.match_info["job"], await read_json(request, ProgressReport)
     progress = Progress(report.epoch, report.position)
-    context.hints.report_progress(name, report.rank, progress, context.clock.now_s())
-    if report.loader is not None:
+    await context.changes.make(ReportProgress(name, report.rank, progress))
+    if report.loader is not None and name in context.hints.jobs:
         context.hints.jobs.get(name).loader = LoaderSettings(*msgspec.structs.astuple(report.loader))
     if report.stall_s or report.compute_s:
         context.stats.record_training(name, report.epoch, stall_s=report.stall_s, compute_s=report.compute_s)
@@ -181,7 +179,7 @@ async def post_scores(context: ControlContext, request: web.Request) -> web.Resp
         batch = _check_json(context, name, data)
     else:
         batch = await context.in_pool(_check_json, context, name, data)
-    return answer_json(ScoresApplied(hints.apply(name, batch, context.clock.now_s())))
+    return answer_json(ScoresApplied(await context.changes.make(PutScores(name, batch))))
 
 
 async def get_residency(context: ControlContext, request: web.Request) -> web.Response:

@@ -21,6 +21,7 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.decoding import Column, decode_columns
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.hints.changes import Announce, WithdrawOrder
 from shadeproxy.hints.order.announcements import Announcement
 
 _ID_BYTES = 4
@@ -47,9 +48,7 @@ async def put_order(context: ControlContext, request: web.Request) -> web.Respon
         return context.hints.check_order(name, ids, epoch=epoch, rank=rank, offset=offset)
 
     new = check() if len(data) <= _INLINE_BYTES else await context.in_pool(check)
-    now_s = context.clock.now_s()
-    context.hints.orders.put(new, now_s)
-    context.hints.jobs.touch(name, now_s)
+    await context.changes.make(Announce(new))
     await context.order_builder.settled(context.hints.orders, name)
     return answer_json(OrderAnnounced(epoch, rank, offset, len(new.ids)))
 
@@ -59,7 +58,7 @@ async def delete_order(context: ControlContext, request: web.Request) -> web.Res
     _refuse_unknown(request, {"rank"})
     sent = request.query.get("rank")
     rank = None if sent is None else number("rank", sent)
-    context.hints.orders.withdraw(name, epoch, rank, context.clock.now_s())
+    await context.changes.make(WithdrawOrder(name, epoch, rank))
     await context.order_builder.settled(context.hints.orders, name)
     return web.Response(status=204)
 

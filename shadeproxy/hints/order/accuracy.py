@@ -36,6 +36,16 @@ class Match(NamedTuple):
     chance: float = 0.0
 
 
+class JobMatch(NamedTuple):
+    """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
+    ``heard.found`` says of each read whether the order announced it.
+    """
+
+    job: str
+    certain: bool
+    heard: Match
+
+
 class RecentShare:
     """The share of good events among the latest events."""
 

@@ -42,6 +42,7 @@ class Announcements:
         self._max_ids = max_ids
         self._max_job_ids = max_job_ids
         self._jobs: dict[str, ByEpoch] = {}
+        self._elsewhere: set[tuple[str, int]] = set()
         self.total = 0
         """Number of ids held, over all jobs."""
 
@@ -49,17 +50,54 @@ class Announcements:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """Return a copy of the job's announcements; the arrays are shared."""
-        return {epoch: dict(ranks) for epoch, ranks in self._jobs.get(job, {}).items()}
+        """Return a copy of the announcements of the job's ranks that read here; the arrays are shared."""
+        found = {
+            epoch: {rank: ids for rank, ids in ranks.items() if (job, rank) not in self._elsewhere}
+            for epoch, ranks in self._jobs.get(job, {}).items()
+        }
+        return {epoch: ranks for epoch, ranks in found.items() if ranks}
+
+    def is_elsewhere(self, job: str, rank: int) -> bool:
+        """Return whether the rank reads through another proxy of the cluster."""
+        return (job, rank) in self._elsewhere
+
+    def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
+        """Note through which proxy a rank reads. Return whether it read through the other before."""
+        changed = self.is_elsewhere(job, rank) is not elsewhere
+        if changed:
+            self._elsewhere ^= {(job, rank)}
+        return changed
+
+    def names(self) -> list[str]:
+        """Return the ``order_name`` of every announcement."""
+        return [
+            order_name(job, epoch, rank)
+            for job, epochs in self._jobs.items()
+            for epoch, ranks in epochs.items()
+            for rank in ranks
+        ]
+
+    def ranks(self, job: str, epoch: int) -> set[int]:
+        """Return the ranks that announced ids of an epoch."""
+        return set(self._jobs.get(job, {}).get(epoch, ()))
 
     def ids(self, job: str, epoch: int, rank: int) -> OrderIds | None:
         return self._jobs.get(job, {}).get(epoch, {}).get(rank)
 
     def put(self, new: Announcement) -> None:
-        """Store ids; they replace all announced ids from their offset on.
+        """Store ids; they replace all announced ids from their offset on. Raises what ``check`` raises."""
+        self.check(new)
+        epochs = self._jobs.get(new.job, {})
+        known = epochs.get(new.epoch, {}).get(new.rank)
+        ids = new.ids
+        if new.offset:
+            assert known is not None, "an offset without a gap has ids before it"
+            ids = np.concatenate([known[: new.offset], new.ids])
+        self._jobs.setdefault(new.job, epochs).setdefault(new.epoch, {})[new.rank] = ids
+        self.total += len(ids) - (0 if known is None else len(known))
 
-        Raises InvalidRequest (the offset leaves a gap), Conflict (too many ids or epochs).
-        """
+    def check(self, new: Announcement) -> None:
+        """Raise InvalidRequest (the offset leaves a gap), Conflict (too many ids or epochs)."""
         epochs = self._jobs.get(new.job, {})
         known = epochs.get(new.epoch, {}).get(new.rank)
         before = 0 if known is None else len(known)
@@ -77,12 +115,6 @@ class Announcements:
                 f"job {new.job!r} has announced {MAX_EPOCHS} epochs already",
                 hint="announce the next few epochs only",
             )
-        ids = new.ids
-        if new.offset:
-            assert known is not None, "an offset without a gap has ids before it"
-            ids = np.concatenate([known[: new.offset], new.ids])
-        self._jobs.setdefault(new.job, epochs).setdefault(new.epoch, {})[new.rank] = ids
-        self.total += more
 
     def drop(self, job: str, epoch: int | None = None, rank: int | None = None) -> list[tuple[int, int]]:
         """Forget the job's announcements, or only those of one epoch or rank. Return (epoch,
@@ -101,7 +133,16 @@ class Announcements:
                 del epochs[number]
         if not epochs:
             self._jobs.pop(job, None)
+        if epoch is None and rank is None:
+            self._elsewhere = {at for at in self._elsewhere if at[0] != job}
         return gone
+
+    def drop_before(self, job: str, epoch: int, rank: int) -> list[tuple[int, int]]:
+        """Forget the announcements of a rank for epochs before ``epoch``. Return (epoch, rank) of each."""
+        past = [
+            number for number, ranks in self._jobs.get(job, {}).items() if number < epoch and rank in ranks
+        ]
+        return [at for number in past for at in self.drop(job, number, rank)]
 
     @staticmethod
     def _bound(count: int, most: int, whose: str) -> None:
@@ -135,3 +176,14 @@ def unknown_order(job: str, epoch: int) -> UnknownName:
         f"job {job!r} has announced no order of epoch {epoch}",
         hint=f"announced epochs are in GET /v1/jobs/{job}",
     )
+
+
+def order_name(job: str, epoch: int, rank: int) -> str:
+    """Return the name under which the durable state keeps one rank's order of an epoch."""
+    return f"{job}/{epoch}/{rank}"
+
+
+def order_of(name: str) -> tuple[str, int, int]:
+    """Return (job, epoch, rank) of an ``order_name``. Raises ValueError."""
+    job, epoch, rank = name.rsplit("/", 2)
+    return job, int(epoch), int(rank)

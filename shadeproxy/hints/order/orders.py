@@ -17,8 +17,8 @@ from shadeproxy.core.errors import Conflict
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids, Sample
 from shadeproxy.hints.jobs import Job, Jobs, Progress
-from shadeproxy.hints.order.accuracy import Match
-from shadeproxy.hints.order.announcements import Announcement, Announcements, unknown_order
+from shadeproxy.hints.order.accuracy import JobMatch
+from shadeproxy.hints.order.announcements import Announcement, Announcements, order_name, unknown_order
 from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.liveness import Silence
 from shadeproxy.hints.order.sequence import NEVER, position_of
@@ -44,16 +44,6 @@ class OrderState(NamedTuple):
     missed: int
     silence: Silence
     lapsed: bool
-
-
-class JobMatch(NamedTuple):
-    """Reads of one job, compared with its order. ``certain``: the reads are surely of that job.
-    ``heard.found`` says of each read whether the order announced it.
-    """
-
-    job: str
-    certain: bool
-    heard: Match
 
 
 class Prepared(NamedTuple):
@@ -99,18 +89,17 @@ class Orders:
     # ------------------------------------------------------------------ announcements
 
     def put(self, new: Announcement, now_s: float) -> None:
-        """Store checked ids; they are used once the order is built. Raises InvalidRequest, Conflict (also
-        when the job was registered again with another dataset since the check).
+        """Store checked ids; they are used once the order is built. Raises what ``check`` raises.
 
         A job that announces an earlier epoch than its present one begins there again. So does a job that was
         restarted within an epoch.
         """
+        job = self.check(new)
         self._hear(now_s)
-        job = self._jobs.get(new.job)
-        if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
-            raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
         self.announced.put(new)
         self._dirty("orders", order_name(new.job, new.epoch, new.rank))
+        if self.announced.is_elsewhere(new.job, new.rank):
+            return
         tracker = self.trackers.get(job.name)
         again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
         if tracker is not None:
@@ -118,14 +107,35 @@ class Orders:
         self._restored.discard(job.name)
         self._unsettle(job.name, new.epoch if again else None)
 
+    def check(self, new: Announcement) -> Job:
+        """Return the job. Raises InvalidRequest, Conflict (also when its dataset is another one by now)."""
+        job = self._jobs.get(new.job)
+        if job.dataset is None or self._dataset(job.dataset).digest != new.digest:
+            raise Conflict(f"job {job.name!r} was registered again meanwhile", hint="send the order again")
+        self.announced.check(new)
+        return job
+
+    def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
+        """Note where a rank reads: the order has only ranks that read through this proxy. Return whether it
+        must be built again.
+        """
+        moved = self.announced.move(job, rank, elsewhere=elsewhere) and job in self.announced
+        if moved:
+            self._unsettle(job, None)
+        return moved
+
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
         """Forget the announcements of an epoch. Raises UnknownName."""
+        self.check_withdrawal(job, epoch, rank)
         self._hear(now_s)
-        gone = self.announced.drop(self._jobs.get(job).name, epoch, rank)
-        if not gone:
-            raise unknown_order(job, epoch)
-        self._gone(job, gone)
+        self._gone(job, self.announced.drop(job, epoch, rank))
         self._unsettle(job, None)
+
+    def check_withdrawal(self, job: str, epoch: int, rank: int | None) -> None:
+        """Raise UnknownName if ``withdraw`` would."""
+        ranks = self.announced.ranks(self._jobs.get(job).name, epoch)
+        if not (ranks if rank is None else rank in ranks):
+            raise unknown_order(job, epoch)
 
     def end(self, job: str, rank: int) -> None:
         """Forget the announcements of an ended rank, which will not read them."""
@@ -149,9 +159,12 @@ class Orders:
 
     def progress(self, job: str, rank: int, progress: Progress, now_s: float) -> None:
         """Move a job's place in its order to the position that a rank reports, unless it is beyond
-        already.
+        already. A rank that reads elsewhere moves nothing here.
         """
         self._hear(now_s)
+        if self.announced.is_elsewhere(job, rank):
+            self._gone(job, self.announced.drop_before(job, progress.epoch, rank))
+            return
         tracker = self.trackers.get(job)
         if tracker is not None:
             tracker.liveness.advance(rank, progress, now_s)
@@ -165,17 +178,19 @@ class Orders:
     # ------------------------------------------------------------------ building order trackers
 
     def begin(self, job: str) -> Prepared | None:
-        """Return the job's order if it must be built now, or None. A job has only one build at a time."""
+        """Return the order to build now, or None. A job has only one build at a time."""
         if job not in self._unsettled:
             return None
         back_to = self._unsettled.pop(job)
-        registered = self._jobs.get(job)
+        registered, parts = self._jobs.get(job), self.announced.of(job)
         assert registered.dataset is not None, "checked before ids are taken in"
         dataset, tracker = self._dataset(registered.dataset), self.trackers.get(job)
+        if tracker is None and not parts:
+            return None  # All of its ranks read elsewhere.
         lookups = (other.lookup for other in self.trackers.values() if other.lookup.dataset is dataset)
         unannounced, near = (None, 0) if tracker is None else tracker.unannounced()
         build = Build(
-            self.announced.of(job),
+            parts,
             dataset,
             self._page_size,
             lookup=next(lookups, None),
@@ -301,9 +316,7 @@ class Orders:
     # ------------------------------------------------------------------ see upcoming.Upcoming
 
     def outlooks(self) -> list[Outlook]:
-        return [
-            Outlook(tracker.job.name, tracker.pace.rate_per_s, tracker.left) for tracker in self._believed()
-        ]
+        return [Outlook(one.job.name, one.pace.rate_per_s, one.left) for one in self._believed()]
 
     def coming(self, job: str, count: int, *, skip: int = 0) -> NDArray[np.uint32]:
         tracker = self.trackers.get(job)
@@ -385,14 +398,3 @@ class Orders:
     def _gone(self, job: str, epochs: list[tuple[int, int]]) -> None:
         for epoch, rank in epochs:
             self._dirty("orders", order_name(job, epoch, rank))
-
-
-def order_name(job: str, epoch: int, rank: int) -> str:
-    """Return the name under which the durable state keeps one rank's order of an epoch."""
-    return f"{job}/{epoch}/{rank}"
-
-
-def order_of(name: str) -> tuple[str, int, int]:
-    """Return (job, epoch, rank) of an ``order_name``. Raises ValueError."""
-    job, epoch, rank = name.rsplit("/", 2)
-    return job, int(epoch), int(rank)

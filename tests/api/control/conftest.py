@@ -21,6 +21,7 @@ from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
 from shadeproxy.core.workpool import WorkPool
+from shadeproxy.hints.changes import OwnChanges
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import WarmProgress
@@ -144,9 +145,11 @@ def clock():
 def context(backend, clock):
     with WorkPool(2, "control") as pool:
         order_builder = OrderBuilder(pool)
+        hints = HintRegistry(on_lost=order_builder.seek)
         yield ControlContext(
             version="9.9.9",
-            hints=HintRegistry(on_lost=order_builder.seek),
+            hints=hints,
+            changes=OwnChanges(hints, clock),
             order_builder=order_builder,
             stats=Stats(),
             count_reads=lambda: None,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shadeproxy.hints.jobs import Job, Progress
-from shadeproxy.hints.registry import KINDS, HintRegistry
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.stored import KINDS
 from tests.support.announcing import NOW_S, Long
 
 

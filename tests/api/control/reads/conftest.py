@@ -22,6 +22,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.rules import Rule
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
+from shadeproxy.hints.changes import OwnChanges
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
@@ -173,9 +174,11 @@ async def listen(tmp_path: Path) -> AsyncIterator[MakeListener]:
             upstreams=upstreams,
         )
         order_builder = OrderBuilder(pool)
+        hints = HintRegistry(on_lost=order_builder.seek)
         context = ControlContext(
             version="1",
-            hints=HintRegistry(on_lost=order_builder.seek),
+            hints=hints,
+            changes=OwnChanges(hints, clock),
             order_builder=order_builder,
             stats=stats,
             count_reads=engine.access_log.flush,

@@ -1,0 +1,340 @@
+"""The cluster of a running proxy: opens what shares its hints with other proxies, if [cluster] names one.
+
+Without a name nothing of this is opened, and no module of the engine's client is imported.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import structlog
+
+from shadeproxy import __version__
+from shadeproxy.api.control.bodies import PinAnswer, PurgeAnswer
+from shadeproxy.api.control.context import CacheAdmin
+from shadeproxy.api.control.order_builder import OrderBuilder
+from shadeproxy.app.admin import EngineAdmin
+from shadeproxy.app.origins import origin_name
+from shadeproxy.app.pinning import DurablePins
+from shadeproxy.cluster.applier import Applier
+from shadeproxy.cluster.contents import Contents
+from shadeproxy.cluster.events import WIRE, PlaceEvent
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.replication import Replication
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.snapshot import Place, Snapshots
+from shadeproxy.cluster.snapshot_keeper import Node, SnapshotKeeper
+from shadeproxy.cluster.status import ClusterStatus
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ConfigError, ShadeProxyError, UnknownName
+from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.hints.changes import Changes, OwnChanges
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.stats import Stats
+
+_log = structlog.get_logger(__name__)
+_KIND = "cluster"
+_NODE, _BOOT, _REACHED = "node", "boot", "reached"
+_SAVE_S = 1.0
+_GIB = 1024**3
+_EXTRA = 'install the extra: pip install "shadeproxy[cluster]"'
+
+
+class Parts(NamedTuple):
+    """The parts of a proxy that share hints. ``admin``: of this proxy alone."""
+
+    hints: HintRegistry
+    store: StateStore
+    order_builder: OrderBuilder
+    pins: DurablePins
+    admin: EngineAdmin
+    pool: Executor
+
+
+class Clustering:
+    """The cluster of one proxy, or none. Call ``open`` once."""
+
+    def __init__(self, settings: Settings, clock: Clock, stats: Stats) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stats = stats
+        self._replication: Replication | None = None
+        self._snapshots: Snapshots | None = None
+        self._log: ClusterLog | None = None
+        self._node: Node | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heartbeat: Heartbeat | None = None
+        self._status: ClusterStatus | None = None
+
+    def note(self, kind: str, name: str) -> None:
+        """Note that a hint has changed: the next snapshot stores it again."""
+        if self._snapshots is not None:
+            self._snapshots.note(kind, name)
+
+    async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
+        """Join the cluster in the background; return how changes are made. Raises ConfigError."""
+        if not self._settings.cluster.name:
+            return OwnChanges(parts.hints, self._clock), parts.admin
+        self._log = log = await asyncio.to_thread(open_log, self._settings)
+        stack.push_async_callback(_close, log)
+        kept = await asyncio.to_thread(parts.store.load_all, _KIND)
+        self._node = node = self._name(parts.store, kept)
+        replication, places = self._share(parts, log, node, kept)
+        stack.push_async_callback(self._aclose, parts, replication, places)
+        replication.start()
+        saving = self._save(parts.store, replication)
+        self._tasks.append(asyncio.create_task(saving, name="cluster position"))
+        _log.info("hints are shared", cluster=self._settings.cluster.name, node=node.name)
+        return replication, SharedAdmin(parts.admin, parts.pins, replication)
+
+    def status(self) -> ClusterStatus | None:
+        """Return the answers about the cluster; None without one, and until the listeners are open."""
+        return self._status
+
+    def beat(self, stack: AsyncExitStack, *, s3: str, control: str) -> None:
+        """Ask for a seat in the cluster's view, and send beats from now on. ``s3``, ``control``: addresses of
+        the listeners.
+        """
+        if self._log is None or self._node is None:
+            return
+        cluster, cache = self._settings.cluster, self._settings.cache
+        capacity = (cache.ram.capacity + cache.disk.capacity) / _GIB
+        facts = NodeFacts(
+            node=self._node.name,
+            weight=capacity if isinstance(cluster.weight, str) else cluster.weight,
+            peer=cluster.advertise or str(cluster.listen),
+            s3=s3,
+            control=control,
+            wire=WIRE,
+            origin=self._node.origin,
+            config=cluster.pages,
+            release=__version__,
+        )
+        timing = Timing(
+            lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
+        )
+        membership = Membership(facts, secrets.token_hex(8), self._seals(), timing)
+        self._heartbeat = Heartbeat(membership, self._log, changed=self._look_soon)
+        self._heartbeat.start()
+        stack.push_async_callback(self._heartbeat.aclose)
+        self._status = ClusterStatus(cluster.name, self._heartbeat, self._log)
+
+    def _look_soon(self) -> None:
+        if self._replication is not None:
+            self._replication.keeper.look.set()  # The log may have lost its data.
+
+    def _seals(self) -> Seals:
+        cluster = self._settings.cluster
+        return Seals(cluster.name, cluster.resolve_secrets())
+
+    def warnings(self) -> list[str]:
+        """Return what the cluster cannot do now."""
+        replication = self._replication
+        if replication is None:
+            return []
+        if replication.refusal:
+            return [f"no hints are shared with the cluster: {replication.refusal}"]
+        if self._heartbeat is not None and (duties := self._heartbeat.membership.duties).refusal:
+            return [f"this proxy has no seat in the cluster: {duties.refusal}"]
+        if self._heartbeat is not None and self._heartbeat.membership.duties.conflict:
+            return ["another proxy of the cluster has a copy of this one's state directory"]
+        return ["cut off from the cluster: hints stay at this proxy"] * replication.cut_off
+
+    def _name(self, store: StateStore, kept: dict[str, bytes]) -> Node:
+        """Return this proxy's name and the number of this start, which are kept in the state directory."""
+        name = kept.get(_NODE, b"").decode() or secrets.token_hex(8)
+        # Starts are numbered upwards even if the clock was set back: other proxies ignore earlier starts.
+        boot = max(int(self._clock.now_s() * 1000), int(kept.get(_BOOT, b"0")) + 1)
+        store.put(_KIND, _NODE, name.encode())
+        store.put(_KIND, _BOOT, str(boot).encode())
+        origin = hashlib.blake2b(origin_name(self._settings).encode(), digest_size=16).hexdigest()
+        return Node(name, boot, origin)
+
+    def _share(
+        self, parts: Parts, log: ClusterLog, node: Node, kept: dict[str, bytes]
+    ) -> tuple[Replication, "Places"]:
+        clock, hints = self._clock, parts.hints
+        seals, contents = self._seals(), Contents(log)
+        places = Places(parts.admin)
+        applier = Applier(
+            hints,
+            contents,
+            clock=clock,
+            pool=parts.pool,
+            settle=lambda job: parts.order_builder.settled(hints.orders, job),
+            on_place=places.begin,
+        )
+        self._snapshots = snapshots = Snapshots(
+            log,
+            seals,
+            contents,
+            hints,
+            origin=node.origin,
+            clock=clock,
+            pool=parts.pool,
+            dirty=hints.dirty,
+        )
+        keeper = SnapshotKeeper(
+            log, node, snapshots, applier, hints, clock=clock, pins=lambda: _pinned(parts.pins)
+        )
+        counters = self._stats.count_cluster(self._gauges)
+        self._replication = Replication(
+            log,
+            seals,
+            node,
+            applier=applier,
+            keeper=keeper,
+            hints=hints,
+            clock=clock,
+            pool=parts.pool,
+            counters=counters,
+            reached=_reached(kept, self._settings.cluster.name),
+        )
+        return self._replication, places
+
+    def _gauges(self) -> dict[str, float]:
+        replication = self._replication
+        if replication is None:
+            return {}
+        member = None if self._heartbeat is None else self._heartbeat.membership
+        view = None if member is None else member.view
+        return {
+            "members": 0.0 if view is None else float(len(view.seats)),
+            "cut_off": float(replication.cut_off),
+            "waiting_events": float(len(replication.backlog)),
+            "waiting_bytes": float(replication.backlog.size_bytes),
+            "dropped_events": float(replication.backlog.dropped),
+        }
+
+    async def _save(self, store: StateStore, replication: Replication) -> None:
+        """Keep the position that was reached: after a restart, purges since then are made."""
+        saved = replication.reached
+        while True:
+            await self._clock.sleep(_SAVE_S)
+            if (reached := replication.reached) != saved:
+                saved = reached
+                store.put(_KIND, _REACHED, f"{self._settings.cluster.name} {reached}".encode())
+
+    async def _aclose(self, parts: Parts, replication: Replication, places: "Places") -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await replication.aclose()
+        await places.aclose()
+        if replication.reached:
+            reached = f"{self._settings.cluster.name} {replication.reached}"
+            parts.store.put(_KIND, _REACHED, reached.encode())
+
+
+class Places:
+    """Pins, unpins and purges that the cluster makes at this proxy, one after the other."""
+
+    def __init__(self, admin: EngineAdmin) -> None:
+        self._admin = admin
+        self._last: asyncio.Task[Any] | None = None
+
+    def begin(self, event: PlaceEvent) -> "asyncio.Future[Any]":
+        """Begin one, after those before it; the future has the answer."""
+        task = asyncio.create_task(self._make(event, self._last), name=f"{event.verb} by the cluster")
+        task.add_done_callback(_look)
+        self._last = task
+        return task
+
+    async def aclose(self) -> None:
+        """Wait for the last one."""
+        if self._last is not None:
+            await asyncio.gather(self._last, return_exceptions=True)
+
+    async def _make(self, event: PlaceEvent, before: asyncio.Task[Any] | None) -> Any:
+        if before is not None:
+            await asyncio.wait([before])
+        place = Prefix(event.bucket, event.prefix, event.namespace)
+        match event.verb:
+            case "pin":
+                return await self._admin.pin(place, dry_run=False)
+            case "unpin":
+                return await self._admin.unpin(place, dry_run=False)
+            case "purge":
+                return await self._admin.purge(place, dry_run=False)
+        raise UnknownName(f"the cluster asks for {event.verb!r}, which this proxy cannot do")
+
+
+class SharedAdmin:
+    """Implements api/control ``CacheAdmin`` with pins and purges at every proxy of the cluster. Answers are
+    of this one.
+    """
+
+    def __init__(self, own: EngineAdmin, pins: DurablePins, replication: Replication) -> None:
+        self.inspect, self.list_cached, self.warming, self.pins = (
+            own.inspect,
+            own.list_cached,
+            own.warming,
+            own.pins,
+        )
+        self._own = own
+        self._replication = replication
+        self._pins = pins
+
+    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
+        if dry_run:
+            return await self._own.purge(place, dry_run=True)
+        answer: PurgeAnswer = await self._replication.make_place(PlaceEvent("purge", *place))
+        return answer
+
+    async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
+        if dry_run:
+            return await self._own.pin(place, dry_run=True)
+        answer: PinAnswer = await self._replication.make_place(PlaceEvent("pin", *place))
+        return answer
+
+    async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
+        self._pins.require(place)
+        if dry_run:
+            return await self._own.unpin(place, dry_run=True)
+        answer: PinAnswer = await self._replication.make_place(PlaceEvent("unpin", *place))
+        return answer
+
+
+def open_log(settings: Settings) -> ClusterLog:
+    """Return the log of the cluster; nothing is connected yet. Raises ConfigError."""
+    try:
+        from shadeproxy.cluster.redis_log import RedisLog  # noqa: PLC0415 - only a cluster needs the library
+    except ImportError as error:
+        raise ConfigError(f"cluster.name: {error}", remedy=_EXTRA) from None
+    cluster = settings.cluster
+    return RedisLog(
+        cluster.engine,
+        cluster.name,
+        password=cluster.resolve_engine_password() or "",
+        ca_file=cluster.engine_ca_file,
+    )
+
+
+async def _close(log: ClusterLog) -> None:
+    try:
+        await log.close()
+    except ShadeProxyError as error:
+        _log.debug("the cluster's engine was not left in order", error=str(error))
+
+
+def _pinned(pins: DurablePins) -> tuple[Place, ...]:
+    return tuple(Place(*pin.place) for pin in pins.pins.by_call())
+
+
+def _reached(kept: dict[str, bytes], cluster: str) -> str:
+    name, _, position = kept.get(_REACHED, b"").decode().partition(" ")
+    return position if name == cluster else ""
+
+
+def _look(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.debug("not made", what=task.get_name(), error=str(error))

@@ -1,0 +1,42 @@
+"""Closes listeners: requests under way end, for a while, before they are cut off."""
+
+import asyncio
+
+import structlog
+from aiohttp import web
+
+from shadeproxy.app.opening import OpenState
+from shadeproxy.app.workers import Workers
+
+_log = structlog.get_logger(__name__)
+DRAIN_S = 30.0
+# Time for cancelled handlers to end; aiohttp waits for it twice.
+_ABORT_S = 0.1
+
+
+async def drain_s3(runner: web.ServerRunner, state: OpenState, workers: Workers | None) -> None:
+    """Flush the state, and close the S3 listener and the workers meanwhile."""
+    # Flush the state first: a supervisor may lose patience and kill this process.
+    draining = [] if workers is None else [workers.stop(DRAIN_S)]
+    await asyncio.gather(state.persistence.flush(state.hints), drain(runner, DRAIN_S), *draining)
+
+
+async def stop_accepting(runner: web.ServerRunner, workers: Workers) -> None:
+    """Leave new connections to the workers once one of them accepts."""
+    await workers.serving.wait()
+    for site in list(runner.sites):
+        await site.stop()
+
+
+async def drain(runner: web.BaseRunner, limit_s: float) -> None:
+    """Refuse new connections, close idle ones, wait ``limit_s`` for requests, then cut them off."""
+    try:
+        # aiohttp waits for its shutdown_timeout twice for each connection.
+        async with asyncio.timeout(limit_s):
+            await runner.cleanup()
+    except TimeoutError:
+        server = runner.server
+        assert server is not None, "a runner without a server has nothing to wait for"
+        _log.warning("requests under way were cut off", connections=len(server.connections))
+        await server.shutdown(_ABORT_S)
+        await runner.cleanup()

@@ -1,0 +1,180 @@
+"""Applies events: turns them into changes of the hints, by the same calls as a control request.
+
+Laws: an event that the hints refuse changes nothing. A job's order has the ranks that read through this
+proxy: a rank reads where its calls come from. It counts as here for a while after its last call here, so a
+rank whose calls are spread over proxies counts at each of them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from shadeproxy.cluster.contents import Contents
+from shadeproxy.cluster.events import (
+    DatasetEvent,
+    Event,
+    FrozenEvent,
+    MergeEvent,
+    OrderEvent,
+    PlaceEvent,
+    ScoresEvent,
+    SignsEvent,
+    column_change,
+    scores_change,
+    unpack_dataset,
+)
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import PeerError, RequestError
+from shadeproxy.hints.changes import Announce, Change, EndRank, PutDataset, PutJob, WithdrawOrder
+from shadeproxy.hints.jobs import Progress
+from shadeproxy.hints.registry import HintRegistry
+
+_log = structlog.get_logger(__name__)
+_HERE_S = 60.0
+Settle = Callable[[str], Awaitable[None]]
+"""Builds the order of a job, and waits until it is in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Signs of life of jobs at another proxy."""
+
+    event: SignsEvent
+
+
+Applied = Change[Any] | Signs | PlaceEvent | MergeEvent
+
+
+class Applier:
+    """Applies events of one cluster. ``on_place`` begins a pin, unpin or purge, in the order of the calls."""
+
+    def __init__(
+        self,
+        hints: HintRegistry,
+        contents: Contents,
+        *,
+        clock: Clock,
+        pool: Executor,
+        settle: Settle,
+        on_place: Callable[[PlaceEvent], "asyncio.Future[Any]"],
+    ) -> None:
+        self._hints = hints
+        self._contents = contents
+        self._clock = clock
+        self._pool = pool
+        self._settle = settle
+        self._on_place = on_place
+        self._heard: dict[tuple[str, int], float] = {}
+        self._seen: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def decode(self, event: Event) -> Applied:
+        """Return what an event changes, with its content.
+
+        Raises ClusterUnavailable, PeerError, RequestError.
+        """
+        if isinstance(event, DatasetEvent):
+            return await self._decode_dataset(event)
+        if isinstance(event, OrderEvent | FrozenEvent):
+            data = await self._contents.get(event.content)
+            change: Change[Any] = await self._in_pool(column_change, event, data, self._hints)
+            return change
+        if isinstance(event, ScoresEvent):
+            return scores_change(event, self._hints)
+        return Signs(event) if isinstance(event, SignsEvent) else event
+
+    async def _decode_dataset(self, event: DatasetEvent) -> PutDataset:
+        known = self._hints.datasets.get(event.name)
+        if known is not None and known.digest == event.digest:
+            return PutDataset(known)
+        data = await self._contents.get(event.content)
+        dataset = await self._in_pool(unpack_dataset, data, self._hints.page_size)
+        if (dataset.name, dataset.digest) != (event.name, event.digest):
+            raise PeerError(f"dataset {event.name!r} has another content than its event says")
+        return PutDataset(dataset)
+
+    def apply(self, change: Applied, *, here: bool) -> Any:
+        """Apply a change, and return its result. ``here``: a call to this proxy made it. Raises
+        RequestError.
+        """
+        now_s = self._clock.now_s()
+        if isinstance(change, PlaceEvent):
+            return self._on_place(change)
+        if isinstance(change, MergeEvent):
+            return None
+        if isinstance(change, Signs):
+            self._apply_signs(change.event, now_s)
+            return None
+        change.check(self._hints)
+        if isinstance(change, Announce):
+            self.heard_rank(change.announcement.job, change.announcement.rank, here=here)
+        result = change.apply(self._hints, now_s)
+        match change:
+            case Announce(new):
+                self._seen_now(new.job)
+                if not here:
+                    self.settle_soon(new.job)
+            case WithdrawOrder() | EndRank() if not here:
+                self.settle_soon(change.name)
+            case PutJob():
+                self._seen_now(change.name)
+                if change.begins is not None:
+                    self.heard_rank(change.name, change.begins, here=here)
+        return result
+
+    def heard_rank(self, job: str, rank: int, *, here: bool) -> None:
+        """Note a call of a rank, here or at another proxy. Begin to build the order if that changes it."""
+        now_s = self._clock.monotonic_s()
+        if here:
+            self._heard[job, rank] = now_s
+        elif now_s - self._heard.get((job, rank), -_HERE_S) < _HERE_S:
+            return
+        if self._hints.orders.move(job, rank, elsewhere=not here):
+            self.settle_soon(job)
+
+    def newly_alive(self) -> list[str]:
+        """Return the jobs that gave a sign of life here since the last call, other than by an event."""
+        found = [job.name for job in self._hints.jobs if job.seen_s > self._seen.get(job.name, 0.0)]
+        self._seen = {job.name: job.seen_s for job in self._hints.jobs}
+        return found
+
+    def settle_soon(self, job: str) -> None:
+        """Build the order of a job in the background."""
+        task = asyncio.create_task(self._settled(job), name=f"order of {job}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Cancel what runs in the background."""
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _settled(self, job: str) -> None:
+        try:
+            await self._settle(job)
+        except Exception:  # noqa: BLE001 - logged; the order stays as it was
+            _log.exception("an announced order was not built", job=job)
+
+    def _apply_signs(self, event: SignsEvent, now_s: float) -> None:
+        for job in event.alive:
+            self._hints.jobs.touch(job, now_s)
+            self._seen_now(job)
+        for job, rank, epoch, position in event.progress:
+            try:
+                self.heard_rank(job, rank, here=False)
+                self._hints.report_progress(job, rank, Progress(epoch, position), now_s)
+                self._seen_now(job)
+            except RequestError:
+                continue  # The job is gone, or not there yet; the others' progress still counts.
+
+    def _seen_now(self, job: str) -> None:
+        if job in self._hints.jobs:
+            self._seen[job] = self._hints.jobs.get(job).seen_s
+
+    async def _in_pool(self, function: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)

@@ -1,0 +1,250 @@
+"""The backlog: changes of this proxy that the log does not have yet, or not for certain.
+
+Laws: a change stays until its event was read back from the log. The bytes that wait are bounded: of what
+exceeds the bound, the oldest orders and columns are dropped first, which costs hits and no more. Scores wait
+as the latest score of each sample, and signs of life as the latest of each rank. No I/O and no clock.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shadeproxy.cluster.events import Packed, ScoresEvent, SignsEvent
+from shadeproxy.hints.changes import Change, PutScores
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.jobs import Progress
+
+MOST_BYTES = 64 * 1024 * 1024
+MOST_SCORES = 1 << 16
+"""Most scores of one event: 512 KiB by ids, so that applying them does not hold up the event loop."""
+
+_LEAST_BYTES = 256  # What an event without blobs takes, at least.
+_FOLD_AT = 64
+_LOOKS = 64
+ALONE = object()
+"""The answer of a change whose event does not come back in time."""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A change that waits. ``answer``: its result once its event was applied, or ALONE. ``sent_s``: time when
+    the log took it; None while it has to be sent.
+    """
+
+    number: int
+    change: Change[Any] | None
+    packed: Packed
+    answer: asyncio.Future[Any]
+    sent_s: float | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return _LEAST_BYTES + self.packed.size_bytes
+
+
+class _Column(NamedTuple):
+    """Scores of samples. ``keys``: ids as u32, or hashes as u64."""
+
+    keys: np.ndarray[Any, Any]
+    scores: np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Scores of one job that wait, oldest first. ``digest``: of its dataset, "" for scores by key."""
+
+    digest: str
+    columns: list[_Column] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.keys.nbytes + one.scores.nbytes for one in self.columns)
+
+    def fold(self) -> _Column:
+        """Keep only the latest score of each sample."""
+        keys = np.concatenate([one.keys for one in self.columns])
+        scores = np.concatenate([one.scores for one in self.columns])
+        _, last = np.unique(keys[::-1], return_index=True)
+        kept = np.sort(len(keys) - 1 - last)
+        self.columns = [_Column(keys[kept], scores[kept])]
+        return self.columns[0]
+
+
+class Backlog:
+    """Changes, scores and signs of life that wait for the log."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._unsent: deque[Pending] = deque()
+        self._sent: dict[int, Pending] = {}
+        self._scores: dict[str, _Waiting] = {}
+        self._progress: dict[tuple[str, int], Progress] = {}
+        self._alive: set[str] = set()
+        self._numbers = 0
+        self._grown_bytes = 0
+        self.dropped = 0
+        """Number of changes and score batches that were dropped for want of room."""
+        self.filled = asyncio.Event()
+        """Set while a change has to be sent."""
+
+    def __len__(self) -> int:
+        return len(self._unsent) + len(self._sent)
+
+    @property
+    def size_bytes(self) -> int:
+        scores = sum(waiting.size_bytes for waiting in self._scores.values())
+        return scores + sum(pending.size_bytes for pending in self._all())
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def number(self) -> int:
+        """Return a number that no event of this boot has."""
+        self._numbers += 1
+        return self._numbers
+
+    # ------------------------------------------------------------------ changes
+
+    def add(self, change: Change[Any] | None, packed: Packed) -> Pending:
+        """Add a change to be sent; drop older content if there is no room."""
+        pending = Pending(self.number(), change, packed, asyncio.get_running_loop().create_future())
+        self._unsent.append(pending)
+        self.filled.set()
+        self._make_room(pending.size_bytes)
+        return pending
+
+    def first(self) -> Pending | None:
+        """Return the oldest change that has to be sent."""
+        return self._unsent[0] if self._unsent else None
+
+    def sent(self, pending: Pending, now_s: float) -> None:
+        """Note that the log has taken a change; keep it until it is read back."""
+        if pending in self._unsent:
+            self._unsent.remove(pending)
+            pending.sent_s = now_s
+            self._sent[pending.number] = pending
+        if not self._unsent:
+            self.filled.clear()
+
+    def find(self, number: int) -> Pending | None:
+        """Return a change that waits; None if its event was read from the log before."""
+        return self._sent.get(number) or next((one for one in self._unsent if one.number == number), None)
+
+    def came_back(self, pending: Pending) -> None:
+        """Remove a change, because its event was read from the log."""
+        if self._sent.pop(pending.number, None) is None:
+            self._unsent.remove(pending)
+
+    def send_again(self, before_s: float) -> int:
+        """Send what the log took before ``before_s`` and did not give back; return how many changes."""
+        late = [one for one in self._sent.values() if one.sent_s is not None and one.sent_s < before_s]
+        for pending in reversed(late):
+            del self._sent[pending.number]
+            pending.sent_s = None
+            self._unsent.appendleft(pending)
+        if late:
+            self.filled.set()
+        return len(late)
+
+    def release(self) -> None:
+        """Answer ALONE to every change that waits: the log does not answer."""
+        for pending in self._all():
+            if not pending.answer.done():
+                pending.answer.set_result(ALONE)
+
+    def _all(self) -> Iterator[Pending]:
+        yield from self._sent.values()
+        yield from self._unsent
+
+    # ------------------------------------------------------------------ scores and signs of life
+
+    def add_scores(self, change: PutScores) -> None:
+        """Add scores; they replace earlier ones of the same samples."""
+        batch = change.batch
+        digest = batch.space.digest if isinstance(batch.space, Dataset) else ""
+        keys = np.array(batch.hashes, np.uint64) if batch.ids is None else batch.ids.astype(np.uint32)
+        waiting = self._scores.get(change.name)
+        if waiting is None or waiting.digest != digest:
+            waiting = self._scores[change.name] = _Waiting(digest)
+        waiting.columns.append(_Column(keys, batch.scores))
+        if len(waiting.columns) >= _FOLD_AT:
+            waiting.fold()
+        self._make_room(keys.nbytes + batch.scores.nbytes)
+
+    def take_scores(self) -> list[ScoresEvent]:
+        """Remove all scores; return them as events."""
+        events = []
+        for job, waiting in self._scores.items():
+            keys, scores = waiting.fold()
+            width = "<u4" if waiting.digest else "<u8"
+            events += [
+                ScoresEvent(
+                    job,
+                    waiting.digest,
+                    keys[at : at + MOST_SCORES].astype(width).tobytes(),
+                    scores[at : at + MOST_SCORES].astype("<f4").tobytes(),
+                )
+                for at in range(0, len(keys), MOST_SCORES)
+            ]
+        self._scores.clear()
+        return events
+
+    def put_back(self, event: ScoresEvent) -> None:
+        """Put scores back that the log did not take; later ones count."""
+        keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
+        waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
+        if waiting.digest == event.digest:
+            waiting.columns.insert(0, _Column(keys, np.frombuffer(event.scores, "<f4")))
+
+    def add_progress(self, job: str, rank: int, progress: Progress) -> None:
+        self._progress[job, rank] = progress
+
+    def add_alive(self, job: str) -> None:
+        self._alive.add(job)
+
+    def take_signs(self) -> SignsEvent | None:
+        """Remove all signs of life; return them as an event, or None if there are none."""
+        if not self._progress and not self._alive:
+            return None
+        progress = tuple((job, rank, *at) for (job, rank), at in self._progress.items())
+        event = SignsEvent(progress, tuple(sorted(self._alive)))
+        self._progress.clear()
+        self._alive.clear()
+        return event
+
+    def forget(self, job: str) -> None:
+        """Drop the scores and signs of a deleted job."""
+        self._scores.pop(job, None)
+        self._alive.discard(job)
+        self._progress = {at: progress for at, progress in self._progress.items() if at[0] != job}
+
+    def _make_room(self, new_bytes: int) -> None:
+        # Adding up everything takes long where much waits, so it is done once for each 1 / 64 of the bound.
+        self._grown_bytes += new_bytes
+        if self._grown_bytes * _LOOKS < self._most_bytes:
+            return
+        self._grown_bytes = 0
+        over = self.size_bytes - self._most_bytes
+        if over <= 0:
+            return
+        for waiting in self._scores.values():
+            over += -waiting.size_bytes
+            waiting.fold()
+            over += waiting.size_bytes
+        for pending in [one for one in self._all() if one.packed.blobs]:
+            if over <= 0:
+                return
+            over -= pending.size_bytes
+            self.came_back(pending)
+            self.dropped += 1
+            if not pending.answer.done():
+                pending.answer.set_result(ALONE)
+        while over > 0 and self._scores:
+            job = next(iter(self._scores))
+            over -= self._scores.pop(job).size_bytes
+            self.dropped += 1

@@ -1,0 +1,38 @@
+"""Contents: bytes of any length in the log, as blobs of bounded size with cryptographic digests."""
+
+import asyncio
+from collections.abc import Iterable
+
+from shadeproxy.cluster.events import Content
+from shadeproxy.cluster.log import BLOB_BYTES, ClusterLog
+from shadeproxy.core.errors import PeerError
+
+_AT_ONCE = 4
+MOST_BYTES = 1 << 30
+
+
+class Contents:
+    """Reads and writes contents."""
+
+    def __init__(self, log: ClusterLog) -> None:
+        self._log = log
+
+    async def put(self, blobs: Iterable[tuple[str, bytes]]) -> None:
+        """Store blobs by digest. Raises ClusterUnavailable."""
+        for digest, data in blobs:
+            await self._log.put_blob(digest, data)
+
+    async def get(self, content: Content) -> bytes:
+        """Return the bytes. Raises ClusterUnavailable, and PeerError if the log lacks a blob."""
+        if not content.pieces:
+            return content.inline
+        if content.size_bytes > min(MOST_BYTES, len(content.pieces) * BLOB_BYTES):
+            raise PeerError(f"a content of {content.size_bytes} bytes cannot be")
+        found: list[bytes] = []
+        for at in range(0, len(content.pieces), _AT_ONCE):
+            pieces = content.pieces[at : at + _AT_ONCE]
+            for piece in await asyncio.gather(*(self._log.get_blob(digest) for digest in pieces)):
+                if piece is None:
+                    raise PeerError("the log has lost a blob")
+                found.append(piece)
+        return b"".join(found)

@@ -1,0 +1,258 @@
+"""Events: changes as the proxies of a cluster send them to each other, in MessagePack.
+
+Laws: an event of another wire version is refused, never guessed at. Scores and orders are bytes as in the
+control protocol, little-endian. Long content lies in blobs, and the event has their digests. What is decoded
+here is checked by the same calls as a control call before it changes anything.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shadeproxy.cluster.log import BLOB_BYTES, digest_of
+from shadeproxy.core.errors import PeerError, StateError
+from shadeproxy.hints import durable
+from shadeproxy.hints.changes import (
+    Announce,
+    Change,
+    DeleteDataset,
+    DeleteJob,
+    EndRank,
+    FreezeScores,
+    PlainChange,
+    PutDataset,
+    PutJob,
+    PutScores,
+    WithdrawOrder,
+)
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.scoreboard import Batch, Scores, check_scores
+
+WIRE = 1
+"""Version of what proxies send each other. Proxies of different versions do not share hints."""
+
+INLINE_BYTES = 16 * 1024
+_MOST_CONTENT_BYTES = 1 << 30
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that an event refers to: in the event itself, or in blobs with the digests ``pieces``."""
+
+    size_bytes: int
+    inline: bytes = b""
+    pieces: tuple[str, ...] = ()
+
+
+class DatasetEvent(PlainChange, frozen=True):
+    """A registered dataset. ``content``: its durable form, compressed."""
+
+    name: str
+    digest: str
+    content: Content
+
+
+class OrderEvent(PlainChange, frozen=True):
+    """A piece of an announced order. ``digest``: of the dataset. ``content``: the ids as u32."""
+
+    job: str
+    epoch: int
+    rank: int
+    offset: int
+    digest: str
+    content: Content
+
+
+class FrozenEvent(PlainChange, frozen=True):
+    """A frozen score column. ``content``: f32 for each sample."""
+
+    job: str
+    epoch: int
+    mean_loss: float | None
+    content: Content
+
+
+class ScoresEvent(PlainChange, frozen=True):
+    """Scores of one job. ``digest``: the dataset whose ids ``keys`` are, u32; "": they are hashes, u64."""
+
+    job: str
+    digest: str
+    keys: bytes
+    scores: bytes
+
+
+class SignsEvent(PlainChange, frozen=True):
+    """Signs of life. ``progress``: job, rank, epoch and position. ``alive``: jobs that gave another sign."""
+
+    progress: tuple[tuple[str, int, int, int], ...]
+    alive: tuple[str, ...]
+
+
+class PlaceEvent(PlainChange, frozen=True):
+    """A pin, unpin or purge of a prefix."""
+
+    verb: str
+    bucket: str
+    prefix: str
+    namespace: str
+
+
+class MergeEvent(PlainChange, frozen=True):
+    """The snapshot has hints that no event has; proxies that lack them are to take them."""
+
+
+Event = (
+    DeleteDataset
+    | PutJob
+    | DeleteJob
+    | EndRank
+    | WithdrawOrder
+    | DatasetEvent
+    | OrderEvent
+    | FrozenEvent
+    | ScoresEvent
+    | SignsEvent
+    | PlaceEvent
+    | MergeEvent
+)
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """The sender of an event. ``boot`` grows with each start of the node, and ``number`` is an event's own
+    within a boot, so that no event counts twice. ``origin``: what the keys name.
+    """
+
+    wire: int
+    origin: str
+    node: str
+    boot: int
+    number: int
+    event: msgspec.Raw
+
+
+class Packed(NamedTuple):
+    """An event, and the blobs to which it refers, by digest."""
+
+    event: Event
+    blobs: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(data) for _, data in self.blobs)
+
+
+def dump(event: Event) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(event))
+
+
+def load(body: bytes) -> Envelope:
+    """Decode an envelope. Raises PeerError for another wire version, or bytes that are none."""
+    try:
+        version = msgspec.msgpack.decode(body, type=tuple[Any, ...])[:1]
+        if version != (WIRE,):
+            raise PeerError(f"another proxy speaks version {version} of the cluster, this one {WIRE}")
+        return msgspec.msgpack.decode(body, type=Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PeerError(f"an event cannot be decoded: {error}") from None
+
+
+def load_event(envelope: Envelope) -> Event:
+    """Decode the event of an envelope. Raises PeerError."""
+    try:
+        event: Event = msgspec.msgpack.decode(envelope.event, type=Event)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PeerError(f"an event cannot be decoded: {error}") from None
+    return event
+
+
+def content_of(data: bytes) -> tuple[Content, tuple[tuple[str, bytes], ...]]:
+    """Return ``data`` as content, and the blobs that hold it."""
+    if len(data) <= INLINE_BYTES:
+        return Content(len(data), inline=data), ()
+    pieces = [data[at : at + BLOB_BYTES] for at in range(0, len(data), BLOB_BYTES)]
+    blobs = tuple((digest_of(piece), piece) for piece in pieces)
+    return Content(len(data), pieces=tuple(digest for digest, _ in blobs)), blobs
+
+
+def pack_dataset(dataset: Dataset) -> bytes:
+    return zlib.compress(durable.dump_dataset(dataset), 1)
+
+
+def unpack_dataset(data: bytes, page_size: int) -> Dataset:
+    """Decode a dataset. Raises PeerError."""
+    try:
+        inflated = zlib.decompressobj().decompress(data, _MOST_CONTENT_BYTES)
+        return durable.load_dataset(inflated, page_size)
+    except (zlib.error, StateError) as error:
+        raise PeerError(f"a dataset cannot be decoded: {error}") from None
+
+
+def pack(change: Change[Any], hints: HintRegistry) -> Callable[[], Packed]:
+    """Return a function that makes the event of a change; any thread may call it."""
+    match change:
+        case PutDataset(dataset):
+            return lambda: _pack_dataset(dataset)
+        case Announce(new):
+            head = (new.job, new.epoch, new.rank, new.offset, new.digest)
+            return lambda: _with(lambda content: OrderEvent(*head, content), new.ids.astype("<u4").tobytes())
+        case FreezeScores(name, epoch, column, mean_loss):
+            return lambda: _with(
+                lambda content: FrozenEvent(name, epoch, mean_loss, content), column.astype("<f4").tobytes()
+            )
+        case PutJob():
+            digest = "" if change.dataset is None else hints.dataset(change.dataset).digest
+            event = msgspec.structs.replace(change, digest=digest)
+            return lambda: Packed(event)
+        case DeleteDataset() | DeleteJob() | EndRank() | WithdrawOrder():
+            plain = change
+            return lambda: Packed(plain)
+    raise AssertionError(f"{change} has no event")
+
+
+def _pack_dataset(dataset: Dataset) -> Packed:
+    return _with(lambda content: DatasetEvent(dataset.name, dataset.digest, content), pack_dataset(dataset))
+
+
+def _with(event: Callable[[Content], Event], data: bytes) -> Packed:
+    content, blobs = content_of(data)
+    return Packed(event(content), blobs)
+
+
+def scores_change(event: ScoresEvent, hints: HintRegistry) -> PutScores:
+    """Return the change of a ScoresEvent. Raises RequestError, or PeerError for scores of other samples."""
+    space = hints.space(event.job)
+    scores = _column(event.scores, "<f4")
+    if not event.digest:
+        hashes = _column(event.keys, "<u8")
+        batch = Batch(space, check_scores(scores, len(hashes), what="keys"), hashes=hashes.tolist())
+        if isinstance(space, Dataset):
+            raise PeerError(f"scores by key for job {event.job!r}, which has a dataset")
+        return PutScores(event.job, batch)
+    if not isinstance(space, Dataset) or space.digest != event.digest:
+        raise PeerError(f"scores for job {event.job!r} are of another dataset")
+    ids = _column(event.keys, "<u4").astype(np.int64)
+    return PutScores(event.job, hints.check_by_ids(event.job, ids, scores))
+
+
+def column_change(
+    event: OrderEvent | FrozenEvent, data: bytes, hints: HintRegistry
+) -> Announce | FreezeScores:
+    """Return the change of an event with a column. Any thread. Raises RequestError, PeerError."""
+    if isinstance(event, OrderEvent):
+        ids = _column(data, "<u4")
+        new = hints.check_order(event.job, ids, epoch=event.epoch, rank=event.rank, offset=event.offset)
+        return Announce(new._replace(digest=event.digest))
+    column: Scores = _column(data, "<f4")
+    space = hints.space(event.job)
+    if isinstance(space, Dataset) and len(column) != space.count:
+        raise PeerError(f"a frozen column of job {event.job!r} is of another dataset")
+    return FreezeScores(event.job, event.epoch, column, event.mean_loss)
+
+
+def _column(data: bytes, dtype: str) -> Any:
+    if len(data) % np.dtype(dtype).itemsize:
+        raise PeerError("an event has a column of a broken length")
+    return np.frombuffer(data, dtype=dtype)

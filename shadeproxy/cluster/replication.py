@@ -1,0 +1,399 @@
+"""Replication: makes each change of the hints at every proxy of the cluster, in the order of the log.
+
+A change is checked, published, and applied when its event is read back, here as everywhere. Scores and
+progress are applied at once and published together a little later; scores are applied again when they come
+back, so that the latest score by the order of the log stays at every proxy.
+
+Laws: no call waits for a log that does not answer: the change is then applied here alone, and published when
+the log answers again. An event counts only if a proxy of this cluster sealed it, and only once.
+A proxy that finds another origin, version or secret in the log shares nothing, and says so.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import msgspec
+import numpy as np
+import structlog
+
+from shadeproxy.cluster import events
+from shadeproxy.cluster.applier import Applied, Applier
+from shadeproxy.cluster.backlog import ALONE, Backlog, Pending
+from shadeproxy.cluster.contents import Contents
+from shadeproxy.cluster.events import Envelope, MergeEvent, Packed, PlaceEvent, ScoresEvent, SignsEvent, pack
+from shadeproxy.cluster.log import BEGINNING, ClusterLog
+from shadeproxy.cluster.log import Event as Entry
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.snapshot_keeper import STREAM, Node, SnapshotKeeper, order_of_position
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ClusterUnavailable, PeerError, RequestError, ShadeProxyError
+from shadeproxy.hints.changes import (
+    Change,
+    FreezeScores,
+    PutDataset,
+    PutJob,
+    PutScores,
+    ReportProgress,
+    Result,
+)
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.telemetry.counters import ClusterCounters
+
+_log = structlog.get_logger(__name__)
+_WAIT_S = 0.5
+_FREEZE_S = 5.0  # Ranks that do not wait for the same frozen column would draw different epochs.
+_BYTES_PER_S = 4 * 1024 * 1024  # Slower networks make a change with long content count here alone at first.
+_READ_S = 1.0
+_MOST_STREAMS = 1024
+_AGAIN_S = 0.25
+_REFUSED_AGAIN_S = 30.0
+FLUSH_S = 0.25
+_SIGNS_EVERY = 2
+_ALIVE_EVERY = 8
+_LOST_AFTER_S = 3.0
+
+
+class Replication:
+    """Shares the hints of one proxy. ``reached``: position up to which it had applied all changes before."""
+
+    def __init__(
+        self,
+        log: ClusterLog,
+        seals: Seals,
+        node: Node,
+        *,
+        applier: Applier,
+        keeper: SnapshotKeeper,
+        hints: HintRegistry,
+        clock: Clock,
+        pool: Executor,
+        counters: ClusterCounters,
+        reached: str = "",
+    ) -> None:
+        self._log = log
+        self._seals = seals
+        self._node = node
+        self._applier = applier
+        self.keeper = keeper
+        self._contents = Contents(log)
+        self._hints = hints
+        self._clock = clock
+        self._pool = pool
+        self._counters = counters
+        self._reached_before = reached
+        self.backlog = Backlog()
+        self._followed = keeper.followed
+        self._in_touch = False
+        self._joined = False
+        self._flushes = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self.refusal = ""
+        """The reason for which this proxy shares nothing; "" if it shares."""
+
+    @property
+    def cut_off(self) -> bool:
+        """True if hints are not shared now."""
+        return not (self._joined and self._in_touch)
+
+    @property
+    def reached(self) -> str:
+        """The position in the stream of changes up to which this proxy has applied all; "" if it never
+        joined.
+        """
+        return self._followed.after[STREAM] if self._joined else self._reached_before
+
+    # ------------------------------------------------------------------ changes made here
+
+    async def make(self, change: Change[Result]) -> Result:
+        """See ``Changes``."""
+        change.check(self._hints)
+        result: Result = await self._make(change)
+        return result
+
+    async def make_place(self, place: PlaceEvent) -> Any:
+        """Pin, unpin or purge a prefix at every proxy; return what this one answers."""
+        return await (await self._send(place, Packed(place)))
+
+    async def _make(self, change: Any) -> Any:
+        match change:
+            case PutScores():
+                applied = self._applier.apply(change, here=True)
+                if not self.refusal:
+                    self.backlog.add_scores(change)
+                return applied
+            case ReportProgress(job, rank, progress):
+                self._applier.heard_rank(job, rank, here=True)
+                self._applier.apply(change, here=True)
+                if not self.refusal:
+                    self.backlog.add_progress(job, rank, progress)
+                return None
+            case FreezeScores() if np.isnan(change.column).all():
+                return self._applier.apply(change, here=True)  # It freezes nothing; see FrozenScores.
+            case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
+                return self._applier.apply(change, here=True)
+            case PutJob() if change.dataset is not None:
+                dataset = self._hints.dataset(change.dataset)
+                if self._followed.shared.get(dataset.name) != dataset.digest:
+                    await self._publish(PutDataset(dataset))
+        return await self._publish(change)
+
+    async def _publish(self, change: Change[Any]) -> Any:
+        pool, make = self._pool, pack(change, self._hints)
+        return await self._send(change, await asyncio.get_running_loop().run_in_executor(pool, make))
+
+    async def _send(self, change: Any, packed: Packed) -> Any:
+        """Publish a change, and return its result when its event has come back; apply it here alone if it
+        does not come back in time.
+        """
+        if self.refusal:
+            return self._applier.apply(change, here=True)
+        pending = self.backlog.add(change, packed)
+        if self.cut_off:
+            pending.answer.set_result(ALONE)
+        least_s = _FREEZE_S if isinstance(change, FreezeScores) else _WAIT_S
+        limit_s = least_s + packed.size_bytes / _BYTES_PER_S
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await asyncio.shield(pending.answer)
+        except TimeoutError:
+            answer = ALONE
+            if not pending.answer.done():
+                pending.answer.set_result(ALONE)
+        if answer is ALONE:
+            self._counters.alone += 1
+            return self._applier.apply(change, here=True)
+        return answer
+
+    # ------------------------------------------------------------------ running
+
+    def start(self) -> None:
+        """Join the cluster in the background, and share hints from then on."""
+        steps = {"join": self._join, "read": self._read, "send": self._send_first, "flush": self._flush,
+                 "snapshot": self._keep}  # fmt: skip
+        self._tasks = [
+            asyncio.create_task(self._repeat(name, step), name=f"cluster {name}")
+            for name, step in steps.items()
+        ]
+
+    async def aclose(self) -> None:
+        """Publish what waits, if the log answers, and stop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                while not self.cut_off and self.backlog.has_unsent:
+                    await self._send_first()
+                if not self.cut_off:
+                    await self._flush_now()
+        except (TimeoutError, ClusterUnavailable):
+            _log.warning("hints are not published", changes=len(self.backlog))
+        self.backlog.release()
+        await self._applier.aclose()
+
+    async def _repeat(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        failing = False
+        while True:
+            try:
+                await step()
+                failing = False
+            except ClusterUnavailable as error:
+                self._lose(name, error, is_new=not failing)
+                failing = True
+                await self._clock.sleep(_AGAIN_S)
+            except Exception:  # noqa: BLE001 - logged; hints are shared again after the next step
+                _log.exception("sharing hints failed, will try again", at=name)
+                await self._clock.sleep(_READ_S)
+
+    def _lose(self, name: str, error: ShadeProxyError, *, is_new: bool) -> None:
+        """Answer all calls that wait. The proxy is cut off if it cannot read the log."""
+        if name == "read":
+            self._in_touch = False
+        if is_new and self._joined:
+            _log.warning("the cluster's engine fails: hints stay here until it answers", at=name,
+                         error=str(error))  # fmt: skip
+        self.backlog.release()
+
+    def _gain_touch(self) -> None:
+        if not self._in_touch:
+            self._in_touch = True
+            self.keeper.look.set()
+            _log.info("the cluster's engine answers", changes=len(self.backlog))
+
+    async def _join(self) -> None:
+        if self._joined:
+            await asyncio.Event().wait()
+        try:
+            await self._catch_up(order_of_position(await self.keeper.adopt()))
+        except PeerError as error:
+            if self.refusal != str(error):
+                _log.error("this proxy shares no hints with the cluster", reason=str(error))
+            self.refusal = str(error)
+            self.backlog.release()
+            await self._clock.sleep(_REFUSED_AGAIN_S)
+            return
+        self.refusal = ""
+        self._joined = True
+        self._gain_touch()
+
+    async def _catch_up(self, end: tuple[int, ...]) -> None:
+        """Apply the purges that this proxy has missed: they are no part of a snapshot."""
+        position = self._reached_before
+        while position and order_of_position(position) < end:
+            entries = await self._log.read({STREAM: position}, 0.0)
+            for entry in entries:
+                position = entry.position
+                if order_of_position(position) <= end:
+                    await self._take(entry, only_places=True)
+            if not entries:
+                return
+
+    # ------------------------------------------------------------------ reading the log
+
+    async def _read(self) -> None:
+        if not self._joined:
+            await self._clock.sleep(_AGAIN_S)
+            return
+        entries = await self._log.read(self._streams(), _READ_S)
+        self._gain_touch()
+        for entry in entries:
+            await self._take(entry)
+            self._followed.after[entry.stream] = entry.position
+        self._counters.sent_again += self.backlog.send_again(self._clock.monotonic_s() - _LOST_AFTER_S)
+
+    def _streams(self) -> dict[str, str]:
+        for job in self._hints.jobs:
+            self._followed.after.setdefault(f"s:{job.name}", BEGINNING)
+        live = {f"s:{job.name}" for job in self._hints.jobs} | {STREAM}
+        if len(self._followed.after) > _MOST_STREAMS:
+            self._followed.keep(live)
+        return {stream: position for stream, position in self._followed.after.items() if stream in live}
+
+    async def _take(self, entry: Entry, *, only_places: bool = False) -> None:
+        try:
+            envelope = events.load(self._seals.unseal(f"event {entry.stream}", entry.body))
+            if envelope.origin != self._node.origin:
+                raise PeerError("an event is of another origin")  # noqa: TRY301 - counted like the others
+            event = events.load_event(envelope)
+        except PeerError as error:
+            self._refuse("sender", error)
+            return
+        if only_places:
+            if isinstance(event, PlaceEvent) and event.verb == "purge":
+                self._applier.apply(event, here=False)
+            return
+        if self._followed.seen.has(envelope.node, envelope.boot, envelope.number):
+            self._counters.refused["repeated"] = self._counters.refused.get("repeated", 0) + 1
+            return
+        await self._apply(event, envelope)
+
+    async def _apply(self, event: events.Event, envelope: Envelope) -> None:
+        own = envelope.node == self._node.name
+        this_boot = own and envelope.boot == self._node.boot
+        pending = self.backlog.find(envelope.number) if this_boot else None
+        try:
+            # The log may fail here; the event is then read again.
+            decoded: Any = None if pending is not None else await self._applier.decode(event)
+        except (RequestError, PeerError) as error:
+            self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
+            self._refuse("content", error)
+            self.keeper.lacks()
+            return
+        self._followed.seen.note(envelope.node, envelope.boot, envelope.number)
+        own_signs = this_boot and isinstance(event, SignsEvent)
+        if pending is not None:
+            self.backlog.came_back(pending)
+            self._apply_own(pending)
+        elif own_signs or not self._apply_other(decoded, here=own):
+            return
+        self.keeper.follow(event)
+
+    def _apply_other(self, change: Applied, *, here: bool) -> bool:
+        try:
+            self._applier.apply(change, here=here)
+        except RequestError as error:
+            self._refuse("change", error)
+            self.keeper.lacks()
+            return False
+        self._counters.applied += 1
+        return True
+
+    def _apply_own(self, pending: Pending) -> None:
+        """Apply a change of this proxy, and answer its call; once more, if it was applied here alone."""
+        waits, change = not pending.answer.done(), pending.change
+        if change is None or not (waits or (change := _again(change)) is not None):
+            return
+        try:
+            result = self._applier.apply(change, here=True)
+        except (RequestError, PeerError) as error:
+            if waits:
+                pending.answer.set_exception(error)
+                pending.answer.exception()  # The caller may have hung up.
+            return
+        self._counters.applied += 1
+        if waits:
+            pending.answer.set_result(result)
+
+    def _refuse(self, reason: str, error: ShadeProxyError) -> None:
+        """Count an event that changes nothing."""
+        self._counters.refused[reason] = self._counters.refused.get(reason, 0) + 1
+        _log.debug("an event was refused", reason=reason, error=str(error))
+
+    # ------------------------------------------------------------------ sending
+
+    async def _send_first(self) -> None:
+        await self.backlog.filled.wait()
+        pending = self.backlog.first()
+        if pending is None or not self._joined:
+            await self._clock.sleep(_AGAIN_S)
+            return
+        await self._contents.put(pending.packed.blobs)
+        await self._append(STREAM, pending.packed.event, pending.number)
+        self.backlog.sent(pending, self._clock.monotonic_s())
+
+    async def _append(self, stream: str, event: events.Event, number: int) -> None:
+        node = self._node
+        envelope = Envelope(events.WIRE, node.origin, node.name, node.boot, number, events.dump(event))
+        body = msgspec.msgpack.encode(envelope)
+        await self._log.append(stream, self._seals.seal(f"event {stream}", body))
+        self._counters.published += 1
+
+    async def _flush(self) -> None:
+        await self._clock.sleep(FLUSH_S)
+        # Changes go first, so that no proxy gets scores of a job that it does not know.
+        if self._joined and not self.backlog.has_unsent:
+            await self._flush_now()
+
+    async def _flush_now(self) -> None:
+        batches = self.backlog.take_scores()
+        for at, event in enumerate(batches):
+            try:
+                await self._append(_scores_stream(event), event, self.backlog.number())
+            except ClusterUnavailable:
+                for left in batches[at:]:
+                    self.backlog.put_back(left)
+                raise
+        self._flushes += 1
+        if self._flushes % _ALIVE_EVERY == 0:
+            for job in self._applier.newly_alive():
+                self.backlog.add_alive(job)
+        if self._flushes % _SIGNS_EVERY == 0 and (signs := self.backlog.take_signs()) is not None:
+            await self._append(STREAM, signs, self.backlog.number())
+
+    async def _keep(self) -> None:
+        await self.keeper.wait()
+        if not self.cut_off and await self.keeper.step():
+            self.backlog.add(None, Packed(MergeEvent()))
+
+
+def _again(change: Any) -> Any:
+    """Return a change as it is applied once more, after it was applied here alone; None if it is not."""
+    if isinstance(change, PutJob):
+        return msgspec.structs.replace(change, begins=None)  # No second run begins.
+    return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
+
+
+def _scores_stream(event: ScoresEvent) -> str:
+    return f"s:{event.job}"

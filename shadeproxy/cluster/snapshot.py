@@ -1,0 +1,267 @@
+"""Snapshots: all shared hints at one position of the log, for proxies that join and for a log that lost all.
+
+Laws: a snapshot has the state after the events up to its positions, and at most a part of what later events
+changed; who applies these events then has all. Its bytes are blobs whose digests are in a sealed name. A
+proxy that joins prefers the snapshot to what it remembers; one that was there all the time takes from it only
+what it lacks.
+"""
+
+import asyncio
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import structlog
+
+from shadeproxy.cluster.contents import Contents
+from shadeproxy.cluster.events import WIRE, Content, content_of, pack_dataset, unpack_dataset
+from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import PeerError, RequestError, StateError
+from shadeproxy.hints import durable
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.growing import GrowingSet
+from shadeproxy.hints.jobs import ignore
+from shadeproxy.hints.order.announcements import order_of
+from shadeproxy.hints.registry import HintRegistry
+
+_log = structlog.get_logger(__name__)
+NAME = "snapshot"
+_KEPT_S = 6 * 3600.0  # A quarter of the time for which the log keeps a blob.
+
+Item = tuple[str, str]
+"""Kind and name, as in the durable state."""
+
+Result = TypeVar("Result")
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """A pinned prefix."""
+
+    bucket: str
+    prefix: str
+    namespace: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """Shared hints. ``life``: a random name of the log's life, made when it was empty. ``after``: positions
+    in the streams. ``seen``: see ``KnownEvents.export``. ``items``: kind, name and durable form, in the order
+    in which they must be restored.
+    """
+
+    life: str
+    after: dict[str, str]
+    seen: tuple[tuple[str, int, int], ...]
+    pins: tuple[Place, ...]
+    items: tuple[tuple[str, str, Content], ...]
+
+
+class NamedSnapshot(NamedTuple):
+    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of one's own."""
+
+    sealed: bytes
+    is_own: bool
+    after: dict[str, str]
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    wire: int
+    origin: str
+    content: Content
+
+
+class Snapshots:
+    """Writes, reads and merges snapshots. ``origin``: what the keys of the hints name. ``dirty`` is called
+    with (kind, name) of merged scores.
+    """
+
+    def __init__(
+        self,
+        log: ClusterLog,
+        seals: Seals,
+        contents: Contents,
+        hints: HintRegistry,
+        *,
+        origin: str,
+        clock: Clock,
+        pool: Executor,
+        dirty: Callable[[str, str], None] = ignore,
+    ) -> None:
+        self._dirty = dirty
+        self._log = log
+        self._seals = seals
+        self._contents = contents
+        self._hints = hints
+        self._origin = origin
+        self._clock = clock
+        self._pool = pool
+        self._versions: dict[Item, int] = {}
+        self._written: dict[Item, tuple[int, float, Content]] = {}
+
+    def note(self, kind: str, name: str) -> None:
+        """Note that an item has changed."""
+        self._versions[kind, name] = self._versions.get((kind, name), 0) + 1
+
+    def items(self) -> list[Item]:
+        """Return the shared hints, in the order in which a snapshot has them."""
+        hints = self._hints
+        orders = hints.orders.announced.names()
+        return [
+            *(("datasets", name) for name in hints.datasets),
+            *(("jobs", job.name) for job in hints.jobs),
+            *(("scores", name) for name in hints.scoreboard),
+            *(("orders", name) for name in orders),
+        ]
+
+    # ------------------------------------------------------------------ writing
+
+    async def write(
+        self,
+        life: str,
+        after: Mapping[str, str],
+        seen: tuple[tuple[str, int, int], ...],
+        pins: tuple[Place, ...],
+        *,
+        instead_of: bytes | None,
+    ) -> NamedSnapshot:
+        """Store a snapshot of now, and name it if the name still has ``instead_of``. Return the snapshot that
+        has the name then. Raises ClusterUnavailable.
+        """
+        after, taken = dict(after), [(item, self._take(item)) for item in self.items()]
+        items = []
+        for (kind, name), make in taken:
+            stored = make if isinstance(make, Content) else await self._put((kind, name), make)
+            if stored is not None:
+                items.append((kind, name, stored))
+        body = msgspec.msgpack.encode(Snapshot(life, after, seen, pins, tuple(items)))
+        content, blobs = await self._in_pool(lambda: content_of(body))
+        await self._contents.put(blobs)
+        sealed = self._seals.seal(NAME, msgspec.msgpack.encode(_Head(WIRE, self._origin, content)))
+        named = await self._log.claim(NAME, sealed, instead_of=instead_of)
+        return NamedSnapshot(named, named == sealed, after)
+
+    def _take(self, item: Item) -> "Content | Callable[[], tuple[int, bytes | None]]":
+        """Return what is stored of an item already, or a function that makes its bytes."""
+        version, now_s = self._versions.get(item, 0), self._clock.monotonic_s()
+        known = self._written.get(item)
+        if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:
+            return known[2]
+        kind, name = item
+        if kind == "datasets":
+            dataset = self._hints.datasets[name]
+            return lambda: (version, pack_dataset(dataset))
+        if kind == "orders":
+            return lambda: (version, self._hints.export(kind, name))
+        blob = self._hints.export(kind, name)
+        return lambda: (version, blob)
+
+    async def _put(self, item: Item, make: Callable[[], tuple[int, bytes | None]]) -> Content | None:
+        version, data = await self._in_pool(make)
+        if data is None:
+            return None
+        content, blobs = await self._in_pool(lambda: content_of(data))
+        await self._contents.put(blobs)
+        self._written[item] = (version, self._clock.monotonic_s(), content)
+        return content
+
+    # ------------------------------------------------------------------ reading
+
+    async def read(self, sealed: bytes) -> Snapshot:
+        """Return the snapshot of a name's value. Raises ClusterUnavailable, and PeerError if it is not of
+        this cluster, or cannot be read.
+        """
+        body = self._seals.unseal(NAME, sealed)
+        try:
+            wire = msgspec.msgpack.decode(body, type=tuple[Any, ...])[:1]
+            if wire != (WIRE,):
+                raise PeerError(f"the cluster speaks version {wire[0] if wire else '?'}, this proxy {WIRE}")
+            head = msgspec.msgpack.decode(body, type=_Head)
+            if head.origin != self._origin:
+                raise PeerError("the cluster is of another origin: give it another cluster.name")
+            data = await self._contents.get(head.content)
+            return msgspec.msgpack.decode(data, type=Snapshot)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise PeerError(f"the snapshot cannot be decoded: {error}") from None
+
+    async def merge(self, snapshot: Snapshot, *, joins: bool, without: Container[Item]) -> list[str]:
+        """Take what the hints lack; if this proxy ``joins``, also what the snapshot has in another form.
+        Leave out the datasets and jobs ``without``. Return the jobs whose orders must be built again. Raises
+        ClusterUnavailable.
+        """
+        unbuilt = set()
+        for kind, name, content in snapshot.items:
+            if (kind, name) in without or (not joins and self._has(kind, name)):
+                continue
+            try:
+                data = await self._contents.get(content)
+                if kind == "datasets":
+                    self._merge_dataset(
+                        await self._in_pool(unpack_dataset, data, self._hints.page_size), joins
+                    )
+                elif kind == "jobs":
+                    self._merge_job(data)
+                elif kind == "scores":
+                    self._merge_scores(name, data, joins)
+                elif kind == "orders":
+                    unbuilt.add(self._merge_order(name, data))
+            except (PeerError, StateError, RequestError) as error:
+                _log.warning("a shared hint was left out", kind=kind, name=name, error=str(error))
+        return sorted(unbuilt)
+
+    def _has(self, kind: str, name: str) -> bool:
+        hints = self._hints
+        if kind == "datasets":
+            return name in hints.datasets
+        if kind == "jobs":
+            return name in hints.jobs
+        if kind == "orders":
+            return name in hints.orders.announced.names()
+        return False
+
+    def _merge_dataset(self, dataset: Dataset, joins: bool) -> None:
+        if joins:
+            for job in self._hints.jobs.on(dataset.name):
+                if self._hints.datasets[dataset.name].digest != dataset.digest:
+                    self._hints.delete_job(job.name)
+        self._hints.put_dataset(dataset)
+
+    def _merge_job(self, data: bytes) -> None:
+        hints, job = self._hints, durable.load_job(data)
+        if hints.check_job(job):
+            hints.delete_job(job.name)
+        known = hints.put_job(job, self._clock.now_s())
+        known.ended, known.begun, known.resumes = job.ended, job.begun, job.resumes
+
+    def _merge_scores(self, name: str, data: bytes, joins: bool) -> None:
+        hints, space, stored = self._hints, self._hints.space(name), durable.load_scores(data)
+        if isinstance(space, GrowingSet):
+            if stored.hashes is None:
+                raise StateError(f"scores of job {name!r} are of a dataset")
+            ids = space.add(stored.hashes.tolist())
+        elif stored.digest != space.digest or len(stored.values) != space.count:
+            raise StateError(f"scores of job {name!r} are of another dataset")
+        else:
+            ids = np.arange(space.count)
+        column = hints.column(name, space)
+        new = ~np.isnan(stored.values)
+        if not joins:
+            new &= np.isnan(column.values[ids])
+        column.set(ids[new], stored.values[new])
+        if stored.of_run is not None:
+            column.of_run[ids[new]] = stored.of_run[new]
+        self._dirty("scores", name)
+
+    def _merge_order(self, name: str, data: bytes) -> str:
+        job, epoch, rank = order_of(name)
+        digest, ids = durable.load_order(data)
+        new = self._hints.check_order(job, ids, epoch=epoch, rank=rank)._replace(digest=digest)
+        known = self._hints.orders.announced.ids(job, epoch, rank)
+        if known is None or not np.array_equal(known, new.ids):
+            self._hints.orders.put(new, self._clock.now_s())
+        return job
+
+    async def _in_pool(self, function: Callable[..., Result], *args: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))

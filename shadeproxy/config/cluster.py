@@ -1,0 +1,100 @@
+"""The table [cluster] of config.toml: the proxies that share hints, and the engine that carries them."""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, field_validator, model_validator
+
+from shadeproxy.config.fields import Address, Duration, EngineUrl, Listen, Section, engine_host, parse_address
+from shadeproxy.config.secrets import Reference, resolve
+from shadeproxy.core.errors import ConfigError
+
+NODE_WEIGHT = "auto"
+_LEAST_LEASE_S, _MOST_LEASE_S = 0.3, 60.0
+_LEAST_SECRET = 16
+_MOST_WEIGHT = 1 << 20
+_CLUSTER_NAME = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+
+
+def _parse_weight(value: Any) -> float | str:
+    if value == NODE_WEIGHT:
+        return NODE_WEIGHT
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number <= _MOST_WEIGHT:
+        raise ValueError(f'write a number above 0, at most {_MOST_WEIGHT}, or "{NODE_WEIGHT}"')
+    return number
+
+
+class Cluster(Section):
+    """``name`` "": the proxy is alone."""
+
+    name: _CLUSTER_NAME = ""
+    engine: EngineUrl = "redis://127.0.0.1:6379/0"
+    engine_password: Reference = ""
+    engine_ca_file: str = ""
+    engine_failover: Duration = 0.0
+    secret: Reference = ""
+    listen: Listen = Address("127.0.0.1", 9002)
+    advertise: str = ""
+    weight: Annotated[float | str, PlainValidator(_parse_weight)] = NODE_WEIGHT
+    pages: Literal["local"] = "local"
+    lease: Duration = 3.0
+    leave_after: Duration = 120.0
+
+    @field_validator("lease")
+    @classmethod
+    def _long_enough(cls, value: float) -> float:
+        if not _LEAST_LEASE_S <= value <= _MOST_LEASE_S:
+            raise ValueError(
+                f"a lease lasts {_LEAST_LEASE_S:g} to {_MOST_LEASE_S:g} s: a short one ends in a pause of"
+                " the process, and after a long one writes of a dead proxy's share wait as long"
+            )
+        return value
+
+    @field_validator("advertise")
+    @classmethod
+    def _is_address(cls, value: str) -> str:
+        return str(parse_address(value)) if value else value
+
+    @model_validator(mode="after")
+    def _signed(self) -> Self:
+        if not self.name or self.secret:
+            return self
+        by_reference = 'set cluster.secret to "env:NAME" or "file:PATH", the same for every proxy'
+        if not self.listen.is_loopback:
+            raise ValueError(
+                f"listen = {self.listen} can be reached from other machines, and no secret tells the"
+                f" cluster's proxies from others: {by_reference}, or listen on 127.0.0.1"
+            )
+        if not Address(engine_host(self.engine), 0).is_loopback:
+            raise ValueError(
+                f"engine = {self.engine} is on another machine, and without a secret anybody who can write"
+                f" to it could change hints: {by_reference}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _leaves_after_its_lease(self) -> Self:
+        if self.leave_after < 2 * self.lease:
+            raise ValueError("leave_after must be at least two leases")
+        return self
+
+    def resolve_secrets(self) -> tuple[str, ...]:
+        """Return the secrets of the cluster: the first one signs, all are accepted. Raises ConfigError."""
+        text = resolve("cluster.secret", self.secret)
+        if text is None:
+            return ()
+        secrets = tuple(part.strip() for part in text.split(","))
+        if any(len(secret) < _LEAST_SECRET for secret in secrets):
+            raise ConfigError(
+                f"cluster.secret: each secret has at least {_LEAST_SECRET} characters",
+                remedy="make one with: openssl rand -hex 32",
+            )
+        return secrets
+
+    def resolve_engine_password(self) -> str | None:
+        """Return the password of the engine; None if it needs none. Raises ConfigError."""
+        return resolve("cluster.engine_password", self.engine_password)

@@ -1,0 +1,216 @@
+"""Changes of the hint registry, as objects: control calls make them, and so do other proxies of a cluster.
+
+Laws: ``check`` raises what ``apply`` would raise now, and changes nothing. ``apply`` checks again, because
+the registry may have changed since. The same changes in the same order lead to the same hints at every proxy.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Conflict
+from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.frozen import Frozen
+from shadeproxy.hints.jobs import Job, Progress, check_rank
+from shadeproxy.hints.order.announcements import Announcement
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.scoreboard import Batch, Scores
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Change(Protocol[Result_co]):
+    """One change of the hints."""
+
+    def check(self, hints: HintRegistry) -> None: ...
+
+    def apply(self, hints: HintRegistry, now_s: float, /) -> Result_co: ...
+
+
+class Changes(Protocol):
+    """Makes changes: at this proxy alone, or at every proxy of a cluster."""
+
+    async def make(self, change: Change[Result]) -> Result:
+        """Make a change, and return its result once it counts at this proxy. Raises what its ``check``
+        raises.
+        """
+        ...
+
+
+class OwnChanges:
+    """Makes changes at this proxy alone."""
+
+    def __init__(self, hints: HintRegistry, clock: Clock) -> None:
+        self._hints = hints
+        self._clock = clock
+
+    async def make(self, change: Change[Result]) -> Result:
+        return change.apply(self._hints, self._clock.now_s())
+
+
+class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base class of changes that other proxies get as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutDataset:
+    """See ``HintRegistry.put_dataset``."""
+
+    dataset: Dataset
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.check_dataset(self.dataset)
+
+    def apply(self, hints: HintRegistry, _now_s: float) -> bool:
+        return hints.put_dataset(self.dataset)
+
+
+class DeleteDataset(PlainChange, frozen=True):
+    """See ``HintRegistry.delete_dataset``."""
+
+    name: str
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.check_unused(self.name)
+
+    def apply(self, hints: HintRegistry, _now_s: float) -> None:
+        hints.delete_dataset(self.name)
+
+
+class PutJob(PlainChange, frozen=True):
+    """Register or update a job. ``begins``: the rank whose process has just started, if one has;
+    ``resumes``: see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset, "" for that of today.
+    """
+
+    name: str
+    dataset: str | None
+    world_size: int
+    weight: float
+    expires_s: float
+    begins: int | None = None
+    resumes: bool = False
+    digest: str = ""
+
+    def check(self, hints: HintRegistry) -> None:
+        """Raise UnknownName, Conflict, InvalidRequest (rank outside the world size)."""
+        job = self._job()
+        if self.begins is not None:
+            check_rank(job, self.begins)
+        if self.digest and self.dataset is not None and hints.dataset(self.dataset).digest != self.digest:
+            raise Conflict(
+                f"dataset {self.dataset!r} has another manifest at this proxy than the job {self.name!r}",
+                hint="register the dataset under another name",
+            )
+        hints.check_job(job)
+
+    def apply(self, hints: HintRegistry, now_s: float) -> Job:
+        self.check(hints)
+        known = hints.put_job(self._job(), now_s)
+        if self.begins is not None:
+            hints.begin_run(known.name, self.begins, resumes=self.resumes)
+        return known
+
+    def _job(self) -> Job:
+        return Job(self.name, self.dataset, self.world_size, self.weight, self.expires_s)
+
+
+class DeleteJob(PlainChange, frozen=True):
+    """See ``HintRegistry.delete_job``."""
+
+    name: str
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.jobs.get(self.name)
+
+    def apply(self, hints: HintRegistry, _now_s: float) -> None:
+        hints.delete_job(self.name)
+
+
+class EndRank(PlainChange, frozen=True):
+    """See ``HintRegistry.end_rank``."""
+
+    name: str
+    rank: int
+
+    def check(self, hints: HintRegistry) -> None:
+        check_rank(hints.jobs.get(self.name), self.rank)
+
+    def apply(self, hints: HintRegistry, _now_s: float) -> None:
+        hints.end_rank(self.name, self.rank)
+
+
+class WithdrawOrder(PlainChange, frozen=True):
+    """See ``Orders.withdraw``. ``rank``: None for all ranks."""
+
+    name: str
+    epoch: int
+    rank: int | None
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.orders.check_withdrawal(self.name, self.epoch, self.rank)
+
+    def apply(self, hints: HintRegistry, now_s: float) -> None:
+        hints.orders.withdraw(self.name, self.epoch, self.rank, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """See ``HintRegistry.report_progress``."""
+
+    name: str
+    rank: int
+    progress: Progress
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.check_progress(self.name, self.rank, self.progress)
+
+    def apply(self, hints: HintRegistry, now_s: float) -> None:
+        hints.report_progress(self.name, self.rank, self.progress, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class PutScores:
+    """See ``HintRegistry.apply``. The batch was checked when it was made."""
+
+    name: str
+    batch: Batch
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.jobs.get(self.name)
+
+    def apply(self, hints: HintRegistry, now_s: float) -> int:
+        return hints.apply(self.name, self.batch, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """See ``Orders.put``. The ids were checked when the announcement was made."""
+
+    announcement: Announcement
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.orders.check(self.announcement)
+
+    def apply(self, hints: HintRegistry, now_s: float) -> None:
+        hints.orders.put(self.announcement, now_s)
+        hints.jobs.touch(self.announcement.job, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeScores:
+    """Freeze a score column for an epoch; the first one counts, for all ranks. See ``FrozenScores.take``."""
+
+    name: str
+    epoch: int
+    column: Scores
+    mean_loss: float | None
+
+    def check(self, hints: HintRegistry) -> None:
+        hints.jobs.get(self.name)
+
+    def apply(self, hints: HintRegistry, _now_s: float) -> Frozen:
+        hints.jobs.get(self.name)
+        return hints.frozen.take(self.name, self.epoch, lambda: self.column, self.mean_loss)

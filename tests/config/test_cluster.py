@@ -1,0 +1,71 @@
+"""The table [cluster]: values that are refused, and secrets that are never shown."""
+
+import pytest
+
+from shadeproxy.config import Settings
+from shadeproxy.config.toml import write_toml
+from shadeproxy.core.errors import ConfigError
+
+NAMED = "cluster.name=trainers"
+
+
+def refused(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(None, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("cluster.engine=http://h:6379", 'write "redis://host:6379/0"'),
+        ("cluster.engine=redis://a:6379,b:6379/0", "with one host"),
+        ("cluster.engine=redis://h:6379/zero", 'write "redis://host:6379/0"'),
+        ("cluster.engine=redis://h:99999/0", 'write "redis://host:6379/0"'),
+        ("cluster.secret=hunter2", 'write "env:NAME" or "file:PATH"'),
+        ("cluster.engine_password=hunter2", 'write "env:NAME" or "file:PATH"'),
+        ("cluster.lease=100 ms", "a lease lasts 0.3 to 60 s"),
+        ("cluster.leave_after=5 s", "leave_after must be at least two leases"),
+        ("cluster.weight=0", "write a number above 0"),
+        ("cluster.weight=much", "write a number above 0"),
+        ("cluster.name=a b", "cluster.name"),
+        ("cluster.advertise=here", 'write it as "host:port"'),
+        ("cluster.pages=owned", 'write "local"'),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_remedy(setting, expected):
+    said = refused(setting)
+    assert expected in said
+    assert "\n" not in said
+
+
+def test_a_password_in_the_url_is_refused_and_not_repeated():
+    said = refused("cluster.engine=redis://user:hunter2@h:6379/0")
+    assert "use cluster.engine_password" in said
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("setting", ["cluster.listen=0.0.0.0:9002", "cluster.engine=rediss://engine:6379/0"])
+def test_other_machines_need_a_secret(setting):
+    assert 'set cluster.secret to "env:NAME" or "file:PATH"' in refused(NAMED, setting)
+    assert Settings.load(None, [NAMED, setting, "cluster.secret=env:S"]).cluster.name == "trainers"
+    assert not Settings.load(None, [setting]).cluster.name, "without a name there is no cluster"
+
+
+def test_two_secrets_are_accepted_while_they_change(monkeypatch):
+    cluster = Settings.load(None, [NAMED, "cluster.secret=env:S"]).cluster
+    monkeypatch.setenv("S", "new-new-new-new-new, old-old-old-old-old")
+    assert cluster.resolve_secrets() == ("new-new-new-new-new", "old-old-old-old-old")
+    monkeypatch.setenv("S", "short")
+    with pytest.raises(ConfigError, match="at least 16 characters") as caught:
+        cluster.resolve_secrets()
+    assert "short" not in str(caught.value)
+    assert Settings().cluster.resolve_secrets() == ()
+
+
+def test_the_configuration_is_shown_without_its_secrets(monkeypatch):
+    monkeypatch.setenv("S", "hunter2-hunter2-hunter2")
+    settings = Settings.load(None, [NAMED, "cluster.secret=env:S", "cluster.engine=redis://me@h:6379/0"])
+    shown = write_toml(settings.masked())
+    assert 'secret = "env:S"' in shown
+    assert "hunter2" not in shown
