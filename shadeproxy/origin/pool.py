@@ -18,9 +18,6 @@ from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.fair_queue import granted
 from shadeproxy.origin.connection import Connection
 
-_KEEP_IDLE_S = 15.0
-"""Less than the time after which servers close: AWS 20 s or more, nginx 75 s."""
-
 
 class Peer(NamedTuple):
     """The address of a server."""
@@ -34,12 +31,15 @@ class Timeouts(NamedTuple):
     """Time limits. ``connect_s``: until a connection is open, with TLS. ``read_s``: between two arrivals of
     bytes, and until the head of an answer is complete. ``bounds``: its least rate applies to bodies.
 
-    ``pool_s``: until a connection of the pool is free, or may be opened.
+    ``pool_s``: until a connection of the pool is free, or may be opened. ``idle_s``: how long a connection is
+    kept without a request. Firewalls forget silent connections after minutes. Servers close them after 20 s
+    or more: that is noticed, and a request that was on its way is sent again.
     """
 
     connect_s: float = 5.0
     read_s: float = 30.0
     pool_s: float = 10.0
+    idle_s: float = 60.0
     bounds: ReadBounds = DEFAULT_BOUNDS
 
 
@@ -231,13 +231,13 @@ class ConnectionPool:
     def _watch(self) -> None:
         """End connections that are silent or idle for too long, and set the timer for the next check."""
         loop = asyncio.get_running_loop()
-        now_s, read_s = loop.time(), self._timeouts.read_s
+        now_s, read_s, idle_s = loop.time(), self._timeouts.read_s, self._timeouts.idle_s
         # A connection that starts waiting after this check cannot be due before ``next_s``.
-        next_s = now_s + min(read_s, self._timeouts.bounds.window_s, _KEEP_IDLE_S)
+        next_s = now_s + min(read_s, self._timeouts.bounds.window_s, idle_s)
         idle = {one for kept in self._idle.values() for one in kept}
         for connection in list(self._peers):
             if connection in idle:
-                due_s = connection.since_s + _KEEP_IDLE_S
+                due_s = connection.since_s + idle_s
                 if due_s <= now_s:
                     connection.abort()
             elif connection.waiting:

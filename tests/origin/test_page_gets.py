@@ -442,3 +442,26 @@ async def test_a_drip_that_its_reader_does_not_wait_for_is_not_measured(serving)
                     await asyncio.sleep(0.15)
                 received += chunk
         assert received == BODY * 20
+
+
+async def test_a_connection_without_a_request_is_closed_in_time(serving):
+    async with serving(SHORT, SHORT, timeouts=Timeouts(idle_s=0.05)) as (origin, script):
+        pool = origin.page_gets.pool
+        await whole(origin)
+        async with asyncio.timeout(10):
+            while pool.open_now:
+                await asyncio.sleep(0.05)
+        await whole(origin)
+        assert script.connections == 2
+
+
+async def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(serving):
+    async with serving(SHORT, SHORT) as (origin, script):
+        pool = origin.page_gets.pool
+        await whole(origin)
+        await script.end()
+        async with asyncio.timeout(10):
+            while pool.open_now:
+                await asyncio.sleep(0.005)
+        assert await whole(origin) == b"0123456789"
+        assert script.connections == 2
