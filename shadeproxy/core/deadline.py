@@ -91,15 +91,12 @@ class LeastRate:
     def __init__(self, bounds: ReadBounds) -> None:
         self._bounds = bounds
         self.left_s = bounds.window_s
+        """Seconds of waiting that are left. Set it to a full window for another body."""
 
     @property
     def patience_s(self) -> float | None:
         """Seconds of waiting that are left; None if no minimum rate is set."""
         return self.left_s if self._bounds.least_bytes_per_s else None
-
-    def restart(self) -> None:
-        """Start again with a full window, for another body."""
-        self.left_s = self._bounds.window_s
 
     def note(self, waited_s: float, size_bytes: int) -> bool:
         """Record that ``size_bytes`` arrived after ``waited_s``; return False if that is too slow."""

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -349,16 +348,6 @@ def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
     return OriginUnavailable(f"the origin {origin} cannot be reached: {reason}")
 
 
-class _DirectObject(ssl.SSLObject):
-    """An SSLObject whose methods are those of the object in C that it wraps. Each of them is called for every
-    16 KiB, and its wrapper in Python would add nothing (measured in docs/adr/0033).
-    """
-
-    read = property(attrgetter("_sslobj.read"))
-    write = property(attrgetter("_sslobj.write"))
-    pending = property(attrgetter("_sslobj.pending"))
-
-
 def tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Return a context that trusts the system's authorities, or those in ``ca_file``. Raises ConfigError."""
     try:
@@ -369,5 +358,4 @@ def tls_context(ca_file: str | None) -> ssl.SSLContext:
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    context.sslobject_class = _DirectObject
     return context

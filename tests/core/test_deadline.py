@@ -66,7 +66,7 @@ def test_a_burst_buys_no_more_than_a_window():
     assert pace.note(0.0, 1 << 30)
     assert pace.left_s == 30
     assert not pace.note(30.0, 0)
-    pace.restart()
+    pace.left_s = BOUNDS.window_s
     assert pace.patience_s == 30
 
 
