@@ -198,6 +198,7 @@ TABLE = {
     "tiers.legacy_tombstones": "tiers/test_session.py",
     "tiers.location": "tiers/test_conformance.py",
     "tiers.pending_segments": "engine/storage/test_recovery.py",
+    "tiers.record_reads": "tiers/test_conformance.py",
     "tiers.recovery": "tiers/test_catalogue.py",
     "tiers.room": "tiers/test_directory.py",
     "tiers.rows": "tiers/test_catalogue.py",

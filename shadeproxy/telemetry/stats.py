@@ -103,14 +103,14 @@ class Stats:
         """Count a failed request to the origin. ``kind`` names the failure."""
         _increment(self.origin_errors, kind)
 
-    def record_admission(self, tier: str) -> None:
-        self.tiers[tier].admissions += 1
+    def record_admission(self, tier: str, pages: int = 1) -> None:
+        self.tiers[tier].admissions += pages
 
-    def record_eviction(self, tier: str, reason: str) -> None:
-        """Count a page that left ``tier``. ``reason``: "capacity", "demoted", "invalidated", "purged",
+    def record_eviction(self, tier: str, reason: str, pages: int = 1) -> None:
+        """Count pages that left ``tier``. ``reason``: "capacity", "demoted", "invalidated", "purged",
         "stale" ...
         """
-        _increment(self.tiers[tier].evictions, reason)
+        _increment(self.tiers[tier].evictions, reason, pages)
 
     def record_tier_error(self, tier: str, kind: str) -> None:
         """Count a failure of ``tier`` that became a miss."""
@@ -242,10 +242,10 @@ def _count(reads: Reads, source: Source, size_bytes: int, count: int = 1) -> Non
         reads.bypass += count
 
 
-def _increment(counts: dict[str, int], name: str) -> None:
+def _increment(counts: dict[str, int], name: str, by: int = 1) -> None:
     if name not in counts and len(counts) >= MAX_KINDS:
         name = OTHER
-    counts[name] = counts.get(name, 0) + 1
+    counts[name] = counts.get(name, 0) + by
 
 
 def _sum(total: Group, groups: Iterable[Counters]) -> Group:

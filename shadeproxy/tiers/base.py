@@ -33,6 +33,16 @@ class RecordHeader(NamedTuple):
     validated_s: float
 
 
+class NewHeader(Protocol):
+    """The fields of a page from which the header of its record is made."""
+
+    @property
+    def page(self) -> Page: ...
+
+    @property
+    def validated_s(self) -> float: ...
+
+
 @dataclass(slots=True)
 class Dropped:
     """Counts of cached data that the start found unusable. ``records``: records that were damaged, of another

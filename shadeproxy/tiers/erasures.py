@@ -116,10 +116,10 @@ class Erasures:
         else:
             self._unmarked.pop(object_hash, None)
 
-    def erase(self, segment: Segment, offset: int) -> None:
-        """Zero a record's header. Raises OSError; the erasure is then tried again later."""
+    def erase(self, segment: Segment, *offsets: int) -> None:
+        """Zero the headers of records. Raises OSError; those that are left are then tried again later."""
         try:
-            segment.erase(offset)
+            segment.erase(*offsets)
         except OSError:
             if self._lasting:
                 # On tmpfs ``remember`` adds no tombstone, so none names the objects of this segment.

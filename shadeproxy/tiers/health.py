@@ -34,13 +34,15 @@ class Health:
         self._name = name
         self._step_bytes = capacity_bytes // _STEP_SHARE
         self._min_free_bytes = min_free_bytes
-        self._in_a_row = 0
+        self.in_a_row = 0
+        """Number of failures since the last success."""
+
         self._unmeasured_bytes = 0
         self._measure_every_bytes = min(_MEASURE_EVERY_BYTES, capacity_bytes)
 
     def note_success(self) -> None:
         """Note a successful write: the count of consecutive failures begins at 0 again."""
-        self._in_a_row = 0
+        self.in_a_row = 0
 
     def note_failure(self, error: OSError, *, used_bytes: int) -> None:
         """Count a failed call. ``used_bytes``: bytes that the tier holds."""
@@ -51,8 +53,8 @@ class Health:
             return
         if error.errno in _PASSING:
             return
-        self._in_a_row += 1
-        if self.disabled_reason is None and (error.errno in _FINAL or self._in_a_row >= _MOST_FAILURES):
+        self.in_a_row += 1
+        if self.disabled_reason is None and (error.errno in _FINAL or self.in_a_row >= _MOST_FAILURES):
             self.disabled_reason = f"tier {self._name} takes no more pages: {error.strerror}"
             _logger.error("%s", self.disabled_reason)
 

@@ -4,6 +4,8 @@ The length is part of the location, so freeing a record needs neither memory per
 of a record proves its address (segment number and unit).
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,15 @@ def pack(address: int, units: int) -> Location:
     return Location(address << _LENGTH_BITS | units)
 
 
+def pack_run(address: int, lengths: Iterable[int]) -> list[Location]:
+    """Return the locations of records that follow each other from ``address`` on. ``lengths``: in units."""
+    locations = []
+    for units in lengths:
+        locations.append(Location(address << _LENGTH_BITS | units))
+        address += units
+    return locations
+
+
 def unpack(location: Location) -> tuple[int, int]:
     """Return the address of a record, and its length in units."""
     return location >> _LENGTH_BITS, location & _LENGTH_MASK
@@ -46,6 +57,19 @@ def bytes_of(location: Location) -> tuple[int, int, int]:
         (location >> _LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
         (location & _LENGTH_MASK) * UNIT_BYTES,
     )
+
+
+def positions_of(locations: Iterable[Location]) -> list[tuple[int, int, int, int]]:
+    """Return the address of each record and what ``bytes_of`` returns."""
+    return [
+        (
+            location >> _LENGTH_BITS,
+            location >> (_LENGTH_BITS + _UNIT_BITS),
+            (location >> _LENGTH_BITS & _UNIT_MASK) * UNIT_BYTES,
+            (location & _LENGTH_MASK) * UNIT_BYTES,
+        )
+        for location in locations
+    ]
 
 
 def byte_spans(locations: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

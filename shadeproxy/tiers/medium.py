@@ -39,19 +39,19 @@ class Calls(Protocol):
     raises OSError.
     """
 
-    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+    def pread(self, descriptor: int, length: int, offset: int, /) -> bytes:
         """Return ``length`` bytes from ``offset``; fewer only at the end of the file."""
         ...
 
-    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
+    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
         """Write data at ``offset``; return the number of bytes written, at least one."""
         ...
 
-    def punch_hole(self, descriptor: int, start: int, length: int) -> None:
+    def punch_hole(self, descriptor: int, start: int, length: int, /) -> None:
         """Return the blocks of ``[start, start + length)`` to the file system; they read as zeros."""
         ...
 
-    def flush(self, descriptor: int) -> None:
+    def flush(self, descriptor: int, /) -> None:
         """Wait until every write so far is on the medium."""
         ...
 
@@ -59,11 +59,11 @@ class Calls(Protocol):
 class SystemCalls:
     """The calls of the kernel itself."""
 
+    # Every record is written by two of these calls, so they have no call of their own around them.
+    pwrite = staticmethod(os.pwrite)
+
     def pread(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)
-
-    def pwrite(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> int:
-        return os.pwrite(descriptor, data, offset)
 
     def punch_hole(self, descriptor: int, start: int, length: int) -> None:
         punch_hole(descriptor, start, length)

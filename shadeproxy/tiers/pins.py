@@ -25,7 +25,9 @@ class ViewPins:
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}
         self._released: dict[Location, weakref.ref[_Bytes]] = {}
-        self._unpinned: deque[Location] = deque()  # Locations that the next ``collect`` returns.
+        self.unpinned: deque[Location] = deque()
+        """Locations that the next ``collect`` returns."""
+
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
@@ -41,9 +43,12 @@ class ViewPins:
 
     def forget(self, location: Location) -> bool:
         """Forget ``location``, unless a view of it lives. Return whether it was forgotten."""
-        if self.find(location) is not None:
+        reference = self._arrays.get(location)
+        if reference is None:
+            return True
+        if reference() is not None:
             return False
-        self._arrays.pop(location, None)
+        del self._arrays[location]
         return True
 
     def add(self, location: Location, body: _Bytes) -> None:
@@ -63,15 +68,15 @@ class ViewPins:
         body = None if reference is None else reference()
         if body is None:
             return True
-        unpinned = self._unpinned
+        unpinned = self.unpinned
         self._released[location] = weakref.ref(body, partial(_note, unpinned, location))
         return False
 
     def collect(self) -> list[Location]:
         """Return the released locations that lost their last view since the last call."""
         gone: list[Location] = []
-        while self._unpinned:
-            location = self._unpinned.popleft()
+        while self.unpinned:
+            location = self.unpinned.popleft()
             del self._released[location]
             gone.append(location)
         return gone

@@ -13,6 +13,7 @@ freeze the formats. This module does no I/O. Data that cannot be packed or parse
 import re
 import struct
 import sys
+from collections.abc import Iterable
 from itertools import chain
 from mmap import mmap
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import OWN, Headers, ObjectMeta, ObjectRef, Page
-from shadeproxy.tiers.base import RecordHeader
+from shadeproxy.tiers.base import NewHeader, RecordHeader
 
 FORMAT_VERSION = 1
 NAMESPACE_VERSION = 2
@@ -105,6 +106,11 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // UNIT_BYTES) * UNIT_BYTES
 
 
+def units_for(sizes_bytes: Iterable[int]) -> list[int]:
+    """Return the units that records of these sizes take."""
+    return [max(-(-size // UNIT_BYTES), LEAST_UNITS) for size in sizes_bytes]
+
+
 def encode_meta(page: Page, meta: ObjectMeta) -> bytes:
     """Return the meta bytes of a record. Raises TierError if the names cannot be encoded or are too long."""
     match = _HEX_ETAG.fullmatch(meta.etag)
@@ -145,16 +151,17 @@ class MetaEncoder:
 
 
 def pack_header(
-    header: RecordHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
+    header: NewHeader, body: Body, *, meta: bytes, store_id: int, address: int, sequence: int
 ) -> bytes:
     """Return header and meta bytes, which are written just before ``body``. ``meta``: the result of
     ``encode_meta``.
     """
-    page, validated_s = header.page, header.validated_s
+    page = header.page
+    version = NAMESPACE_VERSION if page.ref.namespace else FORMAT_VERSION
     try:
         fixed = _FIXED.pack(
-            MAGIC, _version_of(page), len(meta), store_id, address, len(body), page.number, sequence,
-            validated_s, xxh3_64_intdigest(body),
+            MAGIC, version, len(meta), store_id, address, len(body), page.number, sequence,
+            header.validated_s, xxh3_64_intdigest(body),
         )  # fmt: skip
     except struct.error as error:
         raise TierError(f"page {page!r} cannot be stored: {error}") from error
@@ -231,10 +238,6 @@ def read_facts(raw: Body, *, store_id: int, address: int) -> RecordSummary:
     ref, etag = ObjectRef(bucket, key, namespace), _etag(etag_text, etag_hash)
     length = HEADER_BYTES + meta_bytes + body_bytes
     return RecordSummary(ref, etag, number, body_bytes, validated_s, -(-length // UNIT_BYTES))
-
-
-def _version_of(page: Page) -> int:
-    return NAMESPACE_VERSION if page.ref.namespace else FORMAT_VERSION
 
 
 def _decode_meta(raw: bytes, version: int) -> _NamespaceMeta:

@@ -147,17 +147,21 @@ class Segment:
         """Number of blocks that a record touches."""
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
-    def occupy(self, unit: int, units: int) -> None:
-        """Count a record in. No other record touches the blocks between its first and its last block."""
-        first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
+    def occupy(self, unit: int, *lengths: int) -> None:
+        """Count records in that follow each other from ``unit`` on. ``lengths``: in units. No other record
+        touches the blocks between a record's first and its last block.
+        """
         blocks = self._blocks
-        count = blocks[first]
-        blocks[first] = 1 if count == _SLACK else count + 1
-        if last > first:
-            blocks[first + 1 : last] = b"\x01" * (last - first - 1)
-            count = blocks[last]
-            blocks[last] = 1 if count == _SLACK else count + 1
-        self.records += 1
+        for units in lengths:
+            first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
+            count = blocks[first]
+            blocks[first] = 1 if count == _SLACK else count + 1
+            if last > first:
+                blocks[first + 1 : last] = b"\x01" * (last - first - 1)
+                count = blocks[last]
+                blocks[last] = 1 if count == _SLACK else count + 1
+            unit += units
+        self.records += len(lengths)
 
     def vacate(self, unit: int, units: int) -> BlockRange:
         """Count a record out. Return the blocks that no record touches now: they became slack."""
@@ -235,13 +239,22 @@ class Segment:
 
     def write(self, offset: int, header: bytes, body: Body) -> None:
         """Write the body, then the header. Raises OSError; then no header was written."""
-        self._prepare()
-        self._write_all(body, offset + len(header))
-        self._write_all(header, offset)
+        if self.catalogued or self._unerased:
+            self._prepare()
+        pwrite, descriptor = self._calls.pwrite, self.descriptor
+        start = offset + len(header)
+        written = pwrite(descriptor, body, start)
+        if written < len(body):
+            self._write_rest(body, start, written)
+        written = pwrite(descriptor, header, offset)
+        if written < len(header):
+            self._write_rest(header, offset, written)
 
-    def erase(self, offset: int) -> None:
-        """Zero a record's header. Raises OSError; the erasure is then repeated before any other change."""
-        self._unerased.append(offset)
+    def erase(self, *offsets: int) -> None:
+        """Zero the headers of records. Raises OSError; those that are left are then erased before any other
+        change.
+        """
+        self._unerased += offsets
         self._prepare()
 
     @property
@@ -344,7 +357,9 @@ class Segment:
         if self.catalogued:
             self._outdate()
         while self._unerased:
-            self._write_all(_ZERO_HEADER, self._unerased[-1])
+            written = self._calls.pwrite(self.descriptor, _ZERO_HEADER, self._unerased[-1])
+            if written < HEADER_BYTES:
+                self._write_rest(_ZERO_HEADER, self._unerased[-1], written)
             self._unerased.pop()
             self._erased += 1
 
@@ -354,10 +369,10 @@ class Segment:
             catalogue.empty(self.catalogue_path)
         self.catalogued = False
 
-    def _write_all(self, data: Body, offset: int) -> None:
-        written = self._calls.pwrite(self.descriptor, data, offset)
-        if written < len(data):
-            # A short write means that the medium is filling up. The next call then raises the error.
-            view = memoryview(data)
-            while written < len(data):
-                written += self._calls.pwrite(self.descriptor, view[written:], offset + written)
+    def _write_rest(self, data: Body, offset: int, written: int) -> None:
+        """Write the rest of ``data`` after a short write: the medium is filling up, and the next call raises
+        the error.
+        """
+        view = memoryview(data)
+        while written < len(data):
+            written += self._calls.pwrite(self.descriptor, view[written:], offset + written)

@@ -144,23 +144,26 @@ class Space:
             return start, taken
         return None
 
-    def place_run(self, lengths: Sequence[int], own_from: int) -> list[tuple[int, int]] | None:
-        """Take room for records that follow each other in one piece. Return the address and the length of
-        each, or None if there is no such room.
+    def place_run(self, lengths: Sequence[int], own_from: int) -> tuple[int, list[int]] | None:
+        """Take room for records that follow each other in one piece. Return the address of the first, and the
+        length of each; None if there is no such room.
 
         ``lengths``: in units. ``own_from``: units from which on a record gets the rest of its last block.
         """
-        padding = sum(units >= own_from for units in lengths) * (UNITS_PER_BLOCK - 1)
-        most = sum(lengths) + padding
+        padded = sum([units >= own_from for units in lengths])
+        most = sum(lengths) + padded * (UNITS_PER_BLOCK - 1)
         for start, free in self._free.candidates(most):
             segment, unit = self.segments[number_of(start)], unit_of(start)
-            run, used = [], 0
-            for units in lengths:
-                taken = units + (-(unit + used + units) % UNITS_PER_BLOCK if units >= own_from else 0)
-                run.append((start + used, taken))
-                used += taken
+            taken = list(lengths)
+            end = unit
+            for place, units in enumerate(lengths if padded else ()):
+                end += units
+                if units >= own_from:
+                    taken[place] += -end % UNITS_PER_BLOCK
+                    end += -end % UNITS_PER_BLOCK
+            used = sum(taken)
             if free - used < LEAST_UNITS:
-                run[-1] = run[-1][0], run[-1][1] + free - used
+                taken[-1] += free - used
                 used = free
             holes, slack = segment.cost(unit, used)
             added_bytes = (holes + slack) * BLOCK_BYTES
@@ -168,11 +171,10 @@ class Space:
                 continue
             self._free.take(start, used)
             self.empty_segments -= segment.records == 0
-            for address, taken in run:
-                segment.occupy(unit_of(address), taken)
+            segment.occupy(unit, *taken)
             self.used_bytes += added_bytes
             self.slack_bytes -= slack * BLOCK_BYTES
-            return run
+            return start, taken
         return None
 
     def shorten(self, address: int, units: int, kept: int) -> int:

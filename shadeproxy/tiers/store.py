@@ -11,21 +11,27 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import add
 from pathlib import Path
 from typing import TypeVarTuple
 
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
-from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
+from shadeproxy.tiers.base import Dropped, Location, NewHeader, RecordHeader, SendableBlocks
 from shadeproxy.tiers.directory import PROBE_NAME, HeldDirectory, check_medium, claim
 from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, most_segments, run_inline
 from shadeproxy.tiers.health import Health
-from shadeproxy.tiers.location import MOST_RECORD_UNITS, address_at, bytes_of, pack, unpack
+from shadeproxy.tiers.location import (
+    MOST_RECORD_UNITS,
+    pack,
+    pack_run,
+    positions_of,
+    unpack,
+)
 from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
-from shadeproxy.tiers.pins import ViewPins
 from shadeproxy.tiers.record import (
     HEADER_BYTES,
     LEAST_UNITS,
@@ -34,12 +40,14 @@ from shadeproxy.tiers.record import (
     Body,
     MetaEncoder,
     aligned,
-    body_place,
+    encode_meta,
     pack_header,
+    units_for,
 )
+from shadeproxy.tiers.record_reads import RecordReads
 from shadeproxy.tiers.recovery import Arrival, write_catalogues
 from shadeproxy.tiers.rows import Contents, all_checked
-from shadeproxy.tiers.segment import Segment
+from shadeproxy.tiers.segment import UNITS_PER_BLOCK, Segment
 from shadeproxy.tiers.sendfile import allows_sendfile, interior
 from shadeproxy.tiers.space import Punch, Space
 
@@ -49,7 +57,7 @@ _LEAST_SLACK_BYTES = 8 * 1024 * 1024
 _SLACK_SHARE = 64
 
 
-class SegmentStore:
+class SegmentStore(RecordReads):
     """A tier in a directory of segment files; see ``tiers/base.py`` for the contract.
 
     ``submit`` runs I/O in order: inline, or on the one thread that also runs ``write``. ``min_free_bytes``:
@@ -76,7 +84,7 @@ class SegmentStore:
         tombstones: Path | None = None,
     ) -> None:
         segment_bytes = check_segment_bytes(segment_bytes, capacity_bytes)
-        self.name, self.path, self.capacity_bytes = name, path, capacity_bytes
+        self.path, self.capacity_bytes = path, capacity_bytes
         self.most_segments = most_segments(capacity_bytes, segment_bytes)
         self._segment_bytes, self._min_free_bytes = segment_bytes, min_free_bytes
         self._submit = submit
@@ -84,15 +92,13 @@ class SegmentStore:
             claim, path, contents=contents, set_aside=set_aside, group_id=group_id, place=tombstones
         )
         slack_bytes = max(_LEAST_SLACK_BYTES, capacity_bytes // _SLACK_SHARE)
-        self._space = Space(capacity_bytes, slack_bytes=slack_bytes)
+        super().__init__(name, Space(capacity_bytes, slack_bytes=slack_bytes))
         self._files = SegmentFiles(path, segment_bytes, group_id, calls=calls)
-        self._pins = ViewPins()
         self._health = Health(name, capacity_bytes, min_free_bytes=min_free_bytes)
         self._pending = PendingSegments(self._files, self._space, attempt=self._try, release=self.release)
         self.erasures = Erasures(name, self._all_segments, note=self._note, submit=submit)
         self._sequence = itertools.count(secrets.randbits(62))
         self.claim: HeldDirectory | None = None
-        self._store_id = 0
         self._sendfile, self._encoder = sendfile, MetaEncoder()
 
     # ------------------------------------------------------------------ store's thread: facts
@@ -100,7 +106,8 @@ class SegmentStore:
     @property
     def used_bytes(self) -> int:
         """Bytes of blocks of records, reservations, pinned records and pending segments; and overhead."""
-        self._collect()
+        if self._pins.unpinned:
+            self._collect()
         # A pending segment counts as at least what it will take once it is recovered.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
@@ -190,6 +197,13 @@ class SegmentStore:
         """Return the bytes of the record. Raises TierError when the metadata cannot be stored."""
         return aligned(HEADER_BYTES + len(self._encoder.encode(page, meta)) + body_bytes)
 
+    def encode_many(
+        self, pages: Sequence[Page], metas: Sequence[ObjectMeta], bodies: Sequence[memoryview]
+    ) -> tuple[list[bytes], list[int]]:
+        encoded = list(map(encode_meta, pages, metas))
+        lengths = map(add, map(len, encoded), map(len, bodies))
+        return encoded, [-(-(HEADER_BYTES + length) // UNIT_BYTES) * UNIT_BYTES for length in lengths]
+
     def reserve(self, record_bytes: int) -> Location:
         """Reserve room for a record. Raises TierFull; TierError if off, or if no record can be so long."""
         if (reason := self._health.disabled_reason) is not None:
@@ -197,7 +211,8 @@ class SegmentStore:
         units = max(-(-record_bytes // UNIT_BYTES), LEAST_UNITS)
         if units * UNIT_BYTES > self._segment_bytes or units > MOST_RECORD_UNITS:
             raise TierError(f"a record of {record_bytes} bytes is longer than a segment of tier {self.name}")
-        self._collect()
+        if self._pins.unpinned:
+            self._collect()
         self._watch_room(record_bytes)
         space = self._space
         own_blocks = self._sendfile and units >= WHOLE_BLOCKS_UNITS
@@ -210,47 +225,51 @@ class SegmentStore:
         return pack(*extent)
 
     def reserve_many(self, record_bytes: Sequence[int]) -> list[Location] | None:
-        lengths = [max(-(-one // UNIT_BYTES), LEAST_UNITS) for one in record_bytes]
+        lengths = units_for(record_bytes)
         if self._health.disabled_reason is not None or max(lengths) > MOST_RECORD_UNITS:
             return None
-        self._collect()
+        if self._pins.unpinned:
+            self._collect()
         self._watch_room(sum(record_bytes))
-        run = self._space.place_run(lengths, WHOLE_BLOCKS_UNITS if self._sendfile else MOST_RECORD_UNITS + 1)
+        own_from = WHOLE_BLOCKS_UNITS if self._sendfile else MOST_RECORD_UNITS + 1
+        run = self._space.place_run(lengths, own_from)
+        if run is None:
+            most = sum(lengths) + len(lengths) * UNITS_PER_BLOCK
+            fits_segment = most * UNIT_BYTES <= self._segment_bytes
+            if fits_segment and not self._space.fits_somewhere(most) and self._grow(most):
+                run = self._space.place_run(lengths, own_from)
         if run is None:
             return None
         self._after_placing()
-        return [pack(*extent) for extent in run]
+        return pack_run(*run)
 
-    def take_over(self, location: Location, record_bytes: int) -> Location | None:
-        self._watch_room(record_bytes)
-        segment, offset, room_bytes = self._resolve(location)
-        shrinks = self._health.disabled_reason or self._space.claimed_bytes > self._space.limit_bytes
-        unfit = record_bytes > room_bytes or segment.was_sent(offset, room_bytes)
-        if shrinks or unfit or not self._pins.forget(location):
-            return None
-        self._try(self.erasures.erase, segment, offset)
-        address, units = unpack(location)
-        if (kept := self._space.shorten(address, units, -(-record_bytes // UNIT_BYTES))) < units:
+    def take_over(self, locations: Sequence[Location], record_bytes: Sequence[int]) -> list[Location | None]:
+        self._watch_room(sum(record_bytes))
+        taken: list[Location | None] = [None] * len(locations)
+        if self._health.disabled_reason or self._space.claimed_bytes > self._space.limit_bytes:
+            return taken
+        erased: dict[Segment, list[int]] = {}
+        longer: list[int] = []
+        rooms = zip(locations, positions_of(locations), record_bytes, strict=True)
+        for place, (location, (_, number, offset, room_bytes), size_bytes) in enumerate(rooms):
+            segment = self._space.segments[number]
+            if size_bytes > room_bytes or segment.was_sent(offset, room_bytes):
+                continue
+            if self._pins.forget(location):
+                erased.setdefault(segment, []).append(offset)
+                taken[place] = location
+                if room_bytes - size_bytes >= LEAST_UNITS * UNIT_BYTES:
+                    longer.append(place)
+        for segment, offsets in erased.items():
+            self._try(self.erasures.erase, segment, *offsets)
+        for place in longer:
+            address, units = unpack(locations[place])
+            taken[place] = pack(
+                address, self._space.shorten(address, units, -(-record_bytes[place] // UNIT_BYTES))
+            )
+        if longer:
             self._punch(self._space.trim())
-        return pack(address, kept)
-
-    def pin(self, location: Location) -> memoryview:
-        """Return a read-only view of the body. Raises TierError when the record is not there."""
-        _, start, length = self._place_of(location)
-        return self.pin_window(location, start, start + length)
-
-    def pin_window(self, location: Location, start: int, stop: int) -> memoryview:
-        """Return a view of the body that ``window`` found, without reading the header again."""
-        body = self._pins.find(location)
-        if body is None:
-            body = self._resolve(location)[0].body(start, stop - start)
-            self._pins.add(location, body)
-        return body.data
-
-    def window(self, location: Location) -> tuple[memoryview, int, int]:
-        """Return the segment's mapped bytes, and start and end of the body in them; see ``Tier.window``."""
-        segment, start, length = self._place_of(location)
-        return segment.view, start, start + length
+        return taken
 
     def sendable_blocks(self, location: Location) -> SendableBlocks | None:
         if not self._sendfile:
@@ -316,40 +335,43 @@ class SegmentStore:
 
     def write(self, location: Location, header: RecordHeader, body: Body) -> None:
         """Write the body, then the header. Raises TierError; then the caller must release the location."""
-        segment, offset, most_bytes = self._resolve(location)
         meta = self._encoder.encode(header.page, header.meta)
-        if len(body) != header.body_bytes or HEADER_BYTES + len(meta) + len(body) > most_bytes:
+        if len(body) != header.body_bytes:
             raise TierError("the body is not the one that room was reserved for")
-        address, sequence = address_at(location), next(self._sequence)
-        packed = pack_header(
-            header, body, meta=meta, store_id=self._store_id, address=address, sequence=sequence
-        )
-        try:
-            segment.write(offset, packed, body)
-        except OSError as error:
-            self._note(error)
-            raise TierError(f"tier {self.name} cannot write: {error.strerror}") from error
-        self._health.note_success()
+        (error,) = self.write_many((location,), (header,), (body,), (meta,))
+        if error is not None:
+            raise error
 
-    def header(self, location: Location) -> RecordHeader:
-        """Return the proven header. Raises TierError."""
-        segment, offset, most_bytes = self._resolve(location)
-        return segment.read_header(offset, most_bytes, store_id=self._store_id, address=address_at(location))
-
-    def is_hot(self, location: Location) -> bool:
-        """Return whether header and body are in the page cache."""
-        segment, offset, most_bytes = self._resolve(location)
-        try:
-            return segment.is_resident(offset, most_bytes)
-        except OSError:
-            return False
-
-    def load(self, location: Location, *, verify: bool) -> RecordHeader:
-        """Read and prove the record; see ``Tier.load``."""
-        segment, offset, most_bytes = self._resolve(location)
-        return segment.read_whole(
-            offset, most_bytes, store_id=self._store_id, address=address_at(location), verify=verify
-        )
+    def write_many(
+        self,
+        locations: Sequence[Location],
+        headers: Sequence[NewHeader],
+        bodies: Sequence[Body],
+        metas: Sequence[bytes],
+    ) -> list[TierError | None]:
+        segments, health, errors = self._space.segments, self._health, list[TierError | None]()
+        rooms = zip(positions_of(locations), headers, bodies, metas, strict=True)
+        for (address, number, offset, most_bytes), header, body, meta in rooms:
+            segment, error = segments.get(number), None
+            if segment is None or HEADER_BYTES + len(meta) + len(body) > most_bytes:
+                errors.append(TierError("the body is not the one that room was reserved for"))
+                continue
+            try:
+                sequence = next(self._sequence)
+                packed = pack_header(
+                    header, body, meta=meta, store_id=self._store_id, address=address, sequence=sequence
+                )
+                segment.write(offset, packed, body)
+                if health.in_a_row:
+                    health.note_success()
+            except OSError as failed:
+                self._note(failed)
+                error = TierError(f"tier {self.name} cannot write: {failed.strerror}")
+                error.__cause__ = failed
+            except TierError as refused:
+                error = refused
+            errors.append(error)
+        return errors
 
     def erase(self, location: Location) -> None:
         """Zero the header. Raises TierError."""
@@ -359,28 +381,6 @@ class SegmentStore:
         except OSError as error:
             self._note(error)
             raise TierError(f"tier {self.name} cannot erase: {error.strerror}") from error
-
-    def locate(self, location: Location) -> Place:
-        """Return the record's place for another process; see ``Tier.locate``."""
-        segment, start, length = self._place_of(location)
-        offset = bytes_of(location)[1]
-        return Place(segment.path, offset, bytes(segment.body(offset, HEADER_BYTES)), start, length)
-
-    def _place_of(self, location: Location) -> tuple[Segment, int, int]:
-        """Return a record's segment, and start and length of its body. Raises TierError if it is gone."""
-        segment, offset, most_bytes = self._resolve(location)
-        start, length = body_place(segment.mapping, offset)
-        if start + length > offset + most_bytes:
-            raise TierError("record header is damaged")
-        return segment, start, length
-
-    def _resolve(self, location: Location) -> tuple[Segment, int, int]:
-        """Return a location's segment, and its offset and length in bytes. Raises TierError."""
-        number, offset, most_bytes = bytes_of(location)
-        segment = self._space.segments.get(number)
-        if segment is None:
-            raise TierError(f"tier {self.name} has no location {location}")
-        return segment, offset, most_bytes
 
     def _attempt(self, action: Callable[[*Arguments], None], *arguments: *Arguments) -> None:
         try:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, Page
-from shadeproxy.tiers.base import Dropped, Location, Place, RecordHeader, SendableBlocks
+from shadeproxy.tiers.base import Dropped, Location, NewHeader, Place, RecordHeader, SendableBlocks
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.recovery import Arrival
 from shadeproxy.tiers.rows import Contents
@@ -103,18 +104,39 @@ class Tier(Protocol):
         """
         ...
 
-    def take_over(self, location: Location, record_bytes: int) -> Location | None:
-        """Erase a record and reserve its room for a record that is not longer: ``release`` and ``reserve`` in
-        one step.
+    def take_over(self, locations: Sequence[Location], record_bytes: Sequence[int]) -> list[Location | None]:
+        """Erase records, and reserve the room of each for a record that is not longer: ``release`` and
+        ``reserve`` in one step.
 
-        Return None, and change nothing, in three cases: the room is too short, the tier is off, or a view or
-        a socket may still read the old bytes.
+        The result has None, and nothing is changed, for a record in three cases: its room is too short, the
+        tier is off, or a view or a socket may still read the old bytes.
         """
         ...
 
     def write(self, location: Location, header: RecordHeader, body: "bytes | bytearray | memoryview") -> None:
         """Write the body, then the header (I/O). Raises TierError; the caller must then release
         the location.
+        """
+        ...
+
+    def encode_many(
+        self, pages: Sequence[Page], metas: Sequence[ObjectMeta], bodies: Sequence[memoryview]
+    ) -> tuple[list[bytes], list[int]]:
+        """Return the metadata of pages as ``write_many`` writes them, and the sizes of the records in bytes.
+        Raises TierError as ``record_bytes`` does.
+        """
+        ...
+
+    def write_many(
+        self,
+        locations: Sequence[Location],
+        headers: Sequence[NewHeader],
+        bodies: Sequence["bytes | bytearray | memoryview"],
+        metas: Sequence[bytes],
+    ) -> list[TierError | None]:
+        """Write records as ``write`` does (I/O). Return for each the error that ``write`` would raise.
+
+        ``metas``: the results of ``encode_many``.
         """
         ...
 

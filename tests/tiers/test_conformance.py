@@ -123,6 +123,19 @@ def test_a_reservation_that_was_never_written_is_not_a_record(bench, sample):
     assert bench.open()[1] == []
 
 
+def test_records_whose_room_is_taken_over_are_erased_at_once(bench, sample):
+    store, _ = bench.open()
+    old = [bench.add(store, sample(number, 5000)) for number in range(6)]
+    taken = store.take_over(old, [5000, 3000, 900, 5100, 6000, 200])
+    assert [location is None for location in taken] == [False] * 4 + [True, False]
+    for place, location in enumerate(old):
+        if taken[place] is None:
+            assert store.header(location) == sample(place, 5000).header
+        else:
+            with pytest.raises(TierError, match="no record here"):
+                store.header(location)
+
+
 def test_a_full_store_says_so_and_takes_again_what_was_freed(bench, sample):
     store, _ = bench.open()
     samples = bench.fill(store, 9000)

@@ -9,6 +9,7 @@ import pytest
 
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.identity import object_hash
+from shadeproxy.tiers.medium import SystemCalls
 from shadeproxy.tiers.segment import Segment
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 
@@ -26,6 +27,7 @@ def failing(monkeypatch):
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(SystemCalls, "pwrite", staticmethod(pwrite))
     return state
 
 
@@ -182,6 +184,7 @@ def test_a_write_that_failed_half_way_is_no_record(bench, sample, monkeypatch):
         return real(descriptor, data[:20_000], offset)
 
     monkeypatch.setattr(os, "pwrite", short)
+    monkeypatch.setattr(SystemCalls, "pwrite", staticmethod(short))
     with pytest.raises(TierError):
         store.write(location, page.header, page.body)
     monkeypatch.undo()
@@ -231,6 +234,7 @@ def test_a_header_that_still_cannot_be_erased_keeps_its_segment_as_it_is(bench, 
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(SystemCalls, "pwrite", staticmethod(pwrite))
     store.release(location)
     with pytest.raises(TierError, match="cannot write: Input/output error"):
         bench.add(store, sample(2, 50_000))
@@ -256,3 +260,29 @@ def test_a_directory_that_was_deleted_or_replaced_is_told(bench, sample):
     shutil.rmtree(bench.path)
     aside.rename(bench.path)
     assert not store.is_detached()
+
+
+def test_a_record_of_a_turn_that_cannot_be_written_harms_no_other(bench, sample, monkeypatch):
+    store, _ = bench.open(segment_bytes=1 << 20)
+    samples = [sample(number, 5000) for number in range(6)]
+    headers, bodies = [one.header for one in samples], [memoryview(one.body) for one in samples]
+    metas, sizes_bytes = store.encode_many(
+        [one.page for one in headers], [one.meta for one in headers], bodies
+    )
+    locations = store.reserve_many(sizes_bytes)
+    assert store.segments > 0
+    write = Segment.write
+
+    def fail_for_one(segment, offset, header, body):
+        if body is bodies[3]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        write(segment, offset, header, body)
+
+    monkeypatch.setattr(Segment, "write", fail_for_one)
+    errors = store.write_many(locations, headers, bodies, metas)
+    assert [error is not None for error in errors] == [False] * 3 + [True] + [False] * 2
+    for number in (0, 1, 2, 4, 5):
+        assert store.header(locations[number]) == headers[number]
+        assert bytes(store.pin(locations[number])) == samples[number].body
+    with pytest.raises(TierError):
+        store.header(locations[3])

@@ -190,10 +190,10 @@ def test_the_place_of_a_record_that_was_sent_is_not_taken_over(tmpfs, sockets):
     store = opened(tmpfs / "tier")
     location = write(store, "k", os.urandom(LENGTH))
     send_lent(store, location, sender)
-    assert store.take_over(location, LENGTH) is None
+    assert store.take_over([location], [LENGTH]) == [None]
     store.release(location)
     location = write(store, "k", os.urandom(LENGTH))
-    assert store.take_over(location, LENGTH) is not None
+    assert store.take_over([location], [LENGTH]) != [None]
     store.close()
 
 
@@ -201,7 +201,7 @@ def test_the_end_of_a_room_that_a_shorter_record_takes_over_is_free(tmpfs):
     store = opened(tmpfs / "tier")
     location = write(store, "long", os.urandom(LENGTH))
     used_bytes = store.used_bytes
-    shorter = store.take_over(location, LENGTH // 3)
+    (shorter,) = store.take_over([location], [LENGTH // 3])
     assert store.used_bytes == pytest.approx(used_bytes - LENGTH * 2 // 3, abs=8192)
     rest = store.reserve(LENGTH // 2)
     assert store.used_bytes == pytest.approx(used_bytes - LENGTH // 6, abs=8192)

@@ -133,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.record_bytes(sample.header.page, sample.header.meta, size),
             self.store.used_bytes,
         )
-        location = self.store.take_over(old, wanted)
+        (location,) = self.store.take_over([old], [wanted])
         if location is None:
             assert self.store.used_bytes == used
             self.store.release(old)

@@ -10,6 +10,7 @@ import pytest
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.tiers import dropping, session
+from shadeproxy.tiers.medium import SystemCalls
 from shadeproxy.tiers.tombstones import Tombstones
 
 
@@ -32,6 +33,7 @@ def full(monkeypatch):
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(SystemCalls, "pwrite", staticmethod(pwrite))
     return directories
 
 

@@ -1,11 +1,13 @@
 """The cost of the decision on a miss: which page of a full tier is evicted for the new page, if any."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
@@ -14,7 +16,7 @@ from shadeproxy.engine.storage.transfers import Medium, NewPage
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location, RecordHeader
+from shadeproxy.tiers.base import Location, NewHeader, RecordHeader
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.results import Measured
 from shadeproxy_bench.rounds import measured
@@ -33,6 +35,15 @@ class _Unwritten(SegmentStore):
 
     def write(self, location: Location, header: RecordHeader, body: bytes | bytearray | memoryview) -> None:
         pass
+
+    def write_many(
+        self,
+        locations: Sequence[Location],
+        headers: Sequence[NewHeader],  # noqa: ARG002 - as the tier
+        bodies: Sequence[bytes | bytearray | memoryview],  # noqa: ARG002 - as the tier
+        metas: Sequence[bytes],  # noqa: ARG002 - as the tier
+    ) -> list[TierError | None]:
+        return [None] * len(locations)
 
 
 def decide(*, policy: str, together: int, mixed: bool, decisions: int) -> Measured:

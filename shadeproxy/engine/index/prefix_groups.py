@@ -39,7 +39,9 @@ class PrefixGroups:
         return list(self._names)
 
     def _of(self, ref: ObjectRef) -> int:
-        return self._of_name(group_name(ref))
+        name = group_name(ref)
+        group = self._ids.get(name)
+        return self._of_name(name) if group is None else group
 
     def _of_name(self, name: GroupName) -> int:
         group = self._ids.get(name)

@@ -5,6 +5,7 @@ keep a page under 300 bytes of process memory and let a policy rank 1,024 of 1 M
 metadata are not here: the record header in the tier has them.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -45,7 +46,8 @@ class Residents:
         self.occupant = self._index.find
         """Return the slot that holds a page, of any version, ready or being written; None if it has none."""
         self._free: list[int] = []
-        self._other_pages: dict[int, set[int]] = {}  # By object hash: its page numbers beyond 0.
+        self.other_pages: dict[int, set[int]] = {}
+        """Numbers of pages beyond 0, ready or being written, by the hash of their object."""
         self.unread: set[int] = set()
         """Slots of pages that were prefetched on a guess and not read yet."""
         self.members = [Members() for _ in range(tiers)]
@@ -119,7 +121,7 @@ class Residents:
 
     def pages_of(self, object_hash: int) -> list[int]:
         """Return the slots of every page of an object, ready or being written, of any version."""
-        numbers = [0, *self._other_pages.get(object_hash, ())]
+        numbers = [0, *self.other_pages.get(object_hash, ())]
         slots = (self._index.find(object_hash, number) for number in numbers)
         return [slot for slot in slots if slot is not None]
 
@@ -128,7 +130,7 @@ class Residents:
         slot = self._index.find(object_hash, 0)
         if slot is not None and self._etags[slot] != etag:
             return True
-        return object_hash in self._other_pages and any(
+        return object_hash in self.other_pages and any(
             self._etags[slot] != etag for slot in self.pages_of(object_hash)
         )
 
@@ -178,7 +180,7 @@ class Residents:
         added = self._index.add(slot)
         assert added, "page added twice"
         if number:
-            self._other_pages.setdefault(object_hash, set()).add(number)
+            self.other_pages.setdefault(object_hash, set()).add(number)
         generation = self.generations[slot] + 1
         REST_HEAD.pack_into(self._rest_rows, slot * REST.itemsize, body_bytes, validated_s, generation)
         self._unverified[slot] = False
@@ -222,7 +224,7 @@ class Residents:
         added = self._index.add(*slots.tolist())
         assert added == len(slots), "page added twice"
         for at in pages.number.nonzero()[0].tolist():
-            self._other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
+            self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
         """Make new pages that ``take_over`` gave slots to readable in the tier."""
@@ -233,6 +235,11 @@ class Residents:
         if self.share is not None:
             for slot in slots.tolist():
                 self._show(slot)
+
+    def join(self, slots: Sequence[int], tier: int) -> None:
+        """Make slots of ``add`` members of a tier, not ready to be read, as those of ``add_many`` are."""
+        for slot in slots:
+            self._positions[slot] = self.members[tier].append(slot)
 
     def abandon(self, slot: int, tier: int) -> None:
         """Take a slot of ``take_over`` out of the members of its tier. Call ``remove`` for it next."""
@@ -255,7 +262,7 @@ class Residents:
         self._free.extend(slots[~entered].tolist())
         slots, mine = slots[entered], rows[entered]
         for hashed, number in mine[["object_hash", "number"]][mine["number"] > 0].tolist():
-            self._other_pages.setdefault(hashed, set()).add(number)
+            self.other_pages.setdefault(hashed, set()).add(number)
         for name in ("etag", "location", "body_bytes", "uses", "validated_s"):
             getattr(self, name)[slots] = mine[name]
         self.record_bytes[slots] = record_bytes(mine["location"])
@@ -366,10 +373,10 @@ class Residents:
             if self.share is not None:
                 self.share.hide(slot, object_hash, number)
             if number:
-                others = self._other_pages[object_hash]
+                others = self.other_pages[object_hash]
                 others.discard(number)
                 if not others:
-                    del self._other_pages[object_hash]
+                    del self.other_pages[object_hash]
 
     def _show(self, slot: int) -> None:
         if self.share is not None and not self.unverified[slot]:

@@ -1,6 +1,6 @@
 """Eviction pool: one ranking of a random sample serves the next few candidates (as Redis does).
 
-Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 25 worst of such a
+Ranking 2,560 residents costs more than the rest of an insert (docs/adr/0005). The 32 worst of such a
 sample are all within the worst few per cent of the tier, so they may be evicted one after another.
 
 Law: the pool names a slot only if the slot still holds the page that was drawn, in the same tier, and the
@@ -9,6 +9,7 @@ victim again. ``PageAdmission``, which places the pages of a turn, uses the keys
 drawn, at most 1,024 reads ago (docs/adr/0029).
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from shadeproxy.policy.base import Column
 from shadeproxy.tiers.location import record_bytes as record_bytes_at
 
 SAMPLE = 1024
-_RANKED = 2048
+_RANKED = 2560
 """Number of pages ranked to fill a pool. With the worst 32 of 1,024 pages, announced epochs lost 0.2 points
 of their hit ratio.
 """
@@ -86,50 +87,63 @@ class EvictionPool:
         """Drop the pool, because some of its pages may now be pinned. The next candidate draws a sample."""
         self._left = 0
 
-    def serves(self, count: int, tick: float) -> bool:
-        """Return whether the pool may name victims for ``count`` more pages."""
-        return self._left >= count and tick <= self._until_tick
+    def left(self, tick: float) -> int:
+        """Return for how many more pages the pool may name victims."""
+        return max(self._left, 0) if tick <= self._until_tick else 0
 
     def worst(self, tick: float) -> int | None:
         """Return the slot of the worst page left, as victim for one candidate. None: draw a new sample."""
-        queue = self._queue
         if self._left <= 0 or tick > self._until_tick:
             return None
         self._left -= 1
+        return self._queue[-1][0] if self._is_any_left() else None
+
+    def worst_key(self, count: int) -> float:
+        """Return the key, as drawn, of the worst page left, for ``count`` candidates (at most ``left``); inf
+        if no page is left.
+        """
+        self._left -= count
+        return self._queue[-1][3] if self._is_any_left() else np.inf
+
+    def _is_any_left(self) -> bool:
+        """Drop the worst pages that have changed since they were drawn. Return whether any page is left."""
+        table, queue = self._residents, self._queue
         while queue:
             slot, generation, last_use, _, _ = queue[-1]
-            if self._is_same(slot, generation, last_use):
-                return slot
+            same = table.tiers[slot] == self._index and table.generations[slot] == generation
+            if same and table.last_uses[slot] == last_use:
+                return True
             queue.pop()
-        return None
+        return False
 
-    def worst_key(self, tick: float) -> float:
-        """Return the key, as drawn, of the page that ``worst`` names; inf if ``worst`` returns None."""
-        return np.inf if self.worst(tick) is None else self._queue[-1][3]
+    def take(self, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
+        """Remove victims for candidates, in order: for each the worst page whose key, as drawn, is above the
+        candidate's bar and whose room is long enough. Call ``worst_key`` first.
 
-    def take(self, bar: float, size_bytes: int) -> int:
-        """Remove from the pool the worst page whose key, as drawn, is above ``bar`` and whose room is long
-        enough.
-
-        Return its slot, or UNFIT if there is none. Call ``worst_key`` first.
+        Return their slots: REFUSED for a candidate that no page is worse than, UNFIT for one that beats pages
+        with short rooms only.
         """
-        queue = self._queue
-        for at in range(len(queue) - 1, -1, -1):
-            slot, generation, last_use, key, room_bytes = queue[at]
-            if key <= bar:
-                break
-            if room_bytes >= size_bytes and self._is_same(slot, generation, last_use):
-                del queue[at]
-                return slot
-        return UNFIT
-
-    def _is_same(self, slot: int, generation: int, last_use: float) -> bool:
-        table = self._residents
-        return (
-            table.tiers[slot] == self._index
-            and table.generations[slot] == generation
-            and table.last_uses[slot] == last_use
-        )
+        table, queue = self._residents, self._queue
+        tiers, generations, last_uses, index = table.tiers, table.generations, table.last_uses, self._index
+        taken: list[int] = []
+        for bar, size_bytes in zip(bars, sizes_bytes, strict=True):
+            found, at = REFUSED, len(queue)
+            while at:
+                at -= 1
+                slot, generation, last_use, key, room_bytes = queue[at]
+                if key <= bar:
+                    break
+                same = tiers[slot] == index and generations[slot] == generation
+                if not same or last_uses[slot] != last_use:
+                    del queue[at]
+                elif room_bytes >= size_bytes:
+                    found = slot
+                    del queue[at]
+                    break
+                else:
+                    found = UNFIT
+            taken.append(UNFIT if found == REFUSED and not queue else found)
+        return taken
 
 
 def draw_positions(rng: np.random.Generator, count: int, wanted: int) -> Slots:

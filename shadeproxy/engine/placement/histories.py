@@ -38,6 +38,9 @@ _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
 """Number of pages from which on columns are made. Fewer pages cost less one by one."""
 
+_WORTH_GHOSTS = 12
+"""The same for a look at ghosts: some 30 steps of numpy, each of which costs as much as half a ghost."""
+
 _NEVER = History(0.0, 0.0, 0, 0)
 
 
@@ -128,8 +131,8 @@ class PageHistories:
     def missed(self, page: int, group: int, tick: float) -> None:
         """Note an unexplained read of a page without a slot.
 
-        Misses are collected, because numpy takes as long for one of them as for thirty. ``_settle`` adds them
-        to the ghosts before anything looks at ghosts.
+        Misses are collected, because numpy takes as long for one as for thirty. ``_settle`` adds them to the
+        ghosts before anything looks at ghosts.
         """
         self._missed.append((page, group, tick))
         if len(self._missed) >= _MISSES_TOGETHER:
@@ -141,7 +144,7 @@ class PageHistories:
         if not missed:
             return
         self._missed = []
-        together = len(missed) >= WORTH_COLUMNS
+        together = len(missed) >= _WORTH_GHOSTS
         if together:
             pages, groups, ticks = zip(*missed, strict=True)
             prefixes = self.learner.prefixes(np.array(groups, np.intp))
@@ -158,7 +161,8 @@ class PageHistories:
     def enter(self, slot: int, tick: float) -> None:
         """Give a page that got a slot the history that its ghost kept."""
         self._settle()
-        self._fit()
+        if slot >= len(self._reads):
+            self._fit()
         ghost = self.ghosts.find(self._page(slot), tick)
         self._set(slot, _NEVER if ghost is None else ghost.history)
 
@@ -208,7 +212,12 @@ class PageHistories:
     def _before(self, pages: NewRows) -> Histories:
         """Return the histories of pages without slots, from their ghosts."""
         self._settle()
-        return Histories(*self.ghosts.find_many(page_hashes(pages.object_hash, pages.number), pages.tick)[:4])
+        hashes = page_hashes(pages.object_hash, pages.number)
+        if len(hashes) >= _WORTH_GHOSTS:
+            return Histories(*self.ghosts.find_many(hashes, pages.tick)[:4])
+        found = [self.ghosts.find(page, pages.tick) for page in hashes.tolist()]
+        before = [_NEVER if ghost is None else ghost.history for ghost in found]
+        return Histories(*map(np.array, zip(*before, strict=True)))
 
     def _leave_many(self, slots: Slots) -> None:
         table, slots = self._residents, slots[self._reads[slots] > 0]
@@ -238,7 +247,7 @@ class PageHistories:
         """Return the learnt rates of pages without a slot, as ``rates`` does."""
         self._settle()
         pages = page_hashes(object_hashes, numbers)
-        if len(pages) < WORTH_COLUMNS:
+        if len(pages) < _WORTH_GHOSTS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
         ghosts = self.ghosts.find_many(pages, tick)
         rates = self.learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)

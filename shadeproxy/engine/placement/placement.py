@@ -18,7 +18,7 @@ from shadeproxy.engine.index.residents import NewRows, Residents, Slots
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
 from shadeproxy.engine.placement.eviction_pool import SAMPLE, EvictionPool, draw_sample, draw_to_rank
 from shadeproxy.engine.placement.free_runs import cheapest_run, in_few_segments
-from shadeproxy.engine.placement.histories import PageHistories
+from shadeproxy.engine.placement.histories import WORTH_COLUMNS, PageHistories
 from shadeproxy.engine.placement.page_features import PageFeatures, WeightSource
 from shadeproxy.engine.placement.pins import PINNED_SHARE
 from shadeproxy.hints.order.upcoming import NextUses
@@ -29,6 +29,7 @@ from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.location import SEGMENT_SPAN_BYTES, byte_spans, numbers_of
 from shadeproxy.tiers.tier import Tier
 
+_WORTH_ROWS = 2  # Pages without histories for which columns of the index cost less than rows.
 _RESERVE_TRIES = 64
 _DEMOTIONS = 32
 _LONG = 8
@@ -126,7 +127,8 @@ class Placement:
         """Note a demand read of a missing page. ``explained``: by an order or a score."""
         self.tick += 1
         if self._policy.learns and not explained:
-            self.histories.missed(page_hash(object_hash, number), group, self.tick)
+            page = page_hash(object_hash, number) if number else object_hash
+            self.histories.missed(page, group, self.tick)
 
     # ------------------------------------------------------------------ decisions
 
@@ -213,14 +215,22 @@ class Placement:
         self._drawn[index].forget()
         return True
 
+    @property
+    def least_together(self) -> int:
+        """Number of pages from which on it costs less to place them together than one by one."""
+        return WORTH_COLUMNS if self._policy.learns else _WORTH_ROWS
+
     def together(self, index: int) -> int:
         """Return for how many pages one eviction pool of tier ``index`` can name victims."""
         return EvictionPool.ahead(self._residents.members[index].count)
 
-    def draw_ahead(self, index: int, count: int) -> None:
-        """Fill a tier's eviction pool for ``count`` pages (at most ``together``), unless it serves them."""
-        if not self._drawn[index].serves(count, self.tick):
+    def draw_ahead(self, index: int, count: int) -> float:
+        """Fill a tier's eviction pool for ``count`` pages (at most ``together``), unless it serves them.
+        Return the key, as drawn, of the worst page in it, or inf. A page that does not beat it beats no page.
+        """
+        if self._drawn[index].left(self.tick) < count:
             self._draw(index)
+        return self._drawn[index].worst_key(count)
 
     def bars(self, candidates: AdmissionCandidates) -> list[float]:
         """Return for each candidate the key above which a resident page may now be evicted for it."""
@@ -232,18 +242,9 @@ class Placement:
         bars: list[float] = keys.tolist()
         return bars
 
-    def victim(self, index: int, bar: float, size_bytes: int) -> int:
-        """Take from the eviction pool a page whose room is long enough for a record of ``size_bytes``.
-
-        Return its slot, or UNFIT if the record beats no such page. ``bar``: the result of ``bars``.
-        """
-        return self._drawn[index].take(bar, size_bytes)
-
-    def worst_ahead(self, index: int) -> float:
-        """Return the key, as drawn, of the worst page in the eviction pool; inf if the pool is empty. A new
-        page that does not beat this key beats no page. Call ``draw_ahead`` first.
-        """
-        return self._drawn[index].worst_key(self.tick)
+    def victims(self, index: int, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
+        """Take victims for new records from the eviction pool. ``draw_ahead`` has filled it."""
+        return self._drawn[index].take(bars, sizes_bytes)
 
     def add_many(self, index: int, pages: NewRows) -> Slots:
         """Return slots for new pages of a tier, as ``Residents.add_many`` does, with their histories."""
@@ -304,6 +305,8 @@ class Placement:
         return self._beats_all if self._residents.holds[slot] else self._policy
 
     def _outranks(self, policy: Policy, slot: int, victim: int) -> bool:
+        if policy.admits_always and self._residents.uses.item(victim):
+            return True  # Only pages that are announced and unread are kept before any new page.
         # Compute both keys now: since the victim was drawn, its next use has come nearer.
         pair = np.array([slot, victim], dtype=np.int64)
         key, victims_key = policy.key(self.features.of(pair, self.tick, displacing=1)).tolist()

@@ -9,25 +9,27 @@ and ranks are computed once for all pages. Every other page is decided alone.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from shadeproxy.core.errors import TierError, TierFull
+from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import etag_hash, object_hash
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import NewRows, Residents
 from shadeproxy.engine.placement.candidates import RECORD_BYTES, AdmissionCandidates
-from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE, UNFIT
+from shadeproxy.engine.placement.eviction_pool import REFUSED, SAMPLE
 from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.storage.transfers import Medium, NewPage, Transfers
 from shadeproxy.tiers.base import Location
 
-_NO_SLOT = -1
+_FEW_NEED = 32
+"""Few pages look for one piece of free room only while 1 / n of the capacity is free. Less room lies
+scattered: they would often find no such piece, and then be decided on again.
+"""
 
 _Told = dict[int, Exception | None]
 """New pages whose ``stored`` was called, or will be called by a task: from the page's ``id()`` to the error
@@ -35,14 +37,25 @@ that the call raised.
 """
 
 
-class _NewPlace(NamedTuple):
-    """A new page, the place that was reserved for it, and the slot that it takes over, if any."""
+class _Records(NamedTuple):
+    """New pages as records of the first tier: columns of n pages. ``metas``, ``sizes_bytes``: the results of
+    the tier's ``encode_many``.
+    """
 
-    new: NewPage
-    hashed: int
-    record_bytes: int
-    location: Location
-    slot: int = _NO_SLOT
+    pages: Sequence[NewPage]
+    hashes: Sequence[int]
+    metas: Sequence[bytes]
+    sizes_bytes: Sequence[int]
+
+    def at(self, places: Sequence[int]) -> "_Records":
+        """Return the records at these indices."""
+        pages, hashes, metas, sizes_bytes = self
+        return _Records(
+            [pages[place] for place in places],
+            [hashes[place] for place in places],
+            [metas[place] for place in places],
+            [sizes_bytes[place] for place in places],
+        )
 
 
 class PageAdmission:
@@ -82,9 +95,8 @@ class PageAdmission:
                 self._insert_each(pages, told, together=together)
         finally:
             if len(told) < len(pages):
-                for new in pages:
-                    if id(new) not in told:
-                        _tell(new, False, told)
+                left = [new for new in pages if id(new) not in told]
+                _tell(left, [False] * len(left), told)
         for error in told.values():
             if error is not None:
                 raise error
@@ -92,10 +104,11 @@ class PageAdmission:
     def _insert_each(self, pages: Sequence[NewPage], told: _Told, *, together: bool) -> None:
         # A small tier has no eviction pool: all its pages are ranked for each new page.
         big = together and len(self._media) == 1 and self._residents.members[0].count > SAMPLE
-        count = self._placement.together(0) if big else len(pages)
-        for start in range(0, len(pages), count or 1):
-            some = pages[start : start + count]
-            if big and len(some) >= WORTH_COLUMNS:
+        left = pages
+        while left:
+            count = self._placement.together(0) if big else len(left)
+            some, left = left[:count], left[count:]
+            if big and len(some) >= self._placement.least_together:
                 some = self._take_over(some, told)
             for new in some:
                 self._insert(new, told)
@@ -105,8 +118,7 @@ class PageAdmission:
         comes twice.
         """
         return (
-            len(pages) >= WORTH_COLUMNS
-            and self._media[0].write is None
+            self._media[0].write is None
             and not self._pins.any
             and len({(new.page.ref, new.page.number) for new in pages}) == len(pages)
         )
@@ -116,29 +128,28 @@ class PageAdmission:
         tier = self._media[0].tier
         # A full tier comes here with every turn: look at its room before anything that costs more.
         room_bytes = tier.capacity_bytes - tier.used_bytes
-        for new in pages:
-            room_bytes -= len(new.body)
-        if room_bytes < 0:
+        if len(pages) < WORTH_COLUMNS:
+            room_bytes -= tier.capacity_bytes // _FEW_NEED
+        if sum([len(new.body) for new in pages]) > room_bytes:
             return False
-        hashes, sizes = [], []
+        hashes = [object_hash(new.page.ref) for new in pages]
+        for hashed, new in zip(hashes, pages, strict=True):
+            if self._residents.occupant(hashed, new.page.number) is not None:
+                return False
         try:
-            for new in pages:
-                hashes.append(hashed := object_hash(new.page.ref))
-                if self._residents.occupant(hashed, new.page.number) is not None:
-                    return False
-                sizes.append(tier.record_bytes(new.page, new.meta, len(new.body)))
+            records = self._encode(pages, hashes)
         except TierError:
             return False
-        if (locations := tier.reserve_many(sizes)) is None:
+        if (locations := tier.reserve_many(records.sizes_bytes)) is None:
             return False
-        self._write_new(list(map(_NewPlace, pages, hashes, sizes, locations)), told)
+        self._write_new(records, locations, told)
         return True
 
     def _take_over(self, pages: Sequence[NewPage], told: _Told) -> list[NewPage]:
         """Store pages in free room, or in the places of victims that they beat. Return the pages that must be
         decided alone.
         """
-        hashes = [object_hash(new.page.ref) for new in pages]
+        tier, hashes = self._media[0].tier, [object_hash(new.page.ref) for new in pages]
         bars = self._placement.bars(
             AdmissionCandidates(
                 np.array(hashes, np.uint64),
@@ -147,84 +158,109 @@ class PageAdmission:
                 np.zeros(len(pages), np.bool_),
             )
         )
-        self._placement.draw_ahead(0, len(pages))
-        taken: list[_NewPlace] = []
-        left: list[NewPage] = []
+        worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.capacity_bytes - tier.used_bytes
+        wanting: list[int] = []
+        alone: list[NewPage] = []
+        for place, (new, hashed, bar) in enumerate(zip(pages, hashes, bars, strict=True)):
+            if self._residents.occupant(hashed, new.page.number) is not None:
+                alone.append(new)
+            elif bar < worst or len(new.body) <= room_bytes:
+                wanting.append(place)
+            else:
+                self._refuse(new, told)
+        wanted = [pages[place] for place in wanting]
         try:
-            for new, hashed, bar in zip(pages, hashes, bars, strict=True):
-                found = self._find(new, hashed, bar)
-                if isinstance(found, _NewPlace):
-                    taken.append(found)
-                elif found == UNFIT:
-                    left.append(new)
-                else:
-                    self._transfers.note_bypass()
-                    _tell(new, False, told)
-        finally:
-            self._write_over([one for one in taken if one.slot != _NO_SLOT], told)
-            self._write_new([one for one in taken if one.slot == _NO_SLOT], told)
+            records = self._encode(wanted, [hashes[place] for place in wanting])
+        except TierError:
+            return alone + wanted
+        left = self._reserve(records, room_bytes, told)
+        return alone + self._evict_for(records.at(left), [bars[wanting[place]] for place in left], told)
+
+    def _encode(self, pages: Sequence[NewPage], hashes: Sequence[int]) -> _Records:
+        """Return the records of pages. Raises TierError."""
+        metas, sizes_bytes = self._media[0].tier.encode_many(
+            [new.page for new in pages], [new.meta for new in pages], [new.body for new in pages]
+        )
+        return _Records(pages, hashes, metas, sizes_bytes)
+
+    def _reserve(self, records: _Records, room_bytes: int, told: _Told) -> list[int]:
+        """Write records to free room of a full tier, while there is some. Return the indices of the rest."""
+        reserved: list[int] = []
+        locations: list[Location] = []
+        left: list[int] = []
+        for place, size_bytes in enumerate(records.sizes_bytes):
+            if size_bytes > room_bytes:
+                left.append(place)
+                continue
+            try:
+                locations.append(self._media[0].tier.reserve(size_bytes))
+            except TierError:
+                # No hole is so long. A longer record will not find one either.
+                room_bytes = size_bytes - 1
+                left.append(place)
+            else:
+                reserved.append(place)
+                room_bytes -= size_bytes
+        if reserved:
+            self._write_new(records.at(reserved), locations, told)
         return left
 
-    def _find(self, new: NewPage, hashed: int, bar: float) -> "_NewPlace | int":
-        """Reserve a place for a page. Return REFUSED if it beats no page, UNFIT if it must be
-        decided alone.
-        """
-        tier, page, body_bytes = self._media[0].tier, new.page, len(new.body)
-        if self._residents.occupant(hashed, page.number) is not None:
-            return UNFIT
-        room_bytes = tier.capacity_bytes - tier.used_bytes
-        if room_bytes < body_bytes and self._placement.worst_ahead(0) <= bar:
-            return REFUSED
-        try:
-            record_bytes = tier.record_bytes(page, new.meta, body_bytes)
-            if record_bytes <= room_bytes:
-                with contextlib.suppress(TierFull):
-                    return _NewPlace(new, hashed, record_bytes, tier.reserve(record_bytes))
-        except TierError:
-            return UNFIT
-        slot = self._placement.victim(0, bar, record_bytes)
-        if slot < 0:
-            return slot
-        location = tier.take_over(Location(self._residents.locations[slot]), record_bytes)
-        return UNFIT if location is None else _NewPlace(new, hashed, record_bytes, location, slot)
-
-    def _write_over(self, taken: Sequence[_NewPlace], told: _Told) -> None:
-        """Write pages to the places that they take over, and answer them."""
+    def _evict_for(self, records: _Records, bars: Sequence[float], told: _Told) -> list[NewPage]:
+        """Write records to the places of victims that they beat. Return the pages that fit in none."""
+        alone: list[NewPage] = []
+        victims = self._placement.victims(0, bars, records.sizes_bytes)
+        found = [place for place, slot in enumerate(victims) if slot >= 0]
+        locations = self._media[0].tier.take_over(
+            [Location(self._residents.locations[victims[place]]) for place in found],
+            [records.sizes_bytes[place] for place in found],
+        )
+        taken = {place: where for place, where in zip(found, locations, strict=True) if where is not None}
+        for place, slot in enumerate(victims):
+            if slot == REFUSED:
+                self._refuse(records.pages[place], told)
+            elif place not in taken:
+                alone.append(records.pages[place])
         if taken:
-            slots = [one.slot for one in taken]
+            records, slots = records.at(list(taken)), [victims[place] for place in taken]
             self._transfers.vacate(slots, 0, "policy")
-            self._placement.take_over(np.array(slots), self._rows(taken))
-            self._write(taken, slots, told)
+            self._placement.take_over(np.array(slots), self._rows(records))
+            self._write(records, slots, list(taken.values()), told)
+        return alone
 
-    def _write_new(self, taken: Sequence[_NewPlace], told: _Told) -> None:
-        """Write pages to places in free room, and answer them."""
-        if taken:
-            self._write(taken, self._placement.add_many(0, self._rows(taken)).tolist(), told)
+    def _refuse(self, new: NewPage, told: _Told) -> None:
+        self._transfers.note_bypass()
+        _tell((new,), (False,), told)
 
-    def _rows(self, taken: Sequence[_NewPlace]) -> NewRows:
-        news, hashes, record_bytes, *_ = zip(*taken, strict=True)
-        pages = [new.page for new in news]
+    def _write_new(self, records: _Records, locations: list[Location], told: _Told) -> None:
+        """Write records to places in free room, and answer their pages."""
+        if len(records.pages) < WORTH_COLUMNS:
+            rows = zip(records.pages, records.hashes, records.sizes_bytes, strict=True)
+            slots = [self._add(new, hashed, size_bytes) for new, hashed, size_bytes in rows]
+            self._residents.join(slots, 0)
+        else:
+            slots = self._placement.add_many(0, self._rows(records)).tolist()
+        self._write(records, slots, locations, told)
+
+    def _rows(self, records: _Records) -> NewRows:
+        pages = [new.page for new in records.pages]
         return NewRows(
-            np.array(hashes, np.uint64),
+            np.array(records.hashes, np.uint64),
             np.array([page.number for page in pages], np.uint32),
             np.array([etag_hash(page.etag) for page in pages], np.uint64),
             np.array([self._groups.of(page.ref) for page in pages], np.intp),
-            np.array(record_bytes, np.int64),
-            np.array([len(new.body) for new in news], np.int64),
-            np.array([new.validated_s for new in news], np.float64),
+            np.array(records.sizes_bytes, np.int64),
+            np.array([len(new.body) for new in records.pages], np.int64),
+            np.array([new.validated_s for new in records.pages], np.float64),
             self._placement.tick,
         )
 
-    def _write(self, taken: Sequence[_NewPlace], slots: list[int], told: _Told) -> None:
-        transfers, written = self._transfers, [False] * len(taken)
+    def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
+        transfers, written = self._transfers, [False] * len(slots)
         try:
-            for number, one in enumerate(taken):
-                new = one.new
-                written[number] = transfers.write_now(0, one.location, new.header, new.body, new.wanted)
+            written = transfers.write_many(0, locations, records.pages, records.metas)
         finally:
-            transfers.settle_many(0, slots, [one.location for one in taken], written)
-            for one, stored in zip(taken, written, strict=True):
-                _tell(one.new, stored, told)
+            transfers.settle_many(0, slots, locations, written)
+            _tell(records.pages, written, told)
 
     def _insert(self, new: NewPage, told: _Told) -> None:
         """Store one page as ``Transfers.store`` does."""
@@ -233,7 +269,7 @@ class PageAdmission:
             record_bytes = self._media[0].tier.record_bytes(page, new.meta, len(new.body))
         except TierError as error:  # No record can hold that header.
             self._transfers.note_failure(self._media[0].tier, "encode", error)
-            _tell(new, False, told)
+            _tell((new,), (False,), told)
             return
         hashed = object_hash(page.ref)
         occupant = self._residents.occupant(hashed, page.number)
@@ -245,7 +281,7 @@ class PageAdmission:
         if stored is None:
             told[id(new)] = None
         else:
-            _tell(new, stored, told)
+            _tell((new,), (stored,), told)
 
     def _add(self, new: NewPage, hashed: int, record_bytes: int) -> int:
         page = new.page
@@ -264,13 +300,14 @@ class PageAdmission:
         return slot
 
 
-def _tell(new: NewPage, stored: bool, told: _Told) -> None:
-    """Call ``new.stored``. Keep an error that it raises, so that the calls of other pages still follow."""
-    told[id(new)] = None
-    try:
-        new.stored(stored)
-    except Exception as error:  # noqa: BLE001 - raised again when all have their answer
-        told[id(new)] = error
+def _tell(pages: Iterable[NewPage], stored: Iterable[bool], told: _Told) -> None:
+    """Call ``stored`` of each page. Keep an error that it raises, so that the other calls still follow."""
+    for new, one in zip(pages, stored, strict=True):
+        told[id(new)] = None
+        try:
+            new.stored(one)
+        except Exception as error:  # noqa: BLE001 - raised again when all have their answer
+            told[id(new)] = error
 
 
 def answer_waiter(waiter: asyncio.Future[bool], stored: bool) -> None:

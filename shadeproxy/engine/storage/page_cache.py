@@ -206,7 +206,10 @@ class PageCache:
         hashed, version = object_hash(ref), etag_hash(etag)
         if self._recovery.coming:
             self._recovery.note_version(hashed, version)
-        return self.residents.holds_other(hashed, version)
+        table = self.residents
+        if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
+            return False  # as for nearly every page that is fetched
+        return table.holds_other(hashed, version)
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Return object hash and number of each readable page, in no order."""

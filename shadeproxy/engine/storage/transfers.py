@@ -164,8 +164,7 @@ class Transfers:
             self._residents.unread.discard(slot)
             self._stats.record_prefetch("wasted")
         self.released[index] += len(slots)
-        for _ in slots:
-            self._stats.record_eviction(self._media[index].tier.name, reason)
+        self._stats.record_eviction(self._media[index].tier.name, reason, len(slots))
 
     def settle_many(
         self, index: int, slots: list[int], locations: list[Location], written: list[bool]
@@ -174,10 +173,12 @@ class Transfers:
         table = self._residents
         ready = np.array(written, np.bool_)
         table.ready_again(np.array(slots)[ready], index, np.array(locations)[ready])
-        for slot, location, stored in zip(slots, locations, written, strict=True):
-            if stored:
-                self._stats.record_admission(self._media[index].tier.name)
-            else:
+        if stored := written.count(True):
+            self._stats.record_admission(self._media[index].tier.name, stored)
+        if stored == len(written):
+            return
+        for slot, location, one in zip(slots, locations, written, strict=True):
+            if not one:
                 table.abandon(slot, index)
                 self._remove(slot)
                 self._release(index, location)
@@ -209,6 +210,20 @@ class Transfers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def write_many(
+        self, index: int, locations: Sequence[Location], pages: Sequence[NewPage], metas: Sequence[bytes]
+    ) -> list[bool]:
+        """Write pages without a task. Return which of them were written and are still wanted.
+
+        ``metas``: the results of the tier's ``encode_many``.
+        """
+        tier = self._media[index].tier
+        errors = tier.write_many(locations, pages, [new.body for new in pages], metas)
+        for error in errors:
+            if error is not None:
+                self.note_failure(tier, "write", error)
+        return [error is None and new.wanted() for error, new in zip(errors, pages, strict=True)]
 
     def note_bypass(self) -> None:
         """Count a page that was served without being stored."""

@@ -202,7 +202,8 @@ class Ghosts:
         rank = (last[:, None] - self.last.reshape(-1, _WAYS)[sets]).astype(np.int64)
         rank[found == 0] = _FREE
         rank[found == tags[:, None]] = _OWN
-        return sets * _WAYS + rank.argmax(axis=1)
+        places: NDArray[np.intp] = sets * _WAYS + rank.argmax(axis=1)
+        return places
 
     def _place(self, page: int) -> tuple[int, int]:
         return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS

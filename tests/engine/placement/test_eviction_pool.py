@@ -5,7 +5,7 @@ import numpy as np
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.index.residents import Residents
-from shadeproxy.engine.placement.eviction_pool import UNFIT, EvictionPool, draw_positions
+from shadeproxy.engine.placement.eviction_pool import REFUSED, UNFIT, EvictionPool, draw_positions
 from shadeproxy.tiers.base import Location
 
 PAGE = 4096
@@ -58,14 +58,13 @@ def test_the_worst_page_whose_room_is_long_enough_is_taken_out():
     residents.location[:100] = np.arange(100) << 20 | np.where(np.arange(100) < 98, 10, 2)
     drawn = EvictionPool(residents, 0)
     drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
-    assert drawn.worst_key(0.0) == 99.0
-    assert drawn.take(50.0, 640) == 97
-    assert drawn.take(50.0, 100) == 99
+    assert drawn.worst_key(3) == 99.0
+    assert drawn.take([50.0, 50.0], [640, 100]) == [97, 99]
     residents.use(96, 101.0)  # Read again.
-    assert drawn.take(50.0, 640) == 95
-    assert drawn.take(94.0, 640) == UNFIT
-    assert drawn.take(-np.inf, 641) == UNFIT
-    assert drawn.worst_key(2000.0) == np.inf
+    assert drawn.take([50.0, 94.0, 98.0], [640, 640, 640]) == [95, UNFIT, REFUSED]
+    assert drawn.take([-np.inf], [641]) == [UNFIT]
+    assert drawn.worst_key(13) == 98.0
+    assert drawn.left(0.0) == 0
 
 
 async def test_a_worst_page_in_slot_0_is_taken_from_the_ranking(make_bench, monkeypatch):

@@ -1,6 +1,7 @@
 """Pages that are stored many at a time: each gets one answer, and a dropped page is not placed."""
 
 import asyncio
+import errno
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.storage.transfers import NewPage
-from shadeproxy.tiers.store import SegmentStore
+from shadeproxy.tiers.segment import Segment
 
 ETAG = '"v1"'
 
@@ -168,7 +169,7 @@ async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatc
     stored = wanted = None
 
     def refuse(*_args):
-        raise TierError("no")
+        raise OSError(errno.EIO, "no") if fails == "write" else TierError("no")
 
     def raise_(*args):
         if args:
@@ -177,8 +178,9 @@ async def test_whatever_raises_each_page_is_answered_once(make_bench, monkeypatc
 
     if fails == "encode":
         monkeypatch.setattr(tier, "record_bytes", refuse)
+        monkeypatch.setattr(tier, "encode_many", refuse)
     elif fails == "write":
-        monkeypatch.setattr(tier, "write", refuse)
+        monkeypatch.setattr(Segment, "write", refuse)
     elif fails == "stored":
         stored = raise_
     else:
@@ -258,16 +260,20 @@ async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
 @pytest.mark.parametrize("fails", ["write", "wanted", "unforeseen"])
 async def test_a_page_whose_write_fails_leaves_its_place(make_bench, monkeypatch, fails):
     bench, _, _ = await full_bench(make_bench)
-    tier, write = bench.cache.media[0].tier, SegmentStore.write
-    answers, keys, before = {}, [f"new{n}" for n in range(8)], len(bench.cache.residents)
+    write, answers, keys, before = (
+        Segment.write,
+        {},
+        [f"new{n}" for n in range(8)],
+        len(bench.cache.residents),
+    )
 
-    def failing(location, header, body):
-        if header.page.ref.key == "new3":
-            raise TierError("no") if fails == "write" else ValueError("a fault")
-        write(tier, location, header, body)
+    def failing(segment, offset, header, body):
+        if b"new3" in header:
+            raise OSError(errno.EIO, "no") if fails == "write" else ValueError("a fault")
+        write(segment, offset, header, body)
 
     if fails != "wanted":
-        monkeypatch.setattr(tier, "write", failing)
+        monkeypatch.setattr(Segment, "write", failing)
     pages = [
         new_page(key, answers, body=b"n" * 4000, wanted=lambda key=key: fails != "wanted" or key != "new3")
         for key in keys

@@ -92,3 +92,23 @@ def test_pages_together_are_forgotten_as_one_by_one():
     assert ghosts.find_many(asked, float(5 << 32) + len(ghosts)).reads[0] == 1
     assert ghosts.find_many(asked, float(5 << 32) + len(ghosts)).last[0] == float(5 << 32)
     assert ghosts.find_many(asked, float(5 << 32) + len(ghosts) + 1).reads[0] == 0
+
+
+def test_pages_that_are_read_together_get_the_histories_of_single_reads():
+    one, many, random = Ghosts(4096), Ghosts(4096), np.random.default_rng(7)
+    known = pages(3000)
+    tick = 0.0
+    for turn in range(200):
+        coming = random.choice(known, 20, replace=False).tolist()
+        ticks = [tick := tick + gap for gap in random.integers(1, 60, 20).tolist()]
+        prefix = turn % 3
+        for page, when in zip(coming, ticks, strict=True):
+            one.read(page, when, prefix)
+        columns = np.array(coming, np.uint64), np.array(ticks), np.full(20, prefix)
+        if not many.read_many(*columns):
+            assert not many.are_apart(columns[0])
+            for page, when in zip(coming, ticks, strict=True):
+                many.read(page, when, prefix)
+    assert one.reads.max() > 2
+    for name in ("tag", "last", "gap", "reads", "state", "prefix"):
+        assert np.array_equal(getattr(one, name), getattr(many, name)), name

@@ -215,6 +215,7 @@ def _steps(board: Board, rng: Random) -> None:
         return inside
 
     _set(os, "pwrite", torn_pwrite)
+    _set(medium.SystemCalls, "pwrite", staticmethod(torn_pwrite))
     _set(os, "ftruncate", stepped(ftruncate, "at a truncation"))
     _set(Path, "unlink", stepped(unlink, "at a deletion"))
     _set(Path, "rename", stepped(rename, "at a rename"))
