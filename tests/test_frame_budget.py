@@ -34,7 +34,7 @@ GOLDEN = {
     # A cached object is requested for the first time on this listener by a known client.
     "first hit": Golden(136, 36),
     # One of 32 misses in a turn of the loop. Each is fetched, sent and stored.
-    "miss": Golden(8_328 / MISSES, 78),
+    "miss": Golden(7_105 / MISSES, 76),
     # A binary body with the scores of all 256 samples.
     "POST of scores": Golden(39, 13),
     # Cached samples by id, in the order in which they are ready.
