@@ -10,6 +10,10 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 TABLE = {
+    "core.delegated_body": "engine/storage/test_delegated_writes.py",
+    "engine.read.body_files": "api/s3/test_worker_bodies.py",
+    "engine.read.needed": "api/s3/test_lane_read.py",
+    "origin.field_places": "origin/test_http1.py",
     "cli.predictions": "cli/test_plan.py",
     "plan.plots": "cli/test_plan.py",
     "plan.prices": "plan/test_grid.py",
@@ -32,7 +36,6 @@ TABLE = {
     "engine.read.worker_read": "api/s3/test_worker_misses.py",
     "hints.job_expectations": "hints/test_many_jobs.py",
     "hints.shared_columns": "hints/test_many_jobs.py",
-    "origin.callback_reads": "api/s3/test_lane_read.py",
     "engine.read.writes": "engine/test_races.py",
     "engine.read.single_flight": "engine/read/test_flight.py",
     "engine.read.flight_filler": "engine/read/test_fill.py",

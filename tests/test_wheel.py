@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
     "api", "app", "cli", "cluster", "config", "core", "demo", "engine", "hints", "origin", "policy",
-    "prefetch", "simulate", "state", "telemetry", "tiers",
+    "plan", "prefetch", "simulate", "state", "telemetry", "tiers",
 }  # fmt: skip
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".typed"}
 OWN = {"__init__.py", "__main__.py", "py.typed"}

@@ -37,8 +37,7 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-# Pages planned for each fetch that will start when another one ends: some of them will win no place, or will
-# be stored before that.
+# Pages planned for each fetch that starts when another one ends: some will win no place, or be stored before.
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
@@ -157,7 +156,6 @@ class Prefetcher:
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Implement ``PageObserver``: a reader wants a page that is not resident."""
-        # Every miss comes here, and mostly nothing was prefetched.
         if self._fetched.pages and (key := (object_hash(ref), number)) in self._fetched.pages:
             self._was_wanted(key, lost=True)
 

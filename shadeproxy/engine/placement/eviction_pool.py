@@ -1,6 +1,6 @@
 """Eviction pool: one ranking of a random sample serves the next few candidates (as Redis does).
 
-Ranking 2,048 residents costs more than the rest of an insert (docs/adr/0005). The 25 worst of such a
+Ranking 2,560 residents costs more than the rest of an insert (docs/adr/0005). The 32 worst of such a
 sample are all within the worst few per cent of the tier, so they may be evicted one after another.
 
 Law: the pool names a slot only if the slot still holds the page that was drawn, in the same tier, and the
@@ -20,7 +20,7 @@ from shadeproxy.policy.base import Column
 from shadeproxy.tiers.location import record_bytes as record_bytes_at
 
 SAMPLE = 1024
-_RANKED = 2048
+_RANKED = 2560
 """Number of pages ranked to fill a pool. With the worst 32 of 1,024 pages, announced epochs lost 0.2 points
 of their hit ratio.
 """

@@ -61,9 +61,8 @@ class Placement:
         self._tiers = tiers
         self._policy = keeping_ahead(policy)
         capacity_bytes = sum(tier.capacity_bytes for tier in tiers) if policy.learns else 0
-        self.histories = PageHistories(
-            residents, capacity_bytes, seed=int(rng.integers(1 << 62)), off_loop=off_loop
-        )
+        seed = int(rng.integers(1 << 62))
+        self.histories = PageHistories(residents, capacity_bytes, seed=seed, off_loop=off_loop)
         self.features = PageFeatures(
             residents, self._policy, weights=weights, next_uses=next_uses, histories=self.histories, rng=rng
         )
@@ -189,8 +188,7 @@ class Placement:
         worst = np.append(residents, -np.inf)[np.minimum(ranks, len(residents))]
         scale = (1 + self._policy.margin) * (price if self._policy.learns else 1.0)
         keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * scale
-        wins: NDArray[np.bool_] = held | (beyond <= 0) | (keys < worst)
-        return wins
+        return held | (beyond <= 0) | (keys < worst)
 
     def free_bytes(self, least_bytes: float = 0) -> int:
         """Return the free room of all tiers that have at least ``least_bytes`` of it."""
@@ -225,9 +223,8 @@ class Placement:
         return WORTH_COLUMNS if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:
-        """Return for how many pages the eviction pool, or if few are left a new one, can name victims."""
-        left = self._drawn[index].left(self.tick)
-        return left if left >= WORTH_COLUMNS else EvictionPool.ahead(self._residents.members[index].count)
+        """Return for how many pages one eviction pool of tier ``index`` can name victims."""
+        return EvictionPool.ahead(self._residents.members[index].count)
 
     def draw_ahead(self, index: int, count: int) -> float:
         """Fill a tier's eviction pool for ``count`` pages (at most ``together``), unless it serves them.

@@ -27,6 +27,11 @@ from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
 from shadeproxy.engine.storage.transfers import Medium, NewPage
 from shadeproxy.tiers.base import Location
 
+_FEW_NEED = 32
+"""Few pages look for one piece of free room only while 1 / n of the capacity is free. Less room lies
+scattered: they would often find no such piece, and then be decided on again.
+"""
+
 _Told = dict[int, Exception | None]
 """New pages whose ``stored`` was called, or will be called by a task: from the page's ``id()`` to the error
 that the call raised.
@@ -123,7 +128,10 @@ class PageAdmission:
         """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
         tier = self._media[0].tier
         # A full tier comes here with every turn: look at its room before anything that costs more.
-        if sum([len(new.body) for new in pages]) > tier.capacity_bytes - tier.used_bytes:
+        room_bytes = tier.capacity_bytes - tier.used_bytes
+        if len(pages) < WORTH_COLUMNS:
+            room_bytes -= tier.capacity_bytes // _FEW_NEED
+        if sum([len(new.body) for new in pages]) > room_bytes:
             return False
         hashes = [object_hash(new.page.ref) for new in pages]
         for hashed, new in zip(hashes, pages, strict=True):
