@@ -14,14 +14,14 @@ from shadeproxy.cluster.view import NodeFacts, View, seal_facts
 
 
 class Open(NamedTuple):
-    """``ClusterLog.open``."""
+    """A call of ``ClusterLog.open``, to be made: its arguments."""
 
     inc: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """``ClusterLog.retire``."""
+    """A call of ``ClusterLog.retire``, to be made: its arguments."""
 
     inc: str
     node: str
@@ -29,7 +29,7 @@ class Retire:
 
 
 class Propose(NamedTuple):
-    """``ClusterLog.propose``."""
+    """A call of ``ClusterLog.propose``, to be made: its arguments."""
 
     base: ViewId
     seats: tuple[Seat, ...]

@@ -194,7 +194,8 @@ class _RetriedRead:
             return await self._open()
         except OriginAnswer as answer:
             if answer.status == 416 and handed is not None and handed.received_bytes:
-                raise failure from answer  # The object ends where the body did; see ``_go_on``.
+                # The object ends where that body broke off: its announced length was wrong. See ``_go_on``.
+                raise failure from answer
             raise
 
     async def _open(self) -> OriginRead:

@@ -67,7 +67,9 @@ class Tier(Protocol):
         ...
 
     def arrivals(self) -> Iterator[Arrival]:
-        """Recover and yield each pending segment. Blocking: run it on a thread beside the store's thread."""
+        """Read each pending segment, and yield it for ``take_in``. Blocking: while the proxy serves, run it
+        on another thread than the store's.
+        """
         ...
 
     def take_in(self, arrival: Arrival) -> Iterator[Contents]:

@@ -6,7 +6,7 @@ _READ_BY_HAND = "## What it shows, and what it does not"
 
 
 def kept(earlier: Path) -> str:
-    """Return ``kept_of`` the page at ``earlier``, if there is one."""
+    """Return what ``kept_of`` keeps of the page at ``earlier``; only the title if there is no such page."""
     return kept_of(earlier.read_text() if earlier.exists() else "")
 
 
