@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from shadeproxy.simulate.trace_file import save_trace
 from shadeproxy.simulate.workloads import uniform
 from tests.support.profiles import PRICES, epoch, profile, truth
+from tests.support.traces import save_trace
 
 
 @pytest.fixture(scope="module")
