@@ -9,7 +9,7 @@ import pytest
 
 from shadeproxy.api.control import locate
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.rules import Freshness, Rule
 from tests.support.engine import PAGE
 from tests.support.locating import BIG, RECORD, SMALL, copy
 
@@ -78,7 +78,7 @@ async def test_a_rule_that_wants_a_check_or_no_cache_gives_no_place(listen):
 async def test_what_was_cached_before_a_rule_forbade_it_is_not_answered_from_there(listener):
     listener.put(small=SMALL)
     await listener.warm("small")
-    listener.engine._rules = Rules([Rule(cache=False)])
+    listener.engine._rules.adopt([Rule(cache=False)])
     assert (await located(listener, ("small",)))[1]["status"].tolist() == [0]
     (frame,) = await listener.frames([{"bucket": "b", "key": "small"}])
     assert (frame.status, frame.source, frame.body) == (200, "bypass", SMALL)
