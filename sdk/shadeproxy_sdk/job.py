@@ -154,17 +154,17 @@ class Job:
         Without this, the wait is estimated (waiting.py). If a batch is a tuple or list, its last element must
         be the sample ids, which are counted. Other batches are timed but not counted.
         """
-        meter = StallMeter()
-        self._progress.reads_by(batches)
+        meter, progress = StallMeter(), self._progress
+        progress.reads_by(batches)
         self._watch.timed(1)
         try:
             for batch in meter.watch(batches):
                 yield batch
-                ids: Any = batch[-1] if isinstance(batch, tuple | list) and batch else ()
-                self._progress.timed(getattr(ids, "__len__", int)(), meter.lap(), meter.computed())
+                ids = batch[-1] if isinstance(batch, tuple | list) and batch else ()
+                progress.timed(len(ids) if hasattr(ids, "__len__") else 0, meter.lap(), meter.computed())
                 self._sender.start()
         finally:
-            self._progress.timed(0, meter.lap(), meter.computed())
+            progress.timed(0, meter.lap(), meter.computed())
             self._watch.timed(-1)
 
     # ------------------------------------------------------------------ for samplers

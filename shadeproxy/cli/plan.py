@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -57,7 +58,7 @@ def run_plan(
 ) -> None:
     """Predict, and print the result. Raises ConfigError, and ShadeProxyError if no proxy answers."""
     if plot is not None:
-        require_matplotlib()
+        require_matplotlib("leave --plot out")
     profile = _profile(client, options)
     if save is not None:
         _save(profile, save)
@@ -95,7 +96,8 @@ def _profile(client: Callable[[], ControlClient], options: PlanOptions) -> Profi
     proxy = client()
     name = options.job or _only_job(proxy)
     return read_profile(
-        msgspec.json.encode(proxy.get(f"/v1/jobs/{name}/profile")), f"the profile of job {name!r}"
+        msgspec.json.encode(proxy.get(f"/v1/jobs/{quote(name, safe='')}/profile")),
+        f"the profile of job {name!r}",
     )
 
 

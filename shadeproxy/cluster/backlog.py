@@ -22,7 +22,7 @@ MOST_BYTES = 64 * 1024 * 1024
 MOST_SCORES = 1 << 16
 """Most scores of one event: 512 KiB by ids, so that applying them does not hold up the event loop."""
 
-_LEAST_BYTES = 256  # What an event without blobs takes, at least.
+_LEAST_BYTES = 256  # Least bytes of an event without blobs.
 _FOLD_AT = 64
 _LOOKS = 64
 ALONE = object()

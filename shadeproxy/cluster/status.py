@@ -53,7 +53,7 @@ class ObjectOwner(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     home: str
     here: bool
-    """Whether the answering node is the owner, and may act as such now."""
+    """True if the answering node is the owner, and may act as such now."""
 
 
 class ClusterStatus:

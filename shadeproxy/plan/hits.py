@@ -23,8 +23,8 @@ MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
 """Returns the hit ratio of a cache of a share of the data; bool: the order is announced.
 
-With an announced order these are the reads whose page is kept from an earlier epoch. What is prefetched is a
-hit for training, and comes from the origin all the same.
+With an announced order these are the reads whose page is kept from an earlier epoch. Prefetched
+samples are hits for training, and come from the origin all the same.
 """
 
 _NEXT_HALF = "next-half"

@@ -5,8 +5,8 @@ Only this module of the package needs matplotlib, and imports it when it draws.
 
 from pathlib import Path
 
-from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.plan.grid import Plan, Row
+from shadeproxy.simulate.plots import save
 
 _GIB = 1 << 30
 
@@ -28,11 +28,4 @@ def write_plot(plan: Plan, path: Path) -> None:
     times.set(title=f"job {plan.job}", xlabel="cache", ylabel="epoch (s)", ylim=(0, None))
     origin.set(title="bytes from the origin", xlabel="cache", ylabel="GiB an epoch", ylim=(0, None))
     times.legend(fontsize="small")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise ShadeProxyError(f"the plot cannot be written to {path}: {error.strerror or error}") from None
-    except ValueError:  # Matplotlib chooses the format by the extension of the file name.
-        raise ShadeProxyError(
-            f"the plot cannot be written to {path}: write a name that ends in .png, .svg or .pdf"
-        ) from None
+    save(figure, path)

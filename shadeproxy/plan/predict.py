@@ -96,7 +96,7 @@ class Predictor:
             "link": missed * self._link_s(setting),
         }
         if setting.announced:
-            # What is prefetched is a hit for the loader: its workers are limited by their own work alone.
+            # Prefetched samples are hits for the loader: only their own work limits its workers.
             hidden = replay(replace(loop, miss_s=0.0, link_s=0.0), round(samples), 1.0)
             epoch_s = max(hidden.wall_s, bounds["link"]) + self._origin_s
             bounds["latency"] = self._latency_s(loop, samples, 1.0)

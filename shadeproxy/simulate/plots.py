@@ -8,9 +8,13 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.simulate.run import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _TITLE_CHARACTERS = 48
 
@@ -36,11 +40,13 @@ def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def require_matplotlib() -> None:
-    """Raise ShadeProxyError naming the package to install, if matplotlib is missing."""
+def require_matplotlib(otherwise: str = "write --no-plot") -> None:
+    """Raise ShadeProxyError naming the package to install, if matplotlib is missing. ``otherwise``: the way
+    to do without.
+    """
     if not has_matplotlib():
         raise ShadeProxyError(
-            "the plot needs matplotlib; install with: pip install 'shadeproxy[demo]', or write --no-plot"
+            f"the plot needs matplotlib; install with: pip install 'shadeproxy[demo]', or {otherwise}"
         )
 
 
@@ -76,6 +82,11 @@ def write_plot(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=9, frameon=False)
+    save(figure, path)
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure. Raises ShadeProxyError if that is impossible."""
     try:
         figure.savefig(path)
     except OSError as error:

@@ -112,3 +112,22 @@ def test_without_a_proxy_the_reason_is_said(shade, taken_port):
     result = shade("plan", "--job", "a", "--url", f"http://127.0.0.1:{taken_port + 1}")
     assert result.exit_code != 0
     assert "start it with `shadeproxy serve`" in result.stderr or "asks" in result.stderr
+
+
+def test_a_picture_without_matplotlib_says_how_to_do_without(shade, kept, monkeypatch):
+    monkeypatch.setattr("shadeproxy.simulate.plots.has_matplotlib", lambda: False)
+    result = shade("plan", "--profile", kept, "--plot", "p.png")
+    assert result.exit_code == 1
+    assert "install with: pip install 'shadeproxy[demo]', or leave --plot out" in result.stderr
+
+
+def test_a_job_with_an_odd_name_is_asked_for_by_that_name(shade, kept, monkeypatch):
+    asked = []
+
+    def get(_client, path):
+        asked.append(path)
+        return json.loads(kept.read_bytes())
+
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
+    assert shade("plan", "--job", "a/b?c", "--cache", "20%", "--order", "no").exit_code == 0
+    assert asked == ["/v1/jobs/a%2Fb%3Fc/profile"]

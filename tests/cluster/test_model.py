@@ -159,7 +159,7 @@ def test_no_order_of_events_gives_two_owners_or_an_old_answer(objects, numbers, 
 
 
 def test_the_walks_come_to_acknowledged_writes_and_new_views():
-    """What never happens is not tested."""
+    """An event that never happens would leave its rules untested."""
     worlds = [walk(seed) for seed in range(100)]
     assert sum(world.acknowledged for world in worlds) > 50
     assert sum(world.hits for world in worlds) > 300
