@@ -26,17 +26,9 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         announced=any(reads.prefetched_bytes for _, reads in epochs),
         policy=str(context.info.get("policy", "default")),
         cache_bytes=sum(gauges().capacity_bytes for gauges in stats.tier_gauges.values()),
-        origin_s=fetched.latency_sum_s / fetched.requests
-        if fetched is not None and fetched.requests
-        else None,
+        origin_s=fetched.latency_sum_s / fetched.requests if fetched and fetched.requests else None,
         epochs=[_profiled(epoch, reads) for epoch, reads in epochs],
-        loader=None
-        if job.loader is None
-        else Loader(
-            workers=job.loader.workers,
-            batch_size=job.loader.batch_size,
-            prefetch_factor=job.loader.prefetch_factor,
-        ),
+        loader=None if job.loader is None else Loader(**job.loader._asdict()),
     )
 
 
