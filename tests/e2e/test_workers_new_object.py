@@ -24,7 +24,7 @@ def slow_origin():
     ports, serving = [], []
 
     async def serve():
-        async with await asyncio.start_server(origin.serve, "127.0.0.1", 0) as server:
+        async with await asyncio.start_server(origin.serve_connection, "127.0.0.1", 0) as server:
             ports.append(server.sockets[0].getsockname()[1])
             ready.set()
             await server.serve_forever()
