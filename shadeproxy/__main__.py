@@ -1,6 +1,19 @@
-"""Run the command line: ``python -m shadeproxy``."""
+"""Run the command line: ``python -m shadeproxy``, and the console script."""
 
-from shadeproxy.cli.main import run
+import sys
+
+
+def run() -> None:
+    """Run the command line. On another system than Linux, say so in one line and exit with status 1."""
+    if sys.platform != "linux":
+        sys.exit(
+            f"error: the proxy runs on Linux only, and this is {sys.platform}; run it on a Linux host or in a"
+            " container. The SDK, shadeproxy-sdk, works here"
+        )
+    from shadeproxy.cli.main import run as run_commands  # noqa: PLC0415  other systems lack what it imports
+
+    run_commands()
+
 
 if __name__ == "__main__":
     run()

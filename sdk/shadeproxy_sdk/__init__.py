@@ -67,7 +67,7 @@ def _load(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise ConfigError(f"{name} needs PyTorch: pip install 'shadeproxy-sdk[torch]'") from None
+        raise ConfigError(f"{name} needs PyTorch: pip install torch") from None
     globals()[name] = value
     return value
 

@@ -128,4 +128,5 @@ def _after_fork() -> None:
 
 # Without this hook, every call of ``start`` would have to ask for the process id, a system call per training
 # step.
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_after_fork)

@@ -177,7 +177,7 @@ class BulkReads:
             near = told.get("socket")
             offers = Offers(
                 told.get("batch") is True,
-                told.get("locate") is True,
+                told.get("locate") is True and locate.READS_FILES,
                 near if isinstance(near, str) else None,
             )
             self.connections.transport.offers = offers

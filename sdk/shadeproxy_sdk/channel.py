@@ -13,6 +13,7 @@ import re
 import socket
 import ssl
 import struct
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -63,8 +64,10 @@ class Channel:
             raise Silent(f"no connection within {min(timeout_s, MAX_CONNECT_S):g} s") from None
         except OSError as error:
             raise Unreachable((error.strerror or str(error)).lower()) from None
-        # TLS sockets accept no flags, because TLS records are decrypted piece by piece.
-        self._flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
+        # TLS sockets accept no flags, because TLS records are decrypted piece by piece. Windows has no
+        # recvmsg_into.
+        is_plain = not isinstance(self._socket, ssl.SSLSocket)
+        self._flags = socket.MSG_WAITALL if is_plain and hasattr(self._socket, "recvmsg_into") else 0
         self._host = f"{address.host}:{address.port}"
 
     def send(self, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float) -> None:
@@ -283,7 +286,11 @@ class Channel:
             return
         self._timeout_s = timeout_s
         seconds, fraction = divmod(max(timeout_s, 1e-3), 1.0)
-        limit = struct.pack("@ll", int(seconds), int(fraction * 1e6))
+        limit = (
+            struct.pack("@L", int(timeout_s * 1000))
+            if sys.platform == "win32"
+            else struct.pack("@ll", int(seconds), int(fraction * 1e6))
+        )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
@@ -322,7 +329,7 @@ class Channels:
 
 def _connect(address: Address, timeout_s: float) -> tuple[socket.socket, str]:
     """Return a blocking socket, and the prefix that request paths need on it. Raises OSError."""
-    if address.socket is not None:
+    if address.socket is not None and hasattr(socket, "AF_UNIX"):
         near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             near.settimeout(timeout_s)

@@ -56,4 +56,6 @@ def cores_of_this_process() -> int:
     worker = worker_info()
     workers = 1 if worker is None else worker.num_workers
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun sets this variable.
-    return max(1, len(os.sched_getaffinity(0)) // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))
+    # Only Linux tells which cores a process may use.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // (workers * max(1, int(ranks) if ranks.isdecimal() else 1)))

@@ -37,6 +37,8 @@ RECORD = np.dtype(
         ("header", "V64"),
     ]
 )
+READS_FILES = hasattr(os, "preadv")
+"""False on Windows, where no proxy runs beside the SDK."""
 _COLUMNS = ("index", "file", "header_offset", "offset", "length", "position", "header")
 _MOST = np.uint64(1 << 62)
 _HERE = 200

@@ -99,7 +99,7 @@ class Origin:
     def _unsigned(self) -> str:
         return (
             f"Requests to {self.endpoint_url} are to be signed with {self.access_key}, for which "
-            "botocore is missing: pip install 'shadeproxy-sdk[s3]', or leave the keys out where "
+            "botocore is missing: pip install botocore, or leave the keys out where "
             "anonymous reads are allowed"
         )
 

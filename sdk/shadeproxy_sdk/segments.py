@@ -25,7 +25,8 @@ from typing import Self
 _MOST_FILES = 256
 _SWEEP_S = 1.0
 # O_NONBLOCK, and the check after opening, keep a path that names a pipe or a device from blocking a worker.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
+# Windows has none of the three.
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW"))
 
 
 class Segments:

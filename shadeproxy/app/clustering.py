@@ -46,7 +46,7 @@ _KIND = "cluster"
 _NODE, _BOOT, _REACHED = "node", "boot", "reached"
 _SAVE_S = 1.0
 _GIB = 1024**3
-_EXTRA = 'install the extra: pip install "shadeproxy[cluster]"'
+_EXTRA = "install its client: pip install 'redis[hiredis]>=8.0'"
 
 
 class Parts(NamedTuple):

@@ -11,6 +11,7 @@ from shadeproxy.cli.options import (
     JsonOption,
     NamespaceOption,
     OverrideOption,
+    TokenOption,
     UrlOption,
     client,
 )
@@ -24,13 +25,14 @@ def status(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show the nodes of the cluster, as the called proxy sees them.
 
     Exit status 1 if the proxy is in no cluster, or cannot take part in it.
     """
-    answer = client(config, override, url).get("/v1/cluster")
+    answer = client(config, override, url, token).get("/v1/cluster")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     else:
@@ -48,6 +50,7 @@ def owner(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     namespace: NamespaceOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -57,7 +60,7 @@ def owner(
         raise ConfigError(f"{uri!r} names no object: write s3://bucket/key")
     asked = f"?namespace={quote(namespace, safe='')}" if namespace else ""
     path = f"/v1/cluster/owner/{quote(bucket, safe='')}/{quote(key, safe='/')}{asked}"
-    answer = client(config, override, url).get(path)
+    answer = client(config, override, url, token).get(path)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -72,10 +75,11 @@ def forget(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Remove a node without waiting for `cluster.leave_after`. It stays out until it is restarted."""
-    answer = client(config, override, url).post("/v1/cluster/forget", {"node": node})
+    answer = client(config, override, url, token).post("/v1/cluster/forget", {"node": node})
     typer.echo(json.dumps(answer, indent=2) if as_json else f"{node} is forgotten")
 
 

@@ -83,7 +83,7 @@ class ControlClient:
         if status in {401, 403}:
             raise ShadeProxyError(
                 f"{self.url} asks for another bearer token: set control.token as the proxy has it,"
-                ' for example --set control.token="env:NAME"'
+                " for example --token env:NAME"
             )
         if status >= 400:
             error = told or {}

@@ -19,7 +19,14 @@ from typer.core import TyperGroup
 from shadeproxy import __version__
 from shadeproxy.cli import cluster
 from shadeproxy.cli.control import LONG_TIMEOUT_S
-from shadeproxy.cli.options import ConfigOption, JsonOption, NamespaceOption, OverrideOption, UrlOption
+from shadeproxy.cli.options import (
+    ConfigOption,
+    JsonOption,
+    NamespaceOption,
+    OverrideOption,
+    TokenOption,
+    UrlOption,
+)
 from shadeproxy.cli.options import client as client_of
 from shadeproxy.cli.predictions import plan_runs, simulate_policies
 from shadeproxy.config import Settings
@@ -115,13 +122,14 @@ def doctor(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Ask a running proxy what is wrong with it, or find out why none answers, and say what to change.
 
     Exit status 1 if anything is wrong.
     """
-    client = client_of(config, override, url)
+    client = client_of(config, override, url, token)
     from shadeproxy.cli.doctor import examine  # noqa: PLC0415  imports the composition root
 
     report = examine(client, Settings.load(config, override or ()), elsewhere=bool(url))
@@ -141,16 +149,18 @@ def doctor(
 
 @app.command()
 def stats(
+    *,
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
 ) -> None:
     """Show the counters of a running proxy: per tier, bucket, job and epoch."""
     if watch and as_json:
         raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
-    client = client_of(config, override, url)
+    client = client_of(config, override, url, token)
     from shadeproxy.cli.stats import render_stats, watch_stats  # noqa: PLC0415  rich's tables take 40 ms
 
     if watch:
@@ -170,6 +180,7 @@ def purge(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     everything: Annotated[
         bool, typer.Option("--all", help="Empty the cache directories while no proxy runs on them.")
     ] = False,
@@ -189,7 +200,7 @@ def purge(
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
     body = body_of(uri, namespace, dry_run=dry_run)
-    answer = client_of(config, override, url).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
+    answer = client_of(config, override, url, token).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return
@@ -210,6 +221,7 @@ def inspect(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     namespace: NamespaceOption = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many objects.")] = 100,
     start_after: Annotated[str, typer.Option(metavar="KEY", help="Only keys after this one.")] = "",
@@ -218,7 +230,7 @@ def inspect(
     """Show the cached pages of an object, or the cached objects below a prefix in key order."""
     from shadeproxy.cli.cached import inspect_cached  # noqa: PLC0415  as above
 
-    client = client_of(config, override, url)
+    client = client_of(config, override, url, token)
     inspect_cached(client, uri, namespace, limit=limit, start_after=start_after, as_json=as_json)
 
 
@@ -229,6 +241,7 @@ def warm(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
@@ -236,7 +249,7 @@ def warm(
     """Read everything below a prefix into the cache, where there is room for it. Ctrl-C ends it."""
     from shadeproxy.cli.prefixes import warm_prefix  # noqa: PLC0415  as above
 
-    warm_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    warm_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -248,6 +261,7 @@ def pin(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
@@ -255,7 +269,7 @@ def pin(
     """Pin a prefix: keep its pages, whatever else is read, until it is unpinned."""
     from shadeproxy.cli.prefixes import pin_prefix  # noqa: PLC0415  as above
 
-    pin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    pin_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -265,6 +279,7 @@ def unpin(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     namespace: NamespaceOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     as_json: JsonOption = False,
@@ -272,7 +287,7 @@ def unpin(
     """Remove a pin."""
     from shadeproxy.cli.prefixes import unpin_prefix  # noqa: PLC0415  as above
 
-    unpin_prefix(client_of(config, override, url), uri, namespace, dry_run=dry_run, as_json=as_json)
+    unpin_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()
@@ -287,7 +302,7 @@ def demo(
     missing = [name for module, name in _DEMO_NEEDS.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ShadeProxyError(
-            f"the demo needs {', '.join(missing)}; install with: pip install 'shadeproxy[demo]'"
+            f"the demo needs {', '.join(missing)}; in a checkout install with: pip install ./sdk '.[demo]'"
         )
     from shadeproxy.demo.main import run_demo  # noqa: PLC0415  brings torch
 
@@ -323,10 +338,26 @@ app.command("simulate")(simulate_policies)
 app.command("plan")(plan_runs)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"shadeproxy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(f"shadeproxy {__version__}")
+    _print_version(is_asked=True)
 
 
 def run() -> None:

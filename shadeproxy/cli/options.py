@@ -7,6 +7,7 @@ import typer
 
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.config import Settings
+from shadeproxy.config.secrets import resolve_argument
 
 ConfigOption = Annotated[
     Path | None,
@@ -17,6 +18,14 @@ OverrideOption = Annotated[
 ]
 UrlOption = Annotated[
     str, typer.Option("--url", help="Control listener; by default the one of the configuration.")
+]
+TokenOption = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        metavar="env:NAME|file:PATH",
+        help="Where the bearer token is; by default as the configuration says.",
+    ),
 ]
 NamespaceOption = Annotated[
     str,
@@ -29,10 +38,13 @@ NamespaceOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
-def client(config: Path | None, override: list[str] | None, url: str) -> ControlClient:
-    """Return a client of the control listener of ``url``, or of the configuration."""
+def client(config: Path | None, override: list[str] | None, url: str, token: str) -> ControlClient:
+    """Return a client of the control listener of ``url``, or of the configuration. ``token``: a reference to
+    the bearer token; "" takes that of the configuration.
+    """
     settings = Settings.load(config, override or ())
+    secret = resolve_argument("--token", token) if token else settings.control.resolve_token()
     listen = settings.control.listen
     # A wildcard address cannot be called. The listener answers on loopback too.
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host, str(listen).rpartition(":")[0])  # noqa: S104  not a bind
-    return ControlClient(url or f"http://{host}:{listen.port}", settings.control.resolve_token())
+    return ControlClient(url or f"http://{host}:{listen.port}", secret)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shadeproxy.cli.options import ConfigOption, JsonOption, OverrideOption, UrlOption, client
+from shadeproxy.cli.options import ConfigOption, JsonOption, OverrideOption, TokenOption, UrlOption, client
 
 
 def simulate_policies(
@@ -58,6 +58,7 @@ def plan_runs(
     config: ConfigOption = None,
     override: OverrideOption = None,
     url: UrlOption = "",
+    token: TokenOption = "",
     profile: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Instead: a profile that --save wrote.")
     ] = None,
@@ -109,4 +110,4 @@ def plan_runs(
         samples_per_s=samples_per_s,
         loader=loader,
     )
-    run_plan(lambda: client(config, override, url), options, save=save, as_json=as_json, plot=plot)
+    run_plan(lambda: client(config, override, url, token), options, save=save, as_json=as_json, plot=plot)

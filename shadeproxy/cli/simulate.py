@@ -72,7 +72,7 @@ def run_simulate(
     if not with_plot or (as_json and plot is None):
         return
     if plot is None and not has_matplotlib():
-        messages.print("no plot: matplotlib is missing; install with: pip install 'shadeproxy\\[demo]'")
+        messages.print("no plot: matplotlib is missing; install with: pip install matplotlib")
         return
     path = plot or _PLOT
     write_plot([(f"{result.reads:,} reads of {result.objects:,} objects", result.rows)], path)

@@ -74,6 +74,19 @@ def resolve(what: str, reference: str) -> str | None:
     return read_secret(what, **{kind: name})
 
 
+def resolve_argument(what: str, reference: str) -> str | None:
+    """Return the secret to which an argument of the command line refers. Raises ConfigError that names
+    ``what``.
+    """
+    try:
+        _is_reference(reference)
+    except ValueError:
+        raise ConfigError(
+            f'{what}: write "env:NAME" or "file:PATH"; a secret itself would be seen in the list of processes'
+        ) from None
+    return resolve(what, reference)
+
+
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
     """Return the text, stripped, and where it was read, in words. Raises ConfigError."""
     if env:

@@ -46,7 +46,7 @@ def require_matplotlib(otherwise: str = "write --no-plot") -> None:
     """
     if not has_matplotlib():
         raise ShadeProxyError(
-            f"the plot needs matplotlib; install with: pip install 'shadeproxy[demo]', or {otherwise}"
+            f"the plot needs matplotlib; install with: pip install matplotlib, or {otherwise}"
         )
 
 

@@ -140,6 +140,33 @@ def test_a_password_in_the_url_is_refused_and_not_shown(shade):
     assert result.stderr == "error: --url: write it as http://127.0.0.1:9001, without user and password\n"
 
 
+def test_the_token_of_another_proxy_is_named_by_reference(shade, control, monkeypatch, tmp_path):
+    monkeypatch.setenv("THEIRS", "t0ken")
+    (tmp_path / "token").write_text("of-a-file\n")
+    for reference in ("env:THEIRS", f"file:{tmp_path / 'token'}"):
+        assert shade("stats", "--json", "--url", control.url, "--token", reference).exit_code == 0
+    assert [sent for _, _, sent, _ in control.requests] == ["Bearer t0ken", "Bearer of-a-file"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        (
+            "t0ken",
+            'write "env:NAME" or "file:PATH"; a secret itself would be seen in the list of processes',
+        ),
+        (
+            "env:NOT_SET_ANYWHERE",
+            "the environment variable NOT_SET_ANYWHERE is not set; set it to the secret",
+        ),
+    ],
+)
+def test_a_token_that_is_no_reference_is_refused_and_not_shown(shade, reference, text):
+    result = shade("stats", "--url", "http://127.0.0.1:1", "--token", reference)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: --token: {text}\n"
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -150,7 +177,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(shade):
         ((200, "[]"), "answered 200, but not as a control listener does"),
         (
             (401, '{"error": {"message": "no"}}'),
-            "asks for another bearer token: set control.token as the proxy",
+            "set control.token as the proxy has it, for example --token env:NAME",
         ),
         (
             (404, '{"error": {"code": "x", "message": "no dataset d", "hint": "PUT it"}}'),

@@ -13,7 +13,18 @@ from shadeproxy.core.errors import ConfigError, NotSupported, ShadeProxyError
 
 
 def test_version(shade):
-    assert shade("version").stdout == "shadeproxy 0.1.0\n"
+    assert shade("version").stdout == shade("--version").stdout == "shadeproxy 0.1.0\n"
+
+
+def test_another_system_is_told_in_one_line_that_the_proxy_needs_linux():
+    hidden = "import sys; sys.platform = 'darwin'; sys.modules['fcntl'] = None"
+    code = f"{hidden}; from shadeproxy.__main__ import run; run()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "error: the proxy runs on Linux only, and this is darwin; run it on a Linux host or in a container."
+        " The SDK, shadeproxy-sdk, works here\n"
+    )
 
 
 def test_help_lists_the_commands_that_exist(shade):
@@ -127,7 +138,8 @@ def test_demo_without_its_libraries_says_how_to_install_them(shade, monkeypatch)
     result = shade("demo")
     assert result.exit_code == 1
     assert (
-        result.stderr == "error: the demo needs torch, pillow; install with: pip install 'shadeproxy[demo]'\n"
+        result.stderr
+        == "error: the demo needs torch, pillow; in a checkout install with: pip install ./sdk '.[demo]'\n"
     )
 
 
@@ -154,7 +166,7 @@ def test_bench_with_a_list_of_no_suites_measures_nothing(shade):
 
 def test_the_console_script_ends_with_the_status():
     def status(*arguments):
-        code = "import sys; sys.argv[0] = 'shadeproxy'; from shadeproxy.cli.main import run; run()"
+        code = "import sys; sys.argv[0] = 'shadeproxy'; from shadeproxy.__main__ import run; run()"
         return subprocess.run(
             [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
         )

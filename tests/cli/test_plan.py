@@ -118,7 +118,7 @@ def test_a_picture_without_matplotlib_says_how_to_do_without(shade, kept, monkey
     monkeypatch.setattr("shadeproxy.simulate.plots.has_matplotlib", lambda: False)
     result = shade("plan", "--profile", kept, "--plot", "p.png")
     assert result.exit_code == 1
-    assert "install with: pip install 'shadeproxy[demo]', or leave --plot out" in result.stderr
+    assert "install with: pip install matplotlib, or leave --plot out" in result.stderr
 
 
 def test_a_job_with_an_odd_name_is_asked_for_by_that_name(shade, kept, monkeypatch):

@@ -261,7 +261,7 @@ def test_an_origin_that_needs_botocore_says_so_before_training_depends_on_it(
     texts = warnings_in(caplog)
     assert len(texts) == told
     for text in texts:
-        assert "pip install 'shadeproxy-sdk[s3]'" in text
+        assert "pip install botocore" in text
         assert "training ends if the proxy does" in text
         assert "hidden" not in text
 
