@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 # torch is pinned there: without a pin pip may choose a build with gigabytes of CUDA libraries.
 INSTALL := $(PIP) install --constraint constraints.txt
-CODE := shadeproxy sdk tests bench hatch_build.py
+CODE := shadeproxy sdk tests bench hatch_build.py .ci/dist.py
 # What an install compiles, and what does it; pip keeps to itself why it could not.
 COMPILED := hatch_build.py $(wildcard shadeproxy/api/s3/*.pyx shadeproxy/api/s3/*.pxi)
 LANE := $(BIN)/python -c 'from shadeproxy.api.s3 import COMPILED; COMPILED or print("the fast lane is not compiled, \
@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit lock clean
+.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,7 +47,7 @@ check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)
 	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/mypy --no-error-summary hatch_build.py
+	@$(BIN)/mypy --no-error-summary hatch_build.py .ci/dist.py
 	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 	@echo "check: format, lint, types and layers are right"
 
@@ -122,6 +122,9 @@ audit: $(VENV)/.dev ## Known vulnerabilities of what is installed (asks a public
 	@$(PIP) freeze --exclude-editable | sed -E 's/\+[a-z0-9.]+$$//' > $(VENV)/audit.txt
 	@$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement $(VENV)/audit.txt
 
+dist: $(VENV)/.dist ## Build and check sdists and wheels of the three distributions, into dist/
+	@$(BIN)/python .ci/dist.py
+
 lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy needs, as tested here
 	@$(BIN)/python -m pip --disable-pip-version-check --quiet install --dry-run --ignore-installed --report - \
 	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"])') \
@@ -159,6 +162,10 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.to
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the clients that are compared ..."
 	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable "bench[clients]" --group test --group frameworks --group check
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.made pyproject.toml
+	@$(INSTALL) --group dist
 	@touch $@
 
 $(VENV)/.clients: $(VENV)/.dev

@@ -6,6 +6,7 @@ The tree stays unchanged, except that an editable install, which runs from the t
 its source.
 """
 
+import os
 import shutil
 import sysconfig
 from hashlib import sha256
@@ -25,6 +26,8 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         self._directory = TemporaryDirectory(prefix="shadeproxy-build-")
+        if os.environ.get("SHADEPROXY_PURE") == "1" and version != "editable":
+            return  # a wheel for all machines, without the module
         root = Path(self.root)
         module = _SOURCE.with_name(f"_request_cache{sysconfig.get_config_var('EXT_SUFFIX')}")
         try:

@@ -27,7 +27,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.fixture
 def tree(tmp_path):
     """Make a tree with the files that the build reads, and a module that takes a moment to compile."""
-    for name in ("pyproject.toml", "hatch_build.py", "README.md"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path / name)
     package = tmp_path / "shadeproxy" / "api" / "s3"
     package.mkdir(parents=True)
@@ -77,6 +77,13 @@ def test_a_wheel_holds_the_compiled_module_and_the_tree_stays_as_it_was(tree):
     }
     assert not wheel.endswith("-any.whl")
     assert new == set()
+
+
+@needs_compiler
+def test_a_pure_wheel_is_for_all_machines_and_has_no_module(tree):
+    names, wheel, _, _ = build(tree, SHADEPROXY_PURE="1")
+    assert wheel.endswith("-py3-none-any.whl")
+    assert not [name for name in names if name.endswith(".so")]
 
 
 @needs_compiler
