@@ -1,0 +1,126 @@
+"""The Helm chart: its objects fit each other and the proxy, and bad values are refused in words."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shadeproxy.config import Settings
+from tests.support.chart import Chart, Failed
+
+CHART = Path(__file__).parent.parent / "docker" / "helm" / "shadeproxy"
+SECRET = {"awsAccessKeyId": "a", "awsSecretAccessKey": "b", "trainerSecret": "c", "controlToken": "d"}
+
+
+def objects(**values):
+    found = Chart(CHART, {"secret": SECRET, **values}).objects()
+    return {one["kind"]: one for one in found}
+
+
+@pytest.mark.parametrize(
+    ("kind", "kinds"),
+    [
+        ("DaemonSet", {"DaemonSet", "ConfigMap", "Secret", "Service", "NetworkPolicy"}),
+        (
+            "StatefulSet",
+            {"StatefulSet", "PodDisruptionBudget", "ConfigMap", "Secret", "Service", "NetworkPolicy"},
+        ),
+    ],
+)
+def test_each_kind_has_its_objects_and_they_name_each_other(kind, kinds):
+    found = objects(kind=kind)
+    assert found.keys() == kinds
+    pod = found[kind]["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    for selector in (
+        found[kind]["spec"]["selector"]["matchLabels"],
+        found["Service"]["spec"]["selector"],
+        found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+    (container,) = pod["spec"]["containers"]
+    assert container["envFrom"][0]["secretRef"]["name"] == found["Secret"]["metadata"]["name"]
+    ports = {port["name"] for port in container["ports"]}
+    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == ports == {"s3", "control"}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    claimed = {claim["metadata"]["name"] for claim in found[kind]["spec"].get("volumeClaimTemplates", ())}
+    assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]} | claimed
+    assert ("hostPort" in container["ports"][0]) == (kind == "DaemonSet")
+
+
+def test_the_memory_limit_follows_the_ram_tier():
+    for capacity in (1024, 65536):
+        found = objects(ram={"capacityMiB": capacity}, process={"memoryMiB": 1000})
+        pod = found["DaemonSet"]["spec"]["template"]["spec"]
+        assert pod["containers"][0]["resources"]["limits"] == {"memory": f"{capacity + 1000}Mi"}
+        (ram,) = [volume for volume in pod["volumes"] if volume["name"] == "ram"]
+        assert ram["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{capacity + 64}Mi"}
+
+
+def test_the_proxy_understands_the_configuration(tmp_path, monkeypatch):
+    for name in ("TRAINER_SECRET", "CONTROL_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    found = objects(
+        origin={"endpoint": "https://store.example.org"},
+        ram={"capacityMiB": 4096},
+        config='[policy]\nname = "lru"\n',
+    )
+    file = tmp_path / "config.toml"
+    file.write_text(found["ConfigMap"]["data"]["config.toml"])
+    settings = Settings.load(file)
+    assert (settings.origin.endpoint, settings.policy.name) == ("https://store.example.org", "lru")
+    assert settings.cache.ram.capacity == 4096 * 1024**2
+    pod = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]
+    mounts = {mount["mountPath"] for mount in pod["volumeMounts"]}
+    assert str(settings.cache.ram.path.parent) in mounts
+    assert settings.control.resolve_token() == settings.auth.clients[0].secret() == "secret"
+
+
+def test_nothing_runs_as_root_but_what_gives_the_directory_away():
+    pod = objects()["DaemonSet"]["spec"]["template"]["spec"]
+    context = pod["containers"][0]["securityContext"]
+    assert context["runAsNonRoot"]
+    assert context["readOnlyRootFilesystem"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert pod["initContainers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    without = objects(disk={"prepare": False})["DaemonSet"]["spec"]["template"]["spec"]
+    assert "initContainers" not in without
+
+
+def test_a_changed_configuration_restarts_the_pods():
+    def checksum(**values):
+        return objects(**values)["DaemonSet"]["spec"]["template"]["metadata"]["annotations"][
+            "checksum/config"
+        ]
+
+    assert checksum() == checksum()
+    assert checksum() != checksum(config='[policy]\nname = "lru"')
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"secret": {"controlToken": ""}}, "set existingSecret, or secret.awsAccessKeyId"),
+        ({"kind": "Deployment", "existingSecret": "s"}, "kind: write DaemonSet or StatefulSet"),
+    ],
+)
+def test_bad_values_are_refused_in_words(values, text):
+    with pytest.raises(Failed, match=text):
+        Chart(CHART, values).objects()
+
+
+def test_a_secret_of_ones_own_is_used_and_none_is_made():
+    found = objects(existingSecret="mine", serviceMonitor={"enabled": True}, image={"digest": "sha256:1"})
+    assert "Secret" not in found
+    (container,) = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "mine"}}]
+    assert container["image"] == "shadeproxy@sha256:1"
+    (endpoint,) = found["ServiceMonitor"]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "mine", "key": "CONTROL_TOKEN"}
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+def test_helm_finds_no_fault():
+    command = ["helm", "lint", "--strict", "--set", "existingSecret=s", str(CHART)]
+    subprocess.run(command, check=True)
