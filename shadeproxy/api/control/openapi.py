@@ -8,12 +8,14 @@ import msgspec
 
 from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.errors import ErrorAnswer
+from shadeproxy.api.control.examples import EXAMPLES
 from shadeproxy.api.control.routes import MANIFEST_FIELD, Content, Route
 from shadeproxy.core.types import NAME_PATTERN
 
 _PARAMETER = re.compile(r"{(\w+)}")
 _NAMED = frozenset({"dataset", "job"})
 _ERROR = {"$ref": "#/components/responses/Error"}
+_BYTES = {"type": "string", "format": "binary"}
 _MANIFEST = {
     "name": MANIFEST_FIELD,
     "in": "header",
@@ -21,6 +23,23 @@ _MANIFEST = {
     "description": "Digest of the manifest that the ids belong to; 409 when the job is on another one",
     "schema": {"type": "string"},
 }
+
+
+_TAGS = {
+    "datasets": "data sets",
+    "jobs": "jobs",
+    "batch": "reads",
+    "locate": "reads",
+    "warm": "cache",
+    "pin": "cache",
+    "unpin": "cache",
+    "pins": "cache",
+    "purge": "cache",
+    "objects": "cache",
+    "operations": "cache",
+    "cluster": "cluster",
+}
+"""Tag of a call, by the first segment of its path after /v1. Others are calls about the proxy itself."""
 
 
 def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
@@ -34,6 +53,7 @@ def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     error = {"description": "The error and what to change", "content": _content({JSON: ErrorAnswer})}
     schemes = {"token": {"type": "http", "scheme": "bearer"}, "browser": {"type": "http", "scheme": "basic"}}
+    _plain(schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "ShadeProxy control API", "version": version},
@@ -56,16 +76,20 @@ def _operation(route: Route) -> dict[str, Any]:
         str(status): {"description": text, "content": _content(content)}
         for status, (text, content) in route.answers.items()
     }
-    name = route.handler.__name__
+    name, parts = route.handler.__name__, route.path.split("/")
     operation: dict[str, Any] = {
         "summary": route.summary,
+        "tags": [_TAGS.get(parts[2], "proxy") if len(parts) > 2 else "proxy"],
         "operationId": f"head_{name}" if route.method == "HEAD" else name,
         "parameters": path + query + header,
         "responses": answers | {"default": _ERROR},
         "security": [{}] if route.probe else [{"token": []}, {"browser": []}, {}],
     }
     if route.body:
-        operation["requestBody"] = {"required": True, "content": _content(route.body)}
+        content = _content(route.body)
+        if (example := EXAMPLES.get((route.method, route.path))) is not None:
+            content[JSON]["example"] = example
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
@@ -74,10 +98,28 @@ def _path_schema(name: str) -> dict[str, str]:
 
 
 def _content(content: Content) -> dict[str, Any]:
-    return {
-        kind: {} if shape is None else {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}
-        for kind, shape in content.items()
-    }
+    return {kind: {"schema": _schema(kind, shape)} for kind, shape in content.items()}
+
+
+def _schema(kind: str, shape: type[msgspec.Struct] | None) -> dict[str, str]:
+    if shape is not None:
+        return {"$ref": f"#/components/schemas/{shape.__name__}"}
+    return {"type": "object"} if kind == JSON else _BYTES
+
+
+def _plain(schema: Any) -> None:
+    """Make one line of each description, which comes from a docstring, without the marks of its code.
+
+    Of a pair, describe the items once: generators of clients do not know ``prefixItems`` yet.
+    """
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _plain(value)
+    if not isinstance(schema, dict):
+        return
+    if isinstance(text := schema.get("description"), str):
+        schema["description"] = " ".join(text.split()).replace("``", "")
+    if schema.get("items") is False:
+        schema["items"] = schema.pop("prefixItems")[0]
 
 
 def _shapes(route: Route) -> Iterable[type[msgspec.Struct]]:

@@ -23,6 +23,7 @@ from shadeproxy.api.control import (
     service,
 )
 from shadeproxy.api.control import bodies as wire
+from shadeproxy.api.control.answers import DoctorReport, ServiceFacts, StatsReport
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.cluster.status import ClusterSummary, ObjectOwner
 from shadeproxy.plan.profile import Profile
@@ -108,9 +109,11 @@ ROUTES = (
     Route("HEAD", "/metrics", "Same as GET, without a body", service.metrics, answers=_HEAD),
     Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
     Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
-    Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok()),
-    Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok()),
-    Route("GET", "/v1/doctor", "Faults, causes, and what to change", service.doctor, answers=_ok()),
+    Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok(StatsReport)),
+    Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok(ServiceFacts)),
+    Route(
+        "GET", "/v1/doctor", "Faults, causes, and what to change", service.doctor, answers=_ok(DoctorReport)
+    ),
     Route(
         "GET",
         "/v1/cluster",

@@ -1,0 +1,180 @@
+"""Shapes of the answers that are not made of structs: statistics, information, findings. /openapi.json
+describes them.
+
+The groups of counters are described from their dataclasses, so that a new counter is in the document too.
+"""
+
+from dataclasses import fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from shadeproxy.api.control.jobs import OrderSummary
+from shadeproxy.telemetry import counters
+from shadeproxy.telemetry.counters import Counters
+
+
+def shape_of(group: type[Counters], name: str, *more: tuple[Any, ...]) -> type[msgspec.Struct]:
+    """Return a struct called ``name`` with the counters of ``group``, described by their help, and with
+    ``more`` fields.
+    """
+    kinds = get_type_hints(group)
+    found = [
+        (item.name, Annotated[kinds[item.name], msgspec.Meta(description=item.metadata["help"])])
+        for item in fields(group)
+        if not item.metadata.get("internal")
+    ]
+    return msgspec.defstruct(name, [*found, *more], module=__name__)
+
+
+def _field(kind: Any, text: str) -> Any:
+    return Annotated[kind, msgspec.Meta(description=text)]
+
+
+_RATIOS = (
+    ("hit_ratio", _field(float, "Share of the requests answered from RAM or disk; 0 before the first.")),
+    ("byte_hit_ratio", _field(float, "The same share of the bytes.")),
+)
+_TIMES = (
+    *_RATIOS,
+    ("began_s", _field(float | None, "Unix time of the first read; null if there was none.")),
+    ("wall_s", _field(float, "Seconds from the first read to the last read or report.")),
+)
+
+BucketReads = shape_of(counters.Reads, "BucketReads", *_RATIOS)
+TotalReads = shape_of(
+    counters.Reads,
+    "TotalReads",
+    *_RATIOS,
+    ("origin_requests", int),
+    ("origin_bytes", int),
+    ("stall_s", float),
+)
+EpochReads = shape_of(counters.JobReads, "EpochReads", *_TIMES)
+JobTotals = shape_of(
+    counters.JobReads,
+    "JobTotals",
+    *_TIMES,
+    ("epochs", _field(dict[str, EpochReads], 'By number; "unknown" counts reads that named none.')),  # type: ignore[valid-type]  # made above
+)
+TierStats = shape_of(
+    counters.TierCounters,
+    "TierStats",
+    ("hits", int),
+    ("hit_bytes", int),
+    *_RATIOS,
+    *(
+        (item.name, int)
+        for item in fields(counters.TierGauges)
+        if item.name not in {"disabled", "disabled_reason"}
+    ),
+    ("disabled_reason", _field(str, 'Why the tier stores no more pages; "" while it does.')),
+)
+PageStats = shape_of(counters.PageCounters, "PageStats")
+PrefetchStats = shape_of(counters.PrefetchCounters, "PrefetchStats")
+ClusterStats = shape_of(
+    counters.ClusterCounters,
+    "ClusterStats",
+    *((name, float) for name in ("cut_off", "members", "waiting_events", "waiting_bytes", "dropped_events")),
+)
+
+
+class LatencySummary(msgspec.Struct):
+    """Seconds from the request to the end of the body; the quantiles are estimated from buckets."""
+
+    sum: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class OriginKind(msgspec.Struct):
+    requests: int
+    bytes: int
+    latency_s: LatencySummary
+
+
+class OriginFailure(msgspec.Struct):
+    kind: str
+    text: str
+    age_s: float
+
+
+class OriginHealthSummary(msgspec.Struct):
+    """The origin as the last requests found it. ``answering``: a refusal is an answer."""
+
+    answering: bool
+    clock_skew_s: float | None
+    attempts_failed: int
+    throttled: int
+    last_failure: OriginFailure | None
+    last_refusal: OriginFailure | None
+
+
+class OriginStats(OriginKind):
+    by_kind: dict[str, OriginKind]
+    errors: int
+    errors_by_kind: dict[str, int]
+    health: OriginHealthSummary
+
+
+class TimerLag(msgspec.Struct):
+    """Seconds by which timers of the coordinating process were late."""
+
+    count: int
+    sum: float
+    max: float
+    p50: float
+    p90: float
+    p99: float
+    recent_p99: float
+
+
+class StatsReport(msgspec.Struct):
+    """All counters since the start; docs/metrics.md describes them. ``cluster``: only with
+    ``cluster.name``.
+    """
+
+    totals: TotalReads  # type: ignore[valid-type]  # made above, and so are those below
+    tiers: dict[str, TierStats]  # type: ignore[valid-type]
+    buckets: dict[str, BucketReads]  # type: ignore[valid-type]
+    jobs: dict[str, JobTotals]  # type: ignore[valid-type]
+    origin: OriginStats
+    evictions: dict[str, int]
+    pages: PageStats  # type: ignore[valid-type]
+    prefetch: PrefetchStats  # type: ignore[valid-type]
+    loop_lag_s: TimerLag
+    gauges: dict[str, float]
+    orders: dict[str, OrderSummary | None]
+    cluster: ClusterStats | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
+
+
+class ServiceFacts(msgspec.Struct):
+    """Facts for clients. ``socket``: path of the Unix socket of the control listener, if there is one."""
+
+    version: str
+    page_size: int
+    batch: bool
+    locate: bool
+    policy: str
+    s3_endpoint: str | msgspec.UnsetType = msgspec.UNSET
+    socket: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Finding(msgspec.Struct):
+    """A finding. "wrong": reads fail, or the cache does not work; "warning": that may soon happen."""
+
+    name: str
+    severity: Literal["wrong", "warning"]
+    cause: str
+    remedy: str
+
+
+class DoctorReport(msgspec.Struct):
+    """The findings, the worst first. ``healthy``: no finding is "wrong". ``facts``: what the findings were
+    made of; its fields may change with any release.
+    """
+
+    healthy: bool
+    findings: list[Finding]
+    facts: dict[str, Any]
