@@ -167,6 +167,7 @@ TABLE = {
     "hints.stored": "hints/test_registry.py",
     "hints.unpack": "hints/test_manifest.py",
     "hints.order.upcoming": "engine/read/test_counting.py",
+    "origin.tls_failure": "origin/test_page_gets.py",
     "origin.wrapping": "origin/test_conformance.py",
     "origin.base": "origin/test_conformance.py",
     "origin.bounded": "app/test_deadline.py",

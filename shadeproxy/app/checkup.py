@@ -24,7 +24,7 @@ from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import NoCredentials, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -199,7 +199,7 @@ class Checkup:
             endpoint=settings.origin.endpoint or settings.origin.path or "AWS S3",
             probe=probe,
             probe_error="" if error is None else mask_text(str(error)),
-            probe_hint=error.hint if isinstance(error, NotS3) else "",
+            probe_hint=error.hint if isinstance(error, NotS3 | NoCredentials) else "",
             probe_code=error.code if isinstance(error, OriginAnswer) else "",
             probe_status=error.status if isinstance(error, OriginAnswer) else 0,
             health=self._health.as_json(),

@@ -107,6 +107,10 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
             f"the origin does not accept the proxy's credentials: {facts.probe_error}",
             "correct [origin.credentials], then reload (SIGHUP); with RequestTimeTooSkewed set the clock",
         )
+    elif facts.probe_status == 403 and facts.probe_hint:
+        yield Finding(
+            "no credentials", "wrong", "the proxy has no credentials for the origin", facts.probe_hint
+        )
     elif facts.probe_status in {401, 403}:
         yield Finding(
             "access refused",

@@ -28,7 +28,7 @@ from shadeproxy.config.fields import Address
 from shadeproxy.config.sections import AUTO, OWN_NAMESPACE
 from shadeproxy.core import interpreter
 from shadeproxy.core.cores import available_cores
-from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.memory_limit import memory_limit
 from shadeproxy.core.units import format_size
 
@@ -212,6 +212,8 @@ def _change(error: OriginError | ConfigError) -> str:
 
 
 def _change_of(error: OriginAnswer) -> str:
+    if isinstance(error, NoCredentials):
+        return error.hint
     if error.code in _CREDENTIAL_CODES:
         return "correct [origin.credentials]; the origin does not know this key or its secret"
     if error.code == "NoSuchBucket":

@@ -137,6 +137,18 @@ class OriginAnswer(OriginError):
         self.headers = headers
 
 
+class NoCredentials(OriginAnswer):
+    """The proxy found no credentials for the origin, so the request was not sent. ``hint``: what to set."""
+
+    hint = (
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name others in [origin.credentials], or set"
+        ' origin.credentials = "anonymous" for a store that asks for none'
+    )
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(403, "AccessDenied", f"{reason}: {self.hint}")
+
+
 class NotS3(OriginError):
     """The server at the origin's endpoint is not an S3 server. ``hint``: the setting to change."""
 

@@ -5,7 +5,7 @@ import re
 _SIZE_UNITS = {"": 1, "b": 1} | {
     f"{prefix}{suffix}": base**power
     for power, prefix in enumerate("kmgtp", start=1)
-    for suffix, base in (("", 1024), ("b", 1000), ("ib", 1024))
+    for suffix, base in (("", 1024), ("b", 1000), ("i", 1024), ("ib", 1024))
 }
 _TIME_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -13,7 +13,7 @@ _SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_size(text: str | int) -> int:
-    """Parse "8 GiB" (powers of 1024), "8 GB" (powers of 1000), "8G" (1024) or a number into bytes.
+    """Parse "8 GiB", "8Gi" or "8G" (powers of 1024), "8 GB" (powers of 1000) or a number into bytes.
 
     Raises ValueError that says how to write a size.
     """

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from shadeproxy.core.clock import Clock, SystemClock
-from shadeproxy.core.errors import OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import NoCredentials, OriginAnswer, OriginUnavailable
 from shadeproxy.core.sigv4 import Credentials
 
 _log = structlog.get_logger(__name__)
@@ -127,11 +127,8 @@ class ChainCredentials:
 
             self._resolved = await find_credentials(self._profile)
         if self._resolved is None:
-            raise OriginAnswer(
-                403,
-                "AccessDenied",
-                "no origin credentials were found in the environment, the AWS files or the instance: set"
-                ' AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or origin.credentials = "anonymous"',
+            raise NoCredentials(
+                "no origin credentials were found in the environment, the AWS files or the instance"
             )
         frozen = await self._resolved.get_frozen_credentials()
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)

@@ -38,6 +38,7 @@ from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
 from shadeproxy.origin.s3ops.spans import invalid_range
 from shadeproxy.origin.signing import PageHeads, range_field
+from shadeproxy.origin.tls_failure import why_tls_failed
 
 _PIECE_BYTES = 64 << 10
 _PORTS = {"http": 80, "https": 443}
@@ -329,7 +330,7 @@ def _why_not_connected(error: NotConnected) -> str:
     if cause is None:
         return "no connection in time; check origin.endpoint, or raise origin.max_connections"
     if isinstance(cause, ssl.SSLError):
-        return f"its certificate was not accepted: {cause}; set origin.ca_file for a private authority"
+        return why_tls_failed(cause)
     if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
         # The loop's own text repeats the address.
         return f"{os.strerror(cause.errno)}; check origin.endpoint"

@@ -33,6 +33,7 @@ from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.pool import Timeouts
+from shadeproxy.origin.tls_failure import why_tls_failed
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
@@ -334,7 +335,7 @@ class _Sending:
 
 def _unavailable(error: BaseException, origin: str) -> OriginUnavailable:
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
-        reason = f"its certificate was not accepted: {error}; set origin.ca_file for a private authority"
+        reason = why_tls_failed(error)
     elif isinstance(error, aiohttp.ClientConnectorError):
         reason = f"{error.os_error.strerror or error.os_error}; check origin.endpoint"
     elif isinstance(error, aiohttp.ConnectionTimeoutError):

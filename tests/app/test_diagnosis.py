@@ -94,6 +94,13 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             "[origin.credentials]",
         ),
         (
+            {"probe_error": "403 AccessDenied", "probe_status": 403, "probe_hint": "set AWS_ACCESS_KEY_ID"},
+            "no credentials",
+            "wrong",
+            "the proxy has no credentials for the origin",
+            "set AWS_ACCESS_KEY_ID",
+        ),
+        (
             {"probe_error": "403 Other", "probe_status": 403, "probe_code": "Other"},
             "access refused",
             "wrong",

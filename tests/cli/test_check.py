@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadeproxy.core.errors import ConfigError, NotS3, OriginAnswer, OriginUnavailable
+from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
 from tests.support.cli_origin import FakeOrigin
@@ -119,6 +119,15 @@ def test_origin_failures(check, error, detail, change):
     assert advice.startswith(change)
     assert result.stderr == "error: 1 of the checks failed\n"
     assert check.origin.closed
+
+
+def test_a_proxy_without_keys_is_told_to_set_them(check):
+    check.origin = FakeOrigin(probe=NoCredentials("none were found"))
+    ((found, advice),) = failures(check.run("--set", "origin.endpoint=http://store"))
+    assert found.startswith(
+        "origin: http://store: 403 AccessDenied: none were found: set AWS_ACCESS_KEY_ID and"
+    )
+    assert advice == NoCredentials.hint
 
 
 def test_an_endpoint_that_was_not_set_is_named_as_what_it_means(check):

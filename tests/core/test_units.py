@@ -14,6 +14,8 @@ from shadeproxy.core.units import format_size, parse_duration, parse_size
         ("8GiB", 8 << 30),
         ("1.5 MiB", 3 << 19),
         ("2M", 2 << 20),
+        ("2Mi", 2 << 20),
+        ("1Gi", 1 << 30),
     ],
 )
 def test_sizes(text, size):

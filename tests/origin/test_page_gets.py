@@ -329,6 +329,23 @@ async def test_the_wait_for_a_connection_ends(serving):
         await asyncio.wait({holder})
 
 
+async def test_a_server_without_tls_is_not_blamed_on_its_certificate(new_s3_origin):
+    async def refuse(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        origin = new_s3_origin(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for call in (lambda: whole(origin), origin.probe):
+            with pytest.raises(
+                OriginUnavailable, match=r"speaks no TLS there; write http:// in origin"
+            ) as told:
+                await call()
+            assert "certificate" not in str(told.value)
+        await origin.aclose()
+
+
 async def test_an_untrusted_certificate_names_the_setting(certificate, new_s3_origin):
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)

@@ -1,0 +1,22 @@
+"""The reason why TLS with the origin failed, in words that say which setting to change."""
+
+import ssl
+
+# OpenSSL's names for bytes that are no TLS: those of a server that speaks plain HTTP.
+_NOT_TLS = frozenset(
+    {
+        "WRONG_VERSION_NUMBER",
+        "HTTP_REQUEST",
+        "UNKNOWN_PROTOCOL",
+        "RECORD_LAYER_FAILURE",
+        "PACKET_LENGTH_TOO_LONG",
+    }
+)
+
+
+def why_tls_failed(error: BaseException) -> str:
+    """Return the reason. ``error``: what the TLS library raised, or an error of aiohttp about it."""
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+        return "the server speaks no TLS there; write http:// in origin.endpoint, or another port"
+    return f"its certificate was not accepted: {error}; set origin.ca_file for a private authority"
