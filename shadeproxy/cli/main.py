@@ -118,6 +118,22 @@ def check(
 
 
 @app.command()
+def init(
+    origin: Annotated[
+        str, typer.Argument(metavar="URL|DIRECTORY", help="Object store, or a directory of buckets.")
+    ],
+    *,
+    out: Annotated[Path, typer.Option(help="Where the configuration goes.")] = Path("shadeproxy.toml"),
+    region: Annotated[str, typer.Option(help="Region of the store; by default us-east-1.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Ask an origin, and write a commented configuration for it with sizes that fit this machine."""
+    from shadeproxy.cli.init import write_config  # noqa: PLC0415  imports the composition root
+
+    write_config(origin, out, region=region, force=force)
+
+
+@app.command()
 def doctor(
     config: ConfigOption = None,
     override: OverrideOption = None,

@@ -46,10 +46,10 @@ def composition(monkeypatch):
     module.__path__ = [str(Path(shadeproxy.__file__).parent / "app")]
     monkeypatch.setitem(sys.modules, "shadeproxy.app", module)
     monkeypatch.setattr(shadeproxy, "app", module, raising=False)
-    for name in ("check", "doctor"):
+    for name in ("check", "doctor", "init"):
         monkeypatch.delitem(sys.modules, f"shadeproxy.cli.{name}", raising=False)
     yield module
-    for name in ("check", "doctor"):
+    for name in ("check", "doctor", "init"):
         sys.modules.pop(f"shadeproxy.cli.{name}", None)
 
 

@@ -1,0 +1,127 @@
+"""``shadeproxy init``: asks an origin whether it answers, and writes a configuration for it.
+
+The file is written only if the origin answered, and is a usable configuration.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+
+from shadeproxy.app import build_origin
+from shadeproxy.config import Settings
+from shadeproxy.core.errors import ConfigError, NoCredentials, OriginAnswer, ShadeProxyError
+from shadeproxy.core.memory_limit import memory_limit
+
+_MIB, _GIB = 1024**2, 1024**3
+
+
+def write_config(origin: str, path: Path, *, region: str, force: bool) -> None:
+    """Write a configuration for ``origin``, a URL or a directory, to ``path``. Raises ConfigError if that
+    file exists, and ShadeProxyError if the origin does not answer.
+    """
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists; write --force to replace it, or --out for another file")
+    lines = _origin_lines(origin, region)
+    answer, is_anonymous = _ask(lines)
+    if is_anonymous:
+        lines["origin.credentials"] = "anonymous"
+    settings = _settings(lines)
+    text = _document(settings, lines, answer)
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        written.write_text(text)
+        Settings.load(written)
+        written.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; name another with --out") from None
+    finally:
+        written.unlink(missing_ok=True)
+    typer.echo(f"{answer}\nwrote {path}; now: shadeproxy serve --config {path}")
+
+
+def _origin_lines(origin: str, region: str) -> dict[str, str]:
+    if urlsplit(origin).scheme in {"http", "https"}:
+        return {"origin.endpoint": origin} | ({"origin.region": region} if region else {})
+    if not Path(origin).is_dir():
+        raise ConfigError(
+            f"{origin} is neither a URL nor a directory: write https://host for an object store,"
+            " or a directory whose sub-directories are the buckets"
+        )
+    return {"origin.kind": "file", "origin.path": str(Path(origin).absolute())}
+
+
+def _settings(lines: dict[str, str]) -> Settings:
+    return Settings.load(None, [f"{key}={json.dumps(value)}" for key, value in lines.items()])
+
+
+def _ask(lines: dict[str, str]) -> tuple[str, bool]:
+    """Return what the origin said, and whether it takes requests without keys only because there are none."""
+    try:
+        return asyncio.run(_probe(_settings(lines))), False
+    except NoCredentials as error:
+        try:
+            return asyncio.run(_probe(_settings(lines | {"origin.credentials": "anonymous"}))), True
+        except OriginAnswer:
+            raise ShadeProxyError(f"{lines['origin.endpoint']} asks for keys: {error.hint}") from None
+
+
+async def _probe(settings: Settings) -> str:
+    origin = build_origin(settings).origin
+    try:
+        return await origin.probe()
+    finally:
+        await origin.aclose()
+
+
+def _document(settings: Settings, lines: dict[str, str], answer: str) -> str:
+    disk = settings.cache.disk.path
+    most_bytes = _file_system(settings.cache.ram.path).total * 4 // 5
+    ram_bytes = min(memory_limit().limit_bytes // 4, most_bytes) // _MIB * _MIB
+    disk_bytes = _file_system(disk).free // 2 // _GIB * _GIB
+    told = "".join(f"{key.removeprefix('origin.')} = {json.dumps(value)}\n" for key, value in lines.items())
+    if "origin.endpoint" in lines and "origin.credentials" not in lines:
+        told += "# Keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the files and roles of AWS.\n"
+    return f"""\
+# Made by `shadeproxy init`: {answer}.
+# `shadeproxy config --config FILE` prints every setting, `shadeproxy check --config FILE` tries them.
+
+[origin]
+{told}
+[s3]
+# Clients use http://127.0.0.1:9000 as their endpoint. An address that other machines can reach needs
+# auth.anonymous = false and [[auth.clients]].
+listen = "127.0.0.1:9000"
+
+[control]
+# Statistics, scores, the page in a browser: http://127.0.0.1:9001/
+listen = "127.0.0.1:9001"
+
+[cache.ram]
+# A quarter of the memory of this machine. Training cannot use it.
+capacity = "{ram_bytes // _MIB} MiB"
+
+[cache.disk]
+# Half of what is free in this directory now; "0" switches the disk tier off.
+path = {json.dumps(str(disk))}
+capacity = "{disk_bytes // _GIB} GiB"
+
+# How long a cached object is served before the origin is asked about it. For data that never changes:
+# freshness = "immutable".
+[[rules]]
+bucket = "*"
+prefix = ""
+freshness = "ttl"
+ttl = "1 h"
+"""
+
+
+def _file_system(path: Path) -> Any:
+    """Return total, used and free bytes of the file system where ``path`` is, or would be."""
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    return shutil.disk_usage(existing)
