@@ -60,12 +60,14 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
     """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
+    ``decode_s``: CPU seconds of decoding, for each of the loader's processes.
     ``counted``: the server's counts; None if the training reads without a proxy.
     """
 
     epoch: int
     wall_s: float
     stall_s: float
+    decode_s: float
     reads: int
     read_bytes: int
     distinct_samples: int

@@ -31,11 +31,12 @@ class DataSet(msgspec.Struct, frozen=True):
 
 class Epoch(msgspec.Struct, frozen=True):
     """One epoch of a run. Ratios are shares of the reads that the training made; ``origin_*`` counts the
-    reads that reached the origin.
+    reads that reached the origin. ``decode_s``: see ``EpochDone``.
     """
 
     wall_s: float
     stall_s: float
+    decode_s: float
     requests: int
     hits_ram: int
     hits_disk: int
@@ -67,6 +68,7 @@ def through_proxy(done: EpochDone, counted: Counted) -> Epoch:
     return Epoch(
         wall_s=done.wall_s,
         stall_s=done.stall_s,
+        decode_s=done.decode_s,
         requests=counted.requests,
         hits_ram=counted.hits_ram,
         hits_disk=counted.hits_disk,
@@ -88,6 +90,7 @@ def without_cache(done: EpochDone) -> Epoch:
     return Epoch(
         wall_s=done.wall_s,
         stall_s=done.stall_s,
+        decode_s=done.decode_s,
         requests=requests,
         hits_ram=0,
         hits_disk=0,

@@ -82,6 +82,7 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
         pad_edge=False,
+        show_edge=False,
     )
     table.add_column("run", no_wrap=True)
     for heading in (
@@ -90,9 +91,10 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
         "origin\nreads",
         "origin\nMiB",
         "stall\ns",
+        "decode\ns",
         "wall\ns",
-        "distinct\nsamples",
-        "final\naccuracy",
+        "samples\nread",
+        "final\nacc.",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for run in report.runs:
@@ -142,7 +144,8 @@ def _about_stall(shade: Run, direct: Run, cores: int) -> str:
     through, straight = _mean(shade, "stall_s"), _mean(direct, "stall_s")
     sentence = (
         f"Training waited {through:.1f} s an epoch for data through the proxy with scores, {straight:.1f} s"
-        " without a cache."
+        " without a cache. Loaders decode in that time too: each of them took"
+        f" {_mean(shade, 'decode_s'):.1f} s of its core for that."
     )
     if through > straight:
         sentence += (
@@ -159,6 +162,7 @@ def _cells(run: Run) -> list[str]:
         f"{_mean(run, 'origin_requests'):,.0f}",
         f"{_mean(run, 'origin_bytes') / _MIB:.1f}",
         f"{_mean(run, 'stall_s'):.1f}",
+        f"{_mean(run, 'decode_s'):.1f}",
         f"{_mean(run, 'wall_s'):.1f}",
         f"{_mean(run, 'distinct_samples'):,.0f}",
         f"{run.epochs[-1].accuracy:.1%}",

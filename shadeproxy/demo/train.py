@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import shadeproxy_sdk as shade
-from shadeproxy.demo.images import decode
+from shadeproxy.demo.images import timed_decode
 from shadeproxy.demo.messages import Counted, EpochDone, Event, ExistingServer, Step, TrainingPlan
 from shadeproxy.demo.model import SmallNet, accuracy
 
@@ -37,7 +37,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
         plan.control_url or _NO_PROXY, origin=origin, concurrency=plan.reads_per_worker, timeout_s=20
     )
 
-    data = shade.S3Dataset(client, bucket=plan.bucket, prefix=plan.prefix, decode=decode)
+    data = shade.S3Dataset(client, bucket=plan.bucket, prefix=plan.prefix, decode=timed_decode)
     job = client.job("demo", dataset=data.manifest)
     sampler = shade.ShadeSampler(job, mode=plan.mode, seed=plan.seed, batch_size=plan.batch_size)
     loader = DataLoader(
@@ -57,14 +57,14 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
         progress = _Steps(emit, epoch, len(sampler))
         started = time.perf_counter()
         sampler.set_epoch(epoch)
-        for images, labels, sizes, ids in meter.watch(job.timed(loader)):
+        for images, labels, sizes, decode_s, ids in meter.watch(job.timed(loader)):
             losses = functional.cross_entropy(model(images), labels, reduction="none")
             if plan.scores:
                 job.report(ids, losses)
             optimizer.zero_grad()
             torch.autograd.backward((losses * sampler.weight_of(ids)).mean())
             optimizer.step()
-            seen.add(ids.numpy(), sizes.numpy())
+            seen.add(ids.numpy(), sizes.numpy(), float(decode_s.sum()))
             progress.add(len(ids))
         wall_s = time.perf_counter() - started
         emit(
@@ -72,6 +72,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
                 epoch=epoch,
                 wall_s=wall_s,
                 stall_s=meter.total_s,
+                decode_s=seen.decode_s / max(plan.workers, 1),
                 reads=seen.reads,
                 read_bytes=seen.read_bytes,
                 distinct_samples=seen.distinct,
@@ -83,13 +84,19 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
 
 
 class _Seen:
-    """The reads of an epoch. A sample that occurs twice in a batch counts as one read."""
+    """The reads of an epoch, and the CPU seconds that decoding took. A sample that occurs twice in a batch
+    counts as one read.
+    """
 
     def __init__(self, samples: int) -> None:
         self.reads = self.read_bytes = 0
+        self.decode_s = 0.0
         self._seen = np.zeros(samples, dtype=np.bool_)
 
-    def add(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: np.ndarray) -> None:
+    def add(
+        self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: np.ndarray, decode_s: float
+    ) -> None:
+        self.decode_s += decode_s
         _, first = np.unique(ids, return_index=True)
         self.reads += len(first)
         self.read_bytes += int(sizes[first].sum())

@@ -16,6 +16,7 @@ def make_run():
             return Epoch(
                 wall_s=stall_s + 1,
                 stall_s=stall_s,
+                decode_s=stall_s / 4,
                 requests=1000,
                 hits_ram=hit,
                 hits_disk=0,

@@ -16,6 +16,7 @@ DONE = EpochDone(
     epoch=0,
     wall_s=2.0,
     stall_s=1.0,
+    decode_s=0.5,
     reads=99,
     read_bytes=990,
     distinct_samples=90,
@@ -29,7 +30,8 @@ def test_an_epoch_through_the_proxy_has_what_the_proxy_counted():
     assert (epoch.requests, epoch.hits_ram, epoch.hits_disk) == (100, 10, 5)
     assert (epoch.hit_ratio, epoch.byte_hit_ratio) == (0.15, 0.2)
     assert (epoch.origin_requests, epoch.origin_bytes) == (85, 800)
-    assert (epoch.wall_s, epoch.stall_s, epoch.distinct_samples, epoch.accuracy) == (2.0, 1.0, 90, 0.5)
+    assert (epoch.wall_s, epoch.stall_s, epoch.decode_s, epoch.accuracy) == (2.0, 1.0, 0.5, 0.5)
+    assert epoch.distinct_samples == 90
 
 
 def test_without_a_cache_every_read_is_the_origins():
@@ -48,7 +50,7 @@ def test_the_file_has_exactly_the_promised_shape(make_run, make_report, tmp_path
     assert set(report["dataset"]) == {"objects", "bytes"}
     assert [set(run) for run in report["runs"]] == [{"name", "epochs"}] * 2
     assert set(report["runs"][1]["epochs"][0]) == {
-        "wall_s", "stall_s", "requests", "hits_ram", "hits_disk", "hit_ratio", "byte_hit_ratio",
+        "wall_s", "stall_s", "decode_s", "requests", "hits_ram", "hits_disk", "hit_ratio", "byte_hit_ratio",
         "origin_requests", "origin_bytes", "distinct_samples", "accuracy",
     }  # fmt: skip
 
@@ -59,7 +61,7 @@ def test_the_table_fits_a_terminal_and_leaves_the_first_epoch_out(make_run, make
     rows = console.file.getvalue().splitlines()
     row = next(line for line in rows if "ShadeProxy+SDK" in line)
     # 250 of 1,000 reads: the mean leaves out the first epoch, which only fills the cache.
-    assert row.split() == ["ShadeProxy+SDK", "25.0%", "0.0%", "750", "0.7", "10.0", "11.0", "1,000", "93.0%"]
+    assert row.split() == ["ShadeProxy+SDK", "25.0%", "0.0%", "750", "0.7", "10.0", "2.5", "11.0", "1,000", "93.0%"]
     assert not any("…" in line for line in rows)
 
 
