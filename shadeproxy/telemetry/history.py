@@ -1,10 +1,12 @@
 """``History``: an hour of rates, kept in memory for the page of the control listener.
 
-Laws: the number of points and of series is fixed, so memory is bounded (about 120 KB). A point is the
+Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
 difference of two readings of ``Stats`` over the time between them; nothing is counted for it. A counter that
 is smaller than before, because the clock of the machine jumped or a group was displaced, gives a rate of 0.
 """
 
+import math
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +26,8 @@ RATES = (
 """Series that are rates of counters."""
 LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
 """Series that are no rates. ``hit_ratio`` and ``origin_latency_s`` are means of the interval, None if there
-was no read in it.
+was no read in it. They are kept as NaN.
 """
-
-Point = tuple[float | None, ...]
 
 
 class History:
@@ -37,7 +37,7 @@ class History:
         self._stats = stats
         self._clock = clock
         self._before = before
-        self._points: deque[Point] = deque(maxlen=POINTS)
+        self._points: deque[array[float]] = deque(maxlen=POINTS)
         self._at_s: float | None = None
         self._read: dict[str, float] = {}
 
@@ -50,26 +50,27 @@ class History:
         if since_s <= 0:
             return
         grown = {name: max(value - before[name], 0.0) for name, value in read.items()}
-        rates = tuple(round(grown[name] / since_s, 3) for name in RATES)
+        rates = [round(grown[name] / since_s, 3) for name in RATES]
         reads = sum(grown[name] for name in RATES[:5])
         hits = grown["hits_ram_per_s"] + grown["hits_disk_per_s"]
         requests = grown["origin_requests_per_s"]
         levels = (
-            hits / reads if reads else None,
-            grown["origin_latency_s"] / requests if requests else None,
+            hits / reads if reads else math.nan,
+            grown["origin_latency_s"] / requests if requests else math.nan,
             float(self._stats.origin_health().get("answering", True)),
             self._gauge("inflight_bytes"),
             self._gauge("connections"),
         )
-        self._points.append((round(self._clock.now_s(), 1), *rates, *levels))
+        self._points.append(array("d", (round(self._clock.now_s(), 1), *rates, *levels)))
 
     def as_json(self, since_s: float = 0.0) -> dict[str, Any]:
         """Return the points after ``since_s`` (Unix time), oldest first, one list a series."""
-        points = [point for point in self._points if (point[0] or 0.0) > since_s]
-        columns = zip(*points, strict=True) if points else ((),) * (1 + len(RATES) + len(LEVELS))
-        times, *series = (list(column) for column in columns)
-        names = (*RATES, *LEVELS)
-        return {"interval_s": INTERVAL_S, "times": times, "series": dict(zip(names, series, strict=True))}
+        points = [point for point in self._points if point[0] > since_s]
+        series = {
+            name: [None if math.isnan(point[place]) else point[place] for point in points]
+            for place, name in enumerate((*RATES, *LEVELS), 1)
+        }
+        return {"interval_s": INTERVAL_S, "times": [point[0] for point in points], "series": series}
 
     def _counters(self) -> dict[str, float]:
         stats = self._stats

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.support.served import wait_for
 
@@ -63,7 +64,11 @@ PICTURES = os.environ.get("SHADEPROXY_PAGE_PICTURES")
 
 def keep_picture(tab, name):
     if PICTURES:
-        tab.picture(Path(PICTURES) / f"page-{name}.png")
+        path = Path(PICTURES) / f"page-{name}.png"
+        tab.picture(path)
+        with Image.open(path) as taken:
+            few = taken.convert("RGB").quantize(32, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
 
 
 def read(proxy, times=3):

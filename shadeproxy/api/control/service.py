@@ -53,12 +53,12 @@ def _snapshot(context: ControlContext) -> dict[str, Any]:
 SINCE = {"since": "only points after this Unix time"}
 
 
-class _Since(msgspec.Struct, forbid_unknown_fields=True):
+class _HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     since: float = 0.0
 
 
 async def history(context: ControlContext, request: web.Request) -> web.Response:
-    since_s = read_query(request, _Since, SINCE).since
+    since_s = read_query(request, _HistoryQuery, SINCE).since
     return answer_json(HistoryAnswer(**context.history.as_json(since_s)))
 
 
