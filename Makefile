@@ -128,7 +128,7 @@ lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy 
 	  | $(BIN)/python -c 'import json, sys; print(*sorted("%(name)s==%(version)s" % one["metadata"] for one in json.load(sys.stdin)["install"]), sep="\n")' \
 	  > requirements.lock
 
-pictures: $(VENV)/.demo $(VENV)/.dev ## Renew docs/pictures: the page in Chromium, which must be installed (5 minutes)
+pictures: $(VENV)/.dev ## Renew docs/pictures: the page in Chromium, which must be installed (5 minutes)
 	@SHADEPROXY_PAGE_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -q tests/e2e/test_page.py
 
 clean: ## Remove .venv, caches and reports

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.support.served import wait_for
 
@@ -64,6 +63,8 @@ PICTURES = os.environ.get("SHADEPROXY_PAGE_PICTURES")
 
 def keep_picture(tab, name):
     if PICTURES:
+        from PIL import Image  # noqa: PLC0415  of the demo, and needed for pictures alone
+
         path = Path(PICTURES) / f"page-{name}.png"
         tab.picture(path)
         with Image.open(path) as taken:
