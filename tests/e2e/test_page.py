@@ -68,7 +68,7 @@ def keep_picture(tab, name):
         path = Path(PICTURES) / f"page-{name}.png"
         tab.picture(path)
         with Image.open(path) as taken:
-            few = taken.convert("RGB").quantize(32, dither=Image.Dither.NONE)
+            few = taken.convert("RGB").quantize(128, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
 
 
