@@ -2,7 +2,7 @@
 
 Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
 difference of two readings of ``Stats`` over the time between them; nothing is counted for it. A counter that
-is smaller than before, because the clock of the machine jumped or a group was displaced, gives a rate of 0.
+is smaller than before gives a rate of 0. A reading looks at no job and no epoch: there may be 16,384.
 """
 
 import math
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.telemetry.counters import JobReads
 from shadeproxy.telemetry.stats import Stats
 
 INTERVAL_S = 5.0
@@ -75,7 +74,6 @@ class History:
     def _counters(self) -> dict[str, float]:
         stats = self._stats
         reads, origin = stats.totals(), stats.origin.values()
-        jobs = [job.totals() for job in stats.jobs.values()]
         health = stats.origin_health()
         return {
             "hits_ram_per_s": reads.hits_ram,
@@ -94,18 +92,14 @@ class History:
             "origin_throttled_per_s": health.get("throttled", 0),
             "evictions_per_s": sum(sum(tier.evictions.values()) for tier in stats.tiers.values()),
             "prefetched_per_s": stats.prefetch.issued,
-            "stall_s_per_s": _sum_of(jobs, "stall_s"),
-            "compute_s_per_s": _sum_of(jobs, "compute_s"),
+            "stall_s_per_s": stats.stall_s,
+            "compute_s_per_s": stats.compute_s,
             "origin_latency_s": sum(one.latency_sum_s for one in origin),
         }
 
     def _gauge(self, name: str) -> float:
         gauge = self._stats.gauges.get(name)
         return 0.0 if gauge is None else gauge()
-
-
-def _sum_of(jobs: list[JobReads], name: str) -> float:
-    return float(sum(getattr(job, name) for job in jobs))
 
 
 async def keep_history(history: History, clock: Clock) -> None:

@@ -93,6 +93,8 @@ class Stats:
         self.cluster: ClusterCounters | None = None
         self.cluster_gauges: Callable[[], dict[str, float]] = dict
         self.loop_lag = LoopLag()
+        self.stall_s = self.compute_s = 0.0
+        """Sums over all jobs, of ``record_training``."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -198,6 +200,8 @@ class Stats:
         reads = self.jobs[job].epochs[epoch]
         reads.stall_s += stall_s
         reads.compute_s += compute_s
+        self.stall_s += stall_s
+        self.compute_s += compute_s
         reads.note_life(self._now_s())
 
     def record_prefetched(self, job: str, size_bytes: int) -> None:

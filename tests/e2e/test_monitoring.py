@@ -36,8 +36,8 @@ def metrics_examples():
 
 
 @pytest.fixture(scope="module")
-def shown(serve_for_module, tmp_path_factory):
-    """Return the label names of each metric of a proxy that has read for a job."""
+def metrics(serve_for_module, tmp_path_factory):
+    """Return the metrics of a proxy that has read for a job."""
     directory = tmp_path_factory.mktemp("buckets")
     (directory / "data").mkdir()
     (directory / "data" / "k").write_bytes(b"x" * 1000)
@@ -46,8 +46,14 @@ def shown(serve_for_module, tmp_path_factory):
     report = {"epoch": 0, "rank": 0, "position": 1, "stall_s": 1.0, "compute_s": 3.0}
     proxy.call("POST", "/v1/jobs/resnet50/progress", report)
     proxy.client().get_object(Bucket="data", Key="k")["Body"].read()
+    return proxy.call("GET", "/metrics").decode()
+
+
+@pytest.fixture(scope="module")
+def shown(metrics):
+    """Return the label names of each metric."""
     found = {}
-    for family in text_string_to_metric_families(proxy.call("GET", "/metrics").decode()):
+    for family in text_string_to_metric_families(metrics):
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
@@ -114,6 +120,11 @@ def promtool(*arguments, **options):
     if shutil.which("promtool") is None:
         pytest.skip("needs promtool: apt-get install prometheus")
     return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, **options)
+
+
+def test_the_metrics_of_a_running_proxy_are_clean(metrics):
+    ran = promtool("check", "metrics", input=metrics)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
 def test_the_rules_pass_their_tests():

@@ -63,7 +63,7 @@ PICTURES = os.environ.get("SHADEPROXY_PAGE_PICTURES")
 
 def keep_picture(tab, name):
     if PICTURES:
-        from PIL import Image  # noqa: PLC0415  of the demo, and needed for pictures alone
+        from PIL import Image
 
         path = Path(PICTURES) / f"page-{name}.png"
         tab.picture(path)
@@ -122,6 +122,27 @@ def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
     assert tab.run(f"{drawn}.every((one) => one.width > 300)")
     label = tab.run("document.querySelector('[role=img]').getAttribute('aria-label')")
     assert label.startswith("Reads by source over the last hour; now: RAM ")
+
+
+JOB = """jobCard("resnet50", {order: null, progress: {}, count: 0, world_size: 1, live: true, needs: {
+  samples_per_s: {need: 1000, got: 800, kept: false}}}, undefined).innerText"""
+EVIL = "<img src=x onerror='window.taken = 1'>"
+
+
+def test_needs_of_a_job_are_shown_and_names_are_only_text(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    text = tab.run(JOB)
+    for line in ("samples_per_s need1000", "samples_per_s got800", "samples_per_s keptfalse"):
+        assert line in text.replace("\n", "")
+    reads = {"requests": 1, "hit_ratio": 1, "byte_hit_ratio": 1, "bytes": 1}
+    tab.run(f"showBuckets({json.dumps({'buckets': {EVIL: reads}})})")
+    assert tab.text("#buckets tbody td") == EVIL
+    finding = {"severity": "wrong", "name": EVIL, "cause": EVIL, "remedy": EVIL}
+    tab.run(f"showFindings({json.dumps({'findings': [finding]})})")
+    assert EVIL in tab.text("#findings")
+    assert tab.run("document.querySelectorAll('img').length") == 0
+    assert tab.run("window.taken === undefined")
 
 
 def test_it_never_says_live_while_the_origin_is_down(serve, tab):

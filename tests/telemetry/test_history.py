@@ -111,6 +111,14 @@ def test_only_points_after_a_time_are_returned(world):
     assert {len(values) for values in answer["series"].values()} == {2}
 
 
+def test_a_reading_does_not_look_at_the_jobs(world):
+    """There may be 64 with 256 epochs each, and the event loop would wait."""
+    world.stats.record_training("resnet", 0, stall_s=10.0, compute_s=0.0)
+    world.stats.jobs = None
+    world.pass_by()
+    assert world.last()["stall_s_per_s"] == 2.0
+
+
 async def test_a_point_is_added_every_interval(world):
     keeping = asyncio.create_task(keep_history(world.history, world.clock))
     while len(world.history.as_json()["times"]) < 3:

@@ -1,4 +1,4 @@
-"""The 503 of a worker whose coordinator is stuck: sent as any other, and counted with the time that it took."""
+"""The 503 of a worker whose coordinator is stuck: sent as any other, and counted with the time it took."""
 
 from types import SimpleNamespace
 
