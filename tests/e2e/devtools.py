@@ -136,7 +136,11 @@ def opened(directory: Path) -> Iterator[Tab]:
 
 async def _connect(port: int) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
     session = aiohttp.ClientSession()
-    async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-        tabs = await answer.json(content_type=None)
-    url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-    return session, await session.ws_connect(url, max_msg_size=_MOST_MESSAGE_BYTES)
+    try:
+        async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+            tabs = await answer.json(content_type=None)
+        url = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+        return session, await session.ws_connect(url, max_msg_size=_MOST_MESSAGE_BYTES)
+    except BaseException:
+        await session.close()
+        raise

@@ -90,7 +90,7 @@ function jobCard(name, job, reads) {
   const now = here && here.requests ? here : reads;
   const ratio = (hits) => now && now.requests ? share(now[hits] / now.requests) : "\u2013";
   const waits = stallShare(here || reads, (job && job.world_size) || 1);
-  const alive = job ? (job.live ? "reads" : `silent for ${time(job.silent_s)}`) : "not registered";
+  const alive = job ? (job.live ? "alive" : `silent for ${time(job.silent_s)}`) : "not registered";
   card.append(element("h3", name));
   if (epoch.all) card.append(bar("progress", `Progress of ${name} in its epoch`, epoch.done, epoch.all));
   list(facts, [
@@ -148,7 +148,7 @@ function showOperations(operations) {
 }
 
 function showTiers(stats) {
-  table("tiers", "Tiers", ["tier", "used", "capacity", "", "pages", "hits", "hit ratio", "stored", "evicted, by reason"],
+  table("tiers", "Tiers", ["tier", "used", "capacity", "", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
     Object.entries(stats.tiers).map(([name, tier]) => [
       tier.disabled_reason ? { words: `${name} (stores nothing: ${tier.disabled_reason})` } : name,
       size(tier.used_bytes), size(tier.capacity_bytes),
@@ -182,7 +182,7 @@ function showErrors(stats) {
     }
   }
   const sum = (counts) => Object.values(counts).reduce((all, one) => all + one, 0);
-  table("errors", "Errors sent to clients", ["code", "meaning", "count", "operations"],
+  table("errors", "Errors sent to clients", ["code", { words: "meaning" }, "count", { words: "operations" }],
     [...found].sort().map(([status, counts]) =>
       [status, { words: STATUS_WORDS[status] || "" }, count(sum(counts)), { words: listed(counts) }]), "none");
 }

@@ -29,15 +29,17 @@ function element(name, content = "", kind = "") {
   return node;
 }
 
-// Rows of cells; a cell is text, an element, or {words: text} for text that may wrap.
+// Rows of cells; a cell is text, an element, or {words: text} for text that may wrap. Heads likewise.
 function table(id, title, heads, rows, empty) {
   const body = document.createElement("tbody"), head = document.createElement("thead");
   const line = document.createElement("tr");
-  line.append(...heads.map((text) => Object.assign(element("th", text), { scope: "col" })));
+  const cell = (name, content) =>
+    content.words === undefined ? element(name, content) : element(name, content.words, "words");
+  line.append(...heads.map((text) => Object.assign(cell("th", text), { scope: "col" })));
   head.append(line);
   body.append(...rows.map((cells) => {
     const row = document.createElement("tr");
-    row.append(...cells.map((cell) => cell.words === undefined ? element("td", cell) : element("td", cell.words, "words")));
+    row.append(...cells.map((content) => cell("td", content)));
     return row;
   }));
   if (!rows.length) {
