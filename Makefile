@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock clean
+.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -130,6 +130,9 @@ lock: $(VENV)/.dev ## Write requirements.lock: exact versions of what the proxy 
 	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"])') \
 	  | $(BIN)/python -c 'import json, sys; print(*sorted("%(name)s==%(version)s" % one["metadata"] for one in json.load(sys.stdin)["install"]), sep="\n")' \
 	  > requirements.lock
+
+pictures: $(VENV)/.dev ## Renew docs/pictures: the page in Chromium, which must be installed (5 minutes)
+	@SHADEPROXY_PAGE_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -q tests/e2e/test_page.py
 
 clean: ## Remove .venv, caches and reports
 	@rm -rf $(VENV) demo-report soak-report chaos-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

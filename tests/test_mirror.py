@@ -29,7 +29,6 @@ TABLE = {
     "engine.read.worker_forwards": "api/s3/test_worker_forwards.py",
     "engine.read.fill_memory": "api/s3/test_worker_misses.py",
     "engine.read.fill_messages": "api/s3/test_worker_misses.py",
-    "api.s3.timeout_answers": "api/s3/test_worker_misses.py",
     "api.s3.watched_client": "api/s3/test_relay.py",
     "api.s3.relay_connection": "api/s3/test_relay.py",
     "engine.read.worker_fills": "api/s3/test_worker_misses.py",

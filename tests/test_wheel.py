@@ -15,7 +15,7 @@ PACKAGES = {
     "api", "app", "cli", "cluster", "config", "core", "demo", "engine", "hints", "origin", "policy",
     "plan", "prefetch", "simulate", "state", "telemetry", "tiers",
 }  # fmt: skip
-SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".typed"}
+SUFFIXES = {".py", ".pyi", ".pyx", ".pxi", ".so", ".html", ".css", ".js", ".txt", ".typed"}
 OWN = {"__init__.py", "__main__.py", "py.typed"}
 
 _BUILD = """
@@ -126,3 +126,12 @@ def test_every_module_imports_with_the_base_dependencies_alone(wheel):
     count, file = ended.stdout.split()
     assert int(count) > 200
     assert Path(file).is_relative_to(wheel)
+
+
+def test_it_holds_the_page_and_the_license_of_what_the_page_draws_with(wheel):
+    page = wheel / "shadeproxy" / "api" / "control" / "page"
+    assert {one.name for one in page.iterdir()} == {
+        "page.html", "page.css", "page.js", "charts.js", "show.js", "uplot.min.js", "uplot.min.css",
+        "uplot.license.txt",
+    }  # fmt: skip
+    assert "MIT License" in (page / "uplot.license.txt").read_text()

@@ -3,7 +3,6 @@ and logs of requests.
 """
 
 import asyncio
-from typing import Unpack
 
 import numpy as np
 
@@ -110,7 +109,7 @@ class Observer(RequestLog):
     """The coordinator's observer of requests: it counts them, besides logging."""
 
     def __init__(self, stats: Stats, hints: HintRegistry, clock: Clock, *, access_log: bool) -> None:
-        super().__init__(access_log=access_log)
+        super().__init__(access_log=access_log, counts=stats.requests)
         self._stats = stats
         self._hints = hints
         self._clock = clock
@@ -119,16 +118,14 @@ class Observer(RequestLog):
         if job.job in self._hints.jobs:
             self._hints.jobs.touch(job.job, self._clock.now_s(), job.epoch)
 
-    def on_request(self, **request: Unpack[EndedRequest]) -> None:
-        job = request["job"]
-        if request["source"] is Source.BYPASS:
-            self.count_forwarded(
-                request["operation"], request["bucket"], request["status"], request["bytes_sent"], job
-            )
-        elif job is not None:
-            self.on_job(job)
-        if self.access_log:
-            super().on_request(**request)
+    def on_forwarded(self, request: EndedRequest) -> None:
+        self.count_forwarded(
+            request["operation"],
+            request["bucket"],
+            request["status"],
+            request["bytes_sent"],
+            request["job"],
+        )
 
     def count_forwarded(
         self, operation: str, bucket: str, status: int, bytes_sent: int, job: JobContext | None

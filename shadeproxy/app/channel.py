@@ -2,8 +2,8 @@
 
 Coordinator to worker: first the ``Opening``, then new ``ReloadableSettings`` or a new ``Certificate`` after
 each change, and an empty frame to end in order. Worker to coordinator: SERVING once it accepts connections,
-its reads, and an empty frame once it uses what changed. Law: a closed channel means that the other process is
-gone.
+its reads, its counts of requests, and an empty frame once it uses what changed. Law: a closed channel means
+that the other process is gone.
 """
 
 import asyncio
@@ -21,14 +21,18 @@ from shadeproxy.app.tls import Certificate
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import USE, Kind, Uses
 from shadeproxy.engine.worker_reads import TierFiles
+from shadeproxy.telemetry.requests import RequestRow
 
 _LENGTH = struct.Struct("<I")
 _MOST_WAITING_BYTES = 4 * 1024 * 1024
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, list[Kind]])
+_COUNTS_DECODER = msgspec.msgpack.Decoder(list[RequestRow])
 
 END = b""
 CONFIRMED = b""
-SERVING = b"\0"  # No frame of reads begins with this byte.
+# No frame of reads begins with one of these bytes.
+SERVING = b"\0"
+REQUESTS = b"\1"
 
 
 class FillEnds(NamedTuple):
@@ -199,3 +203,13 @@ def unpack_reads(frame: bytes) -> tuple[Uses, list[Kind]]:
     """Unpack the rows from ``pack_reads``."""
     uses, kinds = _DECODER.decode(frame)
     return np.frombuffer(uses, USE), kinds
+
+
+def pack_requests(rows: list[RequestRow]) -> bytes:
+    """Pack counts of requests, as a frame that begins with REQUESTS."""
+    return REQUESTS + msgspec.msgpack.encode(rows)
+
+
+def unpack_requests(frame: bytes) -> list[RequestRow]:
+    """Unpack the counts from ``pack_requests``."""
+    return _COUNTS_DECODER.decode(frame[len(REQUESTS) :])

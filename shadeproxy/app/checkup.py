@@ -18,7 +18,7 @@ import structlog
 from numpy.typing import NDArray
 
 from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
-from shadeproxy.app.origins import Providers
+from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
@@ -196,7 +196,7 @@ class Checkup:
         pages = origin["by_kind"].get("get")
         return ProxyState(
             status=self._status(),
-            endpoint=settings.origin.endpoint or settings.origin.path or "AWS S3",
+            endpoint=name_of_origin(settings),
             probe=probe,
             probe_error="" if error is None else mask_text(str(error)),
             probe_hint=error.hint if isinstance(error, NotS3 | NoCredentials) else "",

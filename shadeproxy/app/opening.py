@@ -137,6 +137,9 @@ class PartOpener:
             built.origin, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
         self._stack.push_async_callback(origin.aclose)
+        limited = built.limited
+        self._stats.watch("origin_inflight", lambda: float(limited.open_now + limited.forwarded_now))
+        self._stats.watch("origin_waiting", lambda: float(limited.waiting))
         if settings.origin.kind == "file":
             await origin.probe()  # A missing path is a wrong setting, not an outage.
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)

@@ -47,6 +47,11 @@ def origin_name(settings: Settings) -> str:
     return canonical_origin(f"s3 {section.endpoint or AWS}")
 
 
+def name_of_origin(settings: Settings) -> str:
+    """Return the name of the origin, for people."""
+    return settings.origin.endpoint or str(settings.origin.path or "AWS S3")
+
+
 def read_bounds(settings: Settings) -> ReadBounds:
     """Return the time limits for reads of the origin."""
     timeouts = settings.origin.timeouts

@@ -35,7 +35,7 @@ from shadeproxy.app.draining import DRAIN_S, drain, drain_s3, stop_accepting
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener
-from shadeproxy.app.origins import Providers, build_providers, read_bounds
+from shadeproxy.app.origins import Providers, build_providers, name_of_origin, read_bounds
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus, reads_allowed
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
@@ -55,6 +55,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
+from shadeproxy.telemetry.history import keep_history
 from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
@@ -143,7 +144,8 @@ class Proxy:
         handler, lane = self._make_handler(engine, authenticator, observer)
         checkup = self._make_checkup(engine, origin, providers, state)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
-        info["policy"] = settings.policy.name
+        info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
+        info["lane"] = "compiled" if COMPILED else "interpreted"
         access = Access(token, reads_allowed(settings))
         fills = (
             None
@@ -175,7 +177,9 @@ class Proxy:
             grants=grants,
         )
         self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
-        context = await self._make_context(engine, state, checkup, pins, pool=pool, access=access, info=info)
+        context = await self._make_context(
+            engine, lane, state, checkup, pins, pool=pool, access=access, info=info
+        )
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
@@ -187,9 +191,10 @@ class Proxy:
             s3=info["s3_endpoint"],
             control=f"http://{self.control_address}",
             pages=len(engine.cache.residents),
-            lane="compiled" if COMPILED else "interpreted",
+            lane=info["lane"],
         )
         self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
+        self._run_until_stopped(keep_history(context.history, clock), "history")
         self._run_until_stopped(checkup.watch(), "probe")
         # Registered a second time, so that a stop ends them before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
@@ -219,6 +224,7 @@ class Proxy:
             remembers=remembers(settings.telemetry),
             own=engine.hits,
             pace=handler.pace,
+            counts=self.stats.requests,
         )
         return handler, lane
 
@@ -243,9 +249,15 @@ class Proxy:
             cluster_warnings=self._clustering.warnings,
         )
 
+    @staticmethod
+    def _count_reads(engine: Engine, lane: FastLane) -> None:
+        engine.access_log.flush()
+        lane.count_hits()
+
     async def _make_context(
         self,
         engine: Engine,
+        lane: FastLane,
         state: OpenState,
         checkup: Checkup,
         pins: DurablePins,
@@ -264,7 +276,7 @@ class Proxy:
             hints=state.hints,
             changes=changes,
             stats=self.stats,
-            count_reads=engine.access_log.flush,
+            count_reads=lambda: self._count_reads(engine, lane),
             clock=clock,
             pool=pool,
             order_builder=state.order_builder,
@@ -331,10 +343,10 @@ class Proxy:
             origin_connections=self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
-        limiter = ConnectionLimiter(most, clock=self._clock)
+        limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)
         self.stats.watch("connections", lambda: float(limiter.inside))
         self.stats.watch("connections_left", lambda: float(most - limiter.inside))
-        self.stats.watch("connections_refused", lambda: float(limiter.refused))
+        self.stats.watch("connections_refused", lambda: float(limiter.refused), grows=True)
         self.stats.watch("tasks", lambda: float(len(asyncio.all_tasks())))
         return limiter
 
@@ -376,6 +388,7 @@ class Proxy:
             engine.cache.media,
             share=self._share,
             on_reads=note,
+            on_requests=self.stats.requests.add,
             certificate=None if tls is None else tls.certificate,
             fills=fills,
             forwards=forwards,

@@ -33,6 +33,7 @@ from shadeproxy.app.channel import (
     ForwardEnds,
     Opening,
     pack_reads,
+    pack_requests,
     unpack_change,
     unpack_opening,
 )
@@ -54,6 +55,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.worker_reads import WorkerReads
 
 _FLUSH_S = 0.05
+_FLUSHES_A_COUNT = 10
 _BACKLOG = 1024
 
 
@@ -97,6 +99,7 @@ class WorkerProcess:
             clock=clock,
             jobs=self._request_log,
             remembers=remembers(telemetry),
+            counts=self._request_log.counts,
         )
         self._clock = clock
         self._late = TimeoutAnswers(self._authorizer, clock=clock, bounds=read_bounds(settings))
@@ -120,14 +123,19 @@ class WorkerProcess:
             if self._over.is_set():
                 self._end()
             self._channel.say(SERVING)
+        flushes = 0
         while not self._over.is_set() or self._connections:
             await asyncio.sleep(_FLUSH_S)
             self._reader.flush()
+            flushes += 1
+            if flushes % _FLUSHES_A_COUNT == 0:
+                self._tell_requests(self._channel)
         self._reader.flush()
         if self._misses is not None:
             await self._misses.aclose()
         if self._forwards is not None:
             await self._forwards.aclose()
+        self._tell_requests(self._channel)
         self._channel.leave()
 
     async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
@@ -233,6 +241,11 @@ class WorkerProcess:
                 connection.cut()
         finally:
             os._exit(1)
+
+    def _tell_requests(self, channel: Channel) -> None:
+        self._fast.count_hits()
+        if rows := self._request_log.counts.take():
+            channel.say(pack_requests(rows))
 
     def _tell(self, uses: Uses, kinds: list[Kind]) -> None:
         assert self._channel is not None, "nothing is read before the channel is open"

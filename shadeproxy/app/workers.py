@@ -1,8 +1,8 @@
 """The workers of a proxy: started, watched, restarted, ended in order.
 
 Laws: a worker ends when its channel closes. It inherits the locks of the cache directories, so the next
-coordinator cannot start there before the last worker is gone. A dying worker loses only its connections and
-the counts of its last 50 ms.
+coordinator cannot start there before the last worker is gone. A dying worker loses only its connections, the
+reads of its last 50 ms and the counts of its last half second.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.channel import (
     CONFIRMED,
     END,
+    REQUESTS,
     SERVING,
     Change,
     Channel,
@@ -31,6 +32,7 @@ from shadeproxy.app.channel import (
     pack_change,
     pack_opening,
     unpack_reads,
+    unpack_requests,
 )
 from shadeproxy.app.reloadable import ReloadableSettings
 from shadeproxy.app.tls import Certificate
@@ -41,6 +43,7 @@ from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.engine.worker_reads import TierFiles
+from shadeproxy.telemetry.requests import RequestRow
 from shadeproxy.tiers.store import SegmentStore
 
 _log = structlog.get_logger(__name__)
@@ -109,7 +112,9 @@ class _Opened(NamedTuple):
 
 
 class Workers:
-    """All workers but the coordinator; ``on_reads`` gets their reads."""
+    """All workers but the coordinator; ``on_reads`` gets their reads, ``on_requests`` counts of their
+    requests.
+    """
 
     def __init__(
         self,
@@ -119,6 +124,7 @@ class Workers:
         *,
         share: Share,
         on_reads: Callable[[Uses, list[Kind]], None],
+        on_requests: Callable[[list[RequestRow]], None],
         certificate: Certificate | None,
         fills: FillsOpener | None = None,
         forwards: ForwardsOpener | None = None,
@@ -149,6 +155,7 @@ class Workers:
         self._share = share
         self._claims = claims
         self._on_reads = on_reads
+        self._on_requests = on_requests
         self._relay: web.ServerRunner | None = None
         self._listener: socket.socket | None = None
         self._stopping = False
@@ -233,6 +240,8 @@ class Workers:
             elif frame == SERVING:
                 self.serving.set()
                 opened.serve()
+            elif frame.startswith(REQUESTS):
+                self._on_requests(unpack_requests(frame))
             else:
                 self._on_reads(*unpack_reads(frame))
 

@@ -171,20 +171,23 @@ def stats(
     url: UrlOption = "",
     token: TokenOption = "",
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json a line a second."),
+    ] = False,
 ) -> None:
     """Show the counters of a running proxy: per tier, bucket, job and epoch."""
-    if watch and as_json:
-        raise ConfigError("--watch and --json do not go together: poll GET /v1/stats instead")
     client = client_of(config, override, url, token)
-    from shadeproxy.cli.stats import render_stats, watch_stats  # noqa: PLC0415  rich's tables take 40 ms
-
     if watch:
-        watch_stats(client)
+        from shadeproxy.cli.watch import watch_stats  # noqa: PLC0415  rich's tables take 40 ms
+
+        watch_stats(client, as_json=as_json)
     elif as_json:
         typer.echo(json.dumps(client.get("/v1/stats"), indent=2))
     else:
-        Console().print(render_stats(client.get("/v1/stats")))
+        from shadeproxy.cli.stats import print_stats  # noqa: PLC0415  as above
+
+        print_stats(client.get("/v1/stats"), Console())
 
 
 @app.command()

@@ -1,18 +1,17 @@
 """Shows the answer of ``GET /v1/stats`` as tables. telemetry/stats.py defines the fields."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
-from rich.live import Live
+from rich.console import Console, Group
+from rich.measure import Measurement
 from rich.table import Table
 
-from shadeproxy.cli.control import ControlClient
 from shadeproxy.core.units import format_size
 
-_INTERVAL_S = 1.0
+_LEAST_NAME = 12
+_MOST_WIDTH = 1000
 # Short names, so that a row fits 80 columns. "joined": reads of a page that was already on its way.
 _READS = ("reads", "hits", "by bytes", "ram", "disk", "joined", "origin", "bypass", "bytes")
 _NOT_BY_JOB = ("joined", "bypass")
@@ -26,12 +25,17 @@ def render_stats(stats: Mapping[str, Any]) -> Group:
     return Group(*tables, _origin(stats["origin"]))
 
 
-def watch_stats(client: ControlClient) -> None:
-    """Show the tables and refresh them every second until Ctrl-C."""
-    with Live(render_stats(client.get("/v1/stats")), auto_refresh=False) as live:
-        while True:
-            time.sleep(_INTERVAL_S)
-            live.update(render_stats(client.get("/v1/stats")), refresh=True)
+def print_stats(stats: Mapping[str, Any], console: Console) -> None:
+    """Print the tables of ``stats``. No name or number is cut: a narrow terminal wraps the lines."""
+    shown = render_stats(stats)
+    least = Measurement.get(console, console.options.update(width=_MOST_WIDTH), shown).minimum
+    console.width = max(console.width, least)
+    console.print(shown, crop=False)
+
+
+def epoch_order(name: str) -> tuple[int, int]:
+    """Return the place of an epoch among others: numbers in their order, then all other names."""
+    return (0, int(name)) if name.isdecimal() else (1, 0)
 
 
 def _tiers(tiers: Mapping[str, Any]) -> Table:
@@ -52,7 +56,7 @@ def _tiers(tiers: Mapping[str, Any]) -> Table:
 
 def _buckets(buckets: Mapping[str, Any], totals: Mapping[str, Any]) -> Table:
     table = _table("buckets", "bucket", *_READS)
-    for name, reads in buckets.items():
+    for name, reads in sorted(buckets.items()):
         table.add_row(name, *_reads(reads))
     table.add_section()
     table.add_row("all", *_reads(totals))
@@ -62,8 +66,8 @@ def _buckets(buckets: Mapping[str, Any], totals: Mapping[str, Any]) -> Table:
 def _jobs(jobs: Mapping[str, Any]) -> Table:
     columns = [column for column in _READS if column not in _NOT_BY_JOB]
     table = _table("jobs", "job", "epoch", *columns, "stall")
-    for name, job in jobs.items():
-        for epoch, reads in job["epochs"].items():
+    for name, job in sorted(jobs.items()):
+        for epoch, reads in sorted(job["epochs"].items(), key=lambda one: epoch_order(one[0])):
             shown = [
                 cell for column, cell in zip(_READS, _reads(reads), strict=True) if column not in _NOT_BY_JOB
             ]
@@ -90,7 +94,7 @@ def _reads(reads: Mapping[str, Any]) -> list[str]:
 
 def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first)
+    table.add_column(first, overflow="fold", min_width=_LEAST_NAME)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table

@@ -154,9 +154,9 @@ class TierGauges:
     limit_bytes: int = 0
     pinned_bytes: int = 0
     disabled: int = 0
-    dropped_records: int = 0
-    dropped_catalogues: int = 0
-    dropped_lists: int = 0
+    dropped_records: int = field(default=0, metadata={"grows": True})
+    dropped_catalogues: int = field(default=0, metadata={"grows": True})
+    dropped_lists: int = field(default=0, metadata={"grows": True})
     owed_erasures: int = 0
     tombstones: int = 0
     in_doubt: int = 0

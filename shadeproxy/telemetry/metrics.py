@@ -5,11 +5,12 @@ registry; the library's global registry is never touched. There is no label for 
 grow with training belongs in /v1/stats, not in a time-series database.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -27,6 +28,7 @@ from shadeproxy.telemetry.counters import (
     TierGauges,
 )
 from shadeproxy.telemetry.lag import LAG_BOUNDS_S
+from shadeproxy.telemetry.request_metrics import request_families
 from shadeproxy.telemetry.stats import Stats
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,6 +46,29 @@ _TIER_HELP = {
     "in_doubt": "1 when the next start checks every page of the tier with the origin.",
     "dropped_lists": "Tombstone files found damaged or lost at the start; every page is then checked.",
 }
+_GAUGE_HELP = {
+    "connections": "Connections of S3 clients now.",
+    "connections_left": "Further connections that are allowed.",
+    "connections_refused": "Connections answered 503 because no more were allowed.",
+    "inflight_bytes": "Memory of pages on their way.",
+    "origin_inflight": "Requests to the origin that have a slot now.",
+    "origin_waiting": "Requests that wait for a slot at the origin.",
+    "tasks": "Tasks of the event loop.",
+    "readings": "Reads that are open now.",
+    "prefetches": "Prefetches under way.",
+}
+_FORMER = "Former name of {}_total; it goes with the next release."
+# A series that begins with its first event hides that event from rate(): these exist from the start.
+_ORIGIN_KINDS = ("forward", "get", "head", "list")
+_ORIGIN_ERRORS = (
+    "BodyCutShort", "BodyDamaged", "DeadlineExceeded", "OriginError", "OriginThrottled", "OriginUnavailable",
+    "OutcomeUnknown",
+)  # fmt: skip
+_EVICTIONS = (
+    "capacity lowered", "changed at the origin", "crowded out", "damaged", "demoted", "invalidated", "policy",
+    "promoted", "purged", "replaced",
+)  # fmt: skip
+_TIER_ERRORS = ("demote", "encode", "header", "promote", "read", "reserve", "write")
 
 
 class StatsCollector(Collector):
@@ -57,35 +82,63 @@ class StatsCollector(Collector):
         yield from _families("bucket", Reads, ("bucket",), _labelled(stats.buckets))
         jobs = {name: epochs.totals() for name, epochs in stats.jobs.items()}
         yield from _families("job", JobReads, ("job",), _labelled(jobs))
-        yield from _families("tier", TierCounters, ("tier",), _labelled(stats.tiers))
-        yield from _families("origin", OriginCounters, ("kind",), _labelled(stats.origin))
+        tiers = _labelled({name: _with_known(tier) for name, tier in stats.tiers.items()})
+        yield from _families("tier", TierCounters, ("tier",), tiers)
+        yield from _families("origin", OriginCounters, ("kind",), _labelled(self._origin()))
         yield from _families("pages", PageCounters, (), {(): stats.pages})
         yield from _families("prefetch", PrefetchCounters, (), {(): stats.prefetch})
+        yield from request_families(stats.requests)
         yield self._origin_errors()
         yield self._origin_latency()
+        yield from self._origin_health()
         yield self._loop_lag()
         yield from self._tier_gauges()
         if stats.cluster is not None:
             yield from _families("cluster", ClusterCounters, (), {(): stats.cluster})
             for name, value in stats.cluster_gauges().items():
-                yield GaugeMetricFamily(f"shadeproxy_cluster_{name}", name.replace("_", " "), value=value)
+                yield GaugeMetricFamily(f"shadeproxy_cluster_{name}", _help_of(name), value=value)
         for name, gauge in stats.gauges.items():
-            yield GaugeMetricFamily(f"shadeproxy_{name}", name.replace("_", " "), value=gauge())
+            help_text, value = _help_of(name), gauge()
+            if name in stats.growing:
+                yield CounterMetricFamily(f"shadeproxy_{name}", help_text, value=value)
+                help_text = _FORMER.format(f"shadeproxy_{name}")
+            yield GaugeMetricFamily(f"shadeproxy_{name}", help_text, value=value)
+
+    def _origin(self) -> dict[str, OriginCounters]:
+        return {kind: OriginCounters() for kind in _ORIGIN_KINDS} | self._stats.origin
 
     def _origin_errors(self) -> Metric:
         family = CounterMetricFamily(
             "shadeproxy_origin_errors", "Failed requests to the origin.", labels=["error"]
         )
-        for kind, count in self._stats.origin_errors.items():
+        for kind, count in (dict.fromkeys(_ORIGIN_ERRORS, 0) | self._stats.origin_errors).items():
             family.add_metric([kind], count)
         return family
+
+    def _origin_health(self) -> Iterator[Metric]:
+        health = self._stats.origin_health()
+        up = health.get("answering", True)
+        yield GaugeMetricFamily(
+            "shadeproxy_origin_up", "1 if the origin answers; a refusal counts.", value=up
+        )
+        for name, help_text in (
+            ("throttled", "Answers of the origin that asked to slow down."),
+            ("attempts_failed", "Failed tries at the origin, also those that were repeated."),
+        ):
+            yield CounterMetricFamily(f"shadeproxy_origin_{name}", help_text, value=health.get(name, 0))
+        skew_s = health.get("clock_skew_s")
+        yield GaugeMetricFamily(
+            "shadeproxy_origin_clock_skew_seconds",
+            "How far the origin's clock is ahead of this machine's; NaN before the first check.",
+            value=math.nan if skew_s is None else skew_s,
+        )
 
     def _origin_latency(self) -> Metric:
         family = HistogramMetricFamily(
             "shadeproxy_origin_latency_seconds", "Duration of requests to the origin.", labels=["kind"]
         )
         bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
-        for kind, counters in self._stats.origin.items():
+        for kind, counters in self._origin().items():
             cumulative = list(accumulate(counters.buckets))
             family.add_metric(
                 [kind], list(zip(bounds, cumulative, strict=True)), sum_value=counters.latency_sum_s
@@ -106,21 +159,53 @@ class StatsCollector(Collector):
         for item in fields(TierGauges):
             if item.metadata.get("internal"):
                 continue
-            family = GaugeMetricFamily(f"shadeproxy_tier_{item.name}", _TIER_HELP[item.name], labels=["tier"])
-            for name, gauges in now.items():
-                family.add_metric([name], getattr(gauges, item.name))
-            yield family
+            name, help_text = f"shadeproxy_tier_{item.name}", _TIER_HELP[item.name]
+            families: list[Metric] = [GaugeMetricFamily(name, help_text, labels=["tier"])]
+            if item.metadata.get("grows"):
+                former = GaugeMetricFamily(name, _FORMER.format(name), labels=["tier"])
+                families = [CounterMetricFamily(name, help_text, labels=["tier"]), former]
+            for family in families:
+                for tier, gauges in now.items():
+                    family.add_metric([tier], getattr(gauges, item.name))  # type: ignore[attr-defined]
+                yield family
 
 
 class Metrics:
-    """Writes ``stats`` as Prometheus text of type CONTENT_TYPE."""
+    """Writes ``stats`` as Prometheus text of type CONTENT_TYPE. ``build``: labels of
+    ``shadeproxy_build_info``.
+    """
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: Stats, build: Mapping[str, str] | None = None) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatsCollector(stats))
+        info = Gauge(
+            "shadeproxy_build_info",
+            "Constant 1; its labels say what runs.",
+            list(build or {}),
+            registry=self._registry,
+        )
+        (info.labels(**build) if build else info).set(1)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
+
+
+def render_process() -> bytes:
+    """Return the metrics of this process (``process_*``) as Prometheus text. Reads files of /proc."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+def _help_of(name: str) -> str:
+    return _GAUGE_HELP.get(name, f"{name.replace('_', ' ').capitalize()}; see docs/metrics.md.")
+
+
+def _with_known(tier: TierCounters) -> TierCounters:
+    zeros = [dict.fromkeys(names, 0) for names in (_EVICTIONS, _TIER_ERRORS)]
+    return TierCounters(
+        admissions=tier.admissions, evictions=zeros[0] | tier.evictions, errors=zeros[1] | tier.errors
+    )
 
 
 def _labelled(groups: Mapping[str, Counters]) -> dict[tuple[str, ...], Counters]:

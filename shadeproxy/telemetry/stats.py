@@ -23,6 +23,7 @@ from shadeproxy.telemetry.counters import (
     TierGauges,
 )
 from shadeproxy.telemetry.lag import LoopLag
+from shadeproxy.telemetry.requests import RequestCounts
 
 MAX_BUCKETS = 256
 MAX_JOBS = 64
@@ -76,6 +77,8 @@ class Stats:
         now_s: Callable[[], float] = time.time,
     ) -> None:
         self._now_s = now_s
+        self.requests = RequestCounts()
+        """All requests of S3 clients; the lanes and listeners count them."""
         self.buckets: Capped[str, Reads] = Capped(Reads, cap=MAX_BUCKETS, other=OTHER)
         self.jobs: Capped[str, JobEpochs] = Capped(JobEpochs, cap=MAX_JOBS, other=OTHER)
         self.tiers: Capped[str, TierCounters] = Capped(TierCounters, cap=MAX_KINDS, other=OTHER)
@@ -85,9 +88,13 @@ class Stats:
         self.prefetch = PrefetchCounters()
         self.tier_gauges: dict[str, Callable[[], TierGauges]] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.growing: set[str] = set()
+        """Those of ``gauges`` that only grow."""
         self.cluster: ClusterCounters | None = None
         self.cluster_gauges: Callable[[], dict[str, float]] = dict
         self.loop_lag = LoopLag()
+        self.stall_s = self.compute_s = 0.0
+        """Sums over all jobs, of ``record_training``."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -193,6 +200,8 @@ class Stats:
         reads = self.jobs[job].epochs[epoch]
         reads.stall_s += stall_s
         reads.compute_s += compute_s
+        self.stall_s += stall_s
+        self.compute_s += compute_s
         reads.note_life(self._now_s())
 
     def record_prefetched(self, job: str, size_bytes: int) -> None:
@@ -214,13 +223,19 @@ class Stats:
         self.cluster, self.cluster_gauges = ClusterCounters(), gauges
         return self.cluster
 
-    def watch(self, name: str, gauge: Callable[[], float]) -> None:
+    def watch(self, name: str, gauge: Callable[[], float], *, grows: bool = False) -> None:
         """Register ``gauge``, whose result is shown as ``name`` (snake_case, with its unit as suffix)
-        whenever counters are read.
+        whenever counters are read. ``grows``: it never falls, so that it is a counter.
         """
         self.gauges[name] = gauge
+        if grows:
+            self.growing.add(name)
 
     # ------------------------------------------------------------------ reading
+
+    def origin_health(self) -> dict[str, Any]:
+        """Return the state of the origin, see docs/metrics.md; {} if it is not watched."""
+        return self._origin_health()
 
     def totals(self) -> Reads:
         return _sum(Reads(), self.buckets.values())
@@ -233,6 +248,7 @@ class Stats:
         origin_totals = {"origin_requests": origin.requests, "origin_bytes": origin.bytes, "stall_s": stall_s}
         return {
             "totals": totals.as_json() | origin_totals,
+            "requests": self.requests.as_json(),
             "tiers": tiers,
             "buckets": {name: reads.as_json() for name, reads in self.buckets.items()},
             "jobs": {name: job.as_json() for name, job in self.jobs.items()},

@@ -116,6 +116,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch):
         build_reloadable(settings),
         (),
         share=share,
+        on_requests=lambda _rows: None,
         on_reads=lambda *_: None,
         certificate=None,
     )

@@ -72,6 +72,56 @@ def test_stats_watch_refreshes_until_interrupted(shade, control, counted, monkey
     result = shade("stats", "--watch", "--url", control.url)
     assert result.exit_code == 130
     assert len(control.requests) == 3
+    assert "resnet" in result.stdout
+
+
+def test_stats_watch_as_json_prints_a_line_a_second(shade, control, counted, monkeypatch):
+    control.answer = (200, json.dumps(counted))
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    result = shade("stats", "--watch", "--json", "--url", control.url)
+    assert result.exit_code == 130
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert lines == [counted] * 3
+    assert waits == [1.0] * 3
+
+
+def test_stats_sorts_epochs_by_number_and_names_by_letter(shade, control):
+    stats = Stats()
+    for job in ("zebra", "ant"):
+        for epoch in (10, 9, None, 2):
+            stats.record_read("train", Source.RAM, 1, JobContext(job, epoch))
+    stats.record_read("a bucket", Source.RAM, 1)
+    control.answer = (200, json.dumps(stats.snapshot()))
+    lines = shade("stats", "--url", control.url).stdout.splitlines()
+    rows = [line.split()[:2] for line in lines if line.split()[:1] in (["ant"], ["zebra"])]
+    epochs = ["2", "9", "10", "unknown"]
+    assert rows == [[job, epoch] for job in ("ant", "zebra") for epoch in epochs]
+    firsts = [line.split()[0] for line in lines if line.split()]
+    assert [first for first in firsts if first in {"a", "train", "all"}] == ["a", "train", "all"]
+
+
+@pytest.mark.parametrize("columns", ["20", "60", "80"])
+def test_stats_cuts_no_name_and_no_number_in_a_narrow_terminal(shade, control, monkeypatch, columns):
+    name = "a-bucket-with-a-name-of-quite-some-length-of-63-characters-12345"
+    stats = Stats()
+    for _ in range(1_234):
+        stats.record_read(name, Source.RAM, 1_000_000, JobContext(name, 3))
+    control.answer = (200, json.dumps(stats.snapshot()))
+    monkeypatch.setenv("COLUMNS", columns)
+    text = shade("stats", "--url", control.url).stdout
+    assert "\u2026" not in text
+    # A folded name goes on in the first column of the next lines.
+    folded = "".join(line.split()[0] for line in text.splitlines() if line.split())
+    assert name in folded
+    assert "1,234" in text
+    assert "1.1 GiB" in text
 
 
 def test_address_and_token_come_from_the_configuration(shade, control, monkeypatch):
@@ -197,12 +247,6 @@ def test_what_the_listener_refuses_is_told(shade, control, answer, text):
     result = shade("stats", "--url", control.url)
     assert result.exit_code == 1
     assert text in result.stderr
-
-
-def test_watch_and_json_exclude_each_other(shade):
-    result = shade("stats", "--watch", "--json")
-    assert result.exit_code == 2
-    assert result.stderr == "error: --watch and --json do not go together: poll GET /v1/stats instead\n"
 
 
 def test_a_listener_that_speaks_no_tls(shade, control):

@@ -25,11 +25,13 @@ def make_control_app(context: ControlContext) -> web.Application:
     """
     routes = (*ROUTES, _openapi_route(context.version))
     open_paths = frozenset(route.path for route in routes if route.probe)
+    bare_paths = frozenset(route.path for route in routes if route.bare)
 
     @web.middleware
     async def guard(request: web.Request, handler: WebHandler) -> web.StreamResponse:
-        if request.path not in open_paths:
-            check_caller(request, token=context.access.token, allowed_hosts=context.allowed_hosts)
+        token = context.access.token
+        if request.path not in open_paths and (token is None or request.path not in bare_paths):
+            check_caller(request, token=token, allowed_hosts=context.allowed_hosts)
         return await handler(request)
 
     app = web.Application(middlewares=[translate_errors, guard])

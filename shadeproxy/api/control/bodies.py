@@ -304,6 +304,17 @@ class Readiness(msgspec.Struct, omit_defaults=True):
     remarks: Annotated[list[str], _OLD_WARNINGS] = []
 
 
+class HistoryAnswer(msgspec.Struct):
+    """Rates of the last hour. ``times``: Unix times, oldest first, about ``interval_s`` apart. ``series``: a
+    value for each time, by name: rates of the interval before it (``_per_s``), or levels; None if there was
+    nothing to measure.
+    """
+
+    interval_s: float
+    times: list[float]
+    series: dict[str, list[float | None]]
+
+
 _CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 

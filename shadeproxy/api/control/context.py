@@ -5,6 +5,7 @@ that would block the loop (manifests, big JSON bodies, bitmaps).
 """
 
 import asyncio
+import platform
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.changes import Changes
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import PrefixLister, Warm
+from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
 
@@ -130,7 +132,7 @@ class ControlContext:
     may be called when it has no token (a guard against DNS rebinding). count_reads: counts the reads that
     are still in the access log. upstreams: the upstream for each namespace. held: one budget for all calls,
     for the bytes that are fetched before their turn in an answer. cluster: answers about the cluster, or
-    None.
+    None. started_s: Unix time of the start.
     """
 
     version: str
@@ -157,11 +159,17 @@ class ControlContext:
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     cluster: Callable[[], ClusterStatus | None] = lambda: None
+    started_s: float = field(init=False)
     metrics: Metrics = field(init=False, repr=False)
+    history: History = field(init=False, repr=False)
     operations: Operations = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(self.stats)
+        self.started_s = self.clock.now_s()
+        build = {name: str(self.info[name]) for name in ("policy", "lane") if name in self.info}
+        build |= {"version": self.version, "python": platform.python_version()}
+        self.metrics = Metrics(self.stats, build)
+        self.history = History(self.stats, self.clock, before=self.counted_stats)
         self.operations = Operations(self.clock)
 
     def counted_stats(self) -> Stats:

@@ -1,7 +1,8 @@
 """Access to the control API.
 
-If a token is configured, every call but the probes needs it: as ``Authorization: Bearer``, or as the password
-of ``Authorization: Basic``, so that a browser can show the dashboard. Without a token the listener is on
+If a token is configured, every call but the probes and the dashboard's empty page needs it: as
+``Authorization: Bearer``, or as the password of ``Authorization: Basic``, so that a browser can show an
+answer. Without a token the listener is on
 loopback only (the configuration enforces that). Then no web page may reach it through the user's browser:
 calls must use an address or a known name, which prevents DNS rebinding. Calls that change something are
 refused if they come from a page of another origin. Web pages cannot reach a Unix socket, so the name is not

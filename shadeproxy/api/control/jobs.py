@@ -48,16 +48,17 @@ class ScoreSummary(msgspec.Struct):
 
 class OrderSummary(msgspec.Struct):
     """The state of a job's order. ``epochs``: number of announced ids, for each epoch that is not over.
-    ``left``: number of ids not read yet. ``believed``: reads follow the order; otherwise it is not used.
-    ``found``: reads close to their announced position; ``surprises``: other reads; ``missed``: announced ids
-    that were passed unread. ``silent_s``: seconds since the job's last read. After ``lapses_after_s`` of
-    silence, or when all its ranks have ended, the order is ``lapsed``: nothing is fetched for it until the
-    job reads again.
+    ``distinct``: number of different ids among those of the present epoch. ``left``: number of ids not read
+    yet. ``believed``: reads follow the order; otherwise it is not used. ``found``: reads close to their
+    announced position; ``surprises``: other reads; ``missed``: announced ids that were passed unread.
+    ``silent_s``: seconds since the job's last read. After ``lapses_after_s`` of silence, or when all its
+    ranks have ended, the order is ``lapsed``: nothing is fetched for it until the job reads again.
     """
 
     epochs: dict[str, int]
     epoch: int | None
     position: int | None
+    distinct: int | None
     left: int
     believed: bool
     rate_per_s: float | None
@@ -204,10 +205,13 @@ def order_summary(context: ControlContext, name: str) -> OrderSummary | None:
     state = context.hints.orders.state(name)
     if state is None:
         return None
+    sequence = context.hints.orders.trackers[name].sequence
+    present = next((epoch for epoch in sequence.epochs if epoch.number == state.epoch), None)
     return OrderSummary(
         epochs={str(epoch): count for epoch, count in state.epochs.items()},
         epoch=state.epoch,
         position=state.position,
+        distinct=None if present is None else present.distinct,
         left=state.left,
         believed=state.believed,
         rate_per_s=None if math.isnan(state.rate_per_s) else state.rate_per_s,

@@ -83,7 +83,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "operationId": f"head_{name}" if route.method == "HEAD" else name,
         "parameters": path + query + header,
         "responses": answers | {"default": _ERROR},
-        "security": [{}] if route.probe else [{"token": []}, {"browser": []}, {}],
+        "security": [{}] if route.probe or route.bare else [{"token": []}, {"browser": []}, {}],
     }
     if route.body:
         content = _content(route.body)

@@ -14,6 +14,7 @@ from shadeproxy.api.control import (
     batch,
     cluster,
     columns,
+    dashboard,
     datasets,
     jobs,
     locate,
@@ -41,7 +42,8 @@ class Route:
     """One call. ``answers``: status -> (description, content), without errors, which all calls have in
     common.
 
-    ``probe``: answered without a token and for any Host, for load balancers.
+    ``probe``: answered without a token and for any Host, for load balancers. ``bare``: answered without a
+    token, because the answer says nothing about the proxy.
     """
 
     method: str
@@ -52,6 +54,7 @@ class Route:
     answers: dict[int, tuple[str, Content]] = field(default_factory=dict)
     query: dict[str, str] = field(default_factory=dict)
     probe: bool = False
+    bare: bool = False
 
     @property
     def speaks_of_ids(self) -> bool:
@@ -108,8 +111,16 @@ ROUTES = (
     ),
     Route("HEAD", "/metrics", "Same as GET, without a body", service.metrics, answers=_HEAD),
     Route("GET", "/metrics", "Prometheus text", service.metrics, answers=_ok(kind="text/plain")),
-    Route("GET", "/", "Dashboard", service.dashboard, answers=_ok(kind="text/html")),
+    Route("GET", "/", "Dashboard", dashboard.dashboard, answers=_ok(kind="text/html"), bare=True),
     Route("GET", "/v1/stats", "All counters; see docs/metrics.md", service.stats, answers=_ok(StatsReport)),
+    Route(
+        "GET",
+        "/v1/history",
+        "An hour of rates, a point every five seconds; see docs/protocol.md",
+        service.history,
+        answers=_ok(wire.HistoryAnswer),
+        query=service.SINCE,
+    ),
     Route("GET", "/v1/info", "Version, S3 endpoint, page size", service.info, answers=_ok(ServiceFacts)),
     Route(
         "GET", "/v1/doctor", "Faults, causes, and what to change", service.doctor, answers=_ok(DoctorReport)

@@ -1,6 +1,5 @@
-"""Calls about the proxy itself: probes, statistics, metrics, dashboard."""
+"""Calls about the proxy itself: probes, statistics, metrics, history."""
 
-from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -8,6 +7,7 @@ from aiohttp import web
 
 from shadeproxy.api.control.bodies import (
     JSON,
+    HistoryAnswer,
     LogLevel,
     LogLevelWanted,
     Readiness,
@@ -17,14 +17,8 @@ from shadeproxy.api.control.bodies import (
 )
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.jobs import order_summary
-from shadeproxy.telemetry.metrics import CONTENT_TYPE
-
-_DASHBOARD = files("shadeproxy.api.control").joinpath("dashboard.html").read_bytes()
-# The browser lets the page load nothing from other places, and call only the listener that served it.
-_DASHBOARD_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+from shadeproxy.api.control.queries import read_query
+from shadeproxy.telemetry.metrics import CONTENT_TYPE, render_process
 
 
 async def healthz(_context: ControlContext, _request: web.Request) -> web.Response:
@@ -41,17 +35,9 @@ async def readyz(context: ControlContext, _request: web.Request) -> web.Response
 
 
 async def metrics(context: ControlContext, _request: web.Request) -> web.Response:
+    process = await context.in_pool(render_process)
     context.count_reads()
-    return web.Response(body=context.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
-
-
-async def dashboard(_context: ControlContext, _request: web.Request) -> web.Response:
-    headers = {
-        "Content-Security-Policy": _DASHBOARD_POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-    }
-    return web.Response(body=_DASHBOARD, content_type="text/html", charset="utf-8", headers=headers)
+    return web.Response(body=context.metrics.render() + process, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def stats(context: ControlContext, _request: web.Request) -> web.Response:
@@ -62,6 +48,18 @@ def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.counted_stats().snapshot()
     orders = {name: order_summary(context, name) for name in context.hints.orders.states()}
     return {**snapshot, "orders": orders}
+
+
+SINCE = {"since": "only points after this Unix time"}
+
+
+class _HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    since: float = 0.0
+
+
+async def history(context: ControlContext, request: web.Request) -> web.Response:
+    since_s = read_query(request, _HistoryQuery, SINCE).since
+    return answer_json(HistoryAnswer(**context.history.as_json(since_s)))
 
 
 async def doctor(context: ControlContext, _request: web.Request) -> web.Response:
@@ -79,4 +77,5 @@ async def put_log_level(context: ControlContext, request: web.Request) -> web.Re
 
 
 async def info(context: ControlContext, _request: web.Request) -> web.Response:
-    return answer_json({"version": context.version, **context.info})
+    uptime_s = round(context.clock.now_s() - context.started_s, 1)
+    return answer_json({"version": context.version, "uptime_s": uptime_s, **context.info})

@@ -5,7 +5,7 @@ from shadeproxy.api.s3.exchange import Outcome
 from shadeproxy.api.s3.request_cache import RequestCache
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.types import JobContext, ObjectRef, Span
+from shadeproxy.core.types import JobContext, ObjectRef, Source, Span
 from shadeproxy.engine.base import PageHandle, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
 
@@ -35,7 +35,10 @@ class CompiledHits:
         copy_bytes: int,
         sendfile_bytes: int,
         page_bytes: int,
+        ram: Source,
+        bounds_s: tuple[float, ...],
     ) -> None: ...
     @property
     def answered(self) -> int: ...
+    def take_tallies(self) -> list[tuple[bool, bool, int, float, list[int]]]: ...
     def answer(self, raw: bytes, out: Sender) -> Outcome: ...

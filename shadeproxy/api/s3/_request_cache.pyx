@@ -52,6 +52,7 @@ cdef extern from "<sys/sendfile.h>" nogil:
 include "_slots.pxi"
 include "_blocks.pxi"
 include "_sending.pxi"
+include "_tallies.pxi"
 
 cdef const char* DIGITS = b"0123456789ABCDEF"
 cdef const char* VERSION = b" HTTP/1.1\r\n"
@@ -87,6 +88,7 @@ cdef enum:
 def data_received(protocol, data):
     """Answer one whole request on a connection between two requests; pass anything else to ``receive``."""
     cdef CompiledHits hits
+    cdef double started_s
     transport, sender = get(protocol, PROTOCOL, TRANSPORT), get(protocol, PROTOCOL, SENDER)
     if (
         type(data) is bytes and sender is not None and transport is not None and get(protocol, PROTOCOL, LANE) == OURS
@@ -98,8 +100,9 @@ def data_received(protocol, data):
         and get(sender, WRITER, OUT_SLICE) is None and not transport.is_closing()
     ):
         hits = protocol.hits
+        started_s = monotonic_s()
         if hits.find(data, sender):
-            hits.answered += 1
+            count_hit(hits, started_s)
             put(protocol, PROTOCOL, BEGUN, get(protocol, PROTOCOL, BEGUN) + 1)
             put(protocol, PROTOCOL, ACTIVE, True)
             return
@@ -113,12 +116,16 @@ cdef class CompiledHits:
     ``access_log`` (engine/read/access_log.py), ``handles`` (Hits), ``find_handle``, ``take`` and ``take_slices``
     (ReadsNow) belong to the pages of the handles in ``cache``, which have ``page_bytes``. ``numbers``: of requests.
     ``check_time``: as in signed.py. ``new_slice``: SendfileSlice. ``new_span``: Span. ``copy_bytes``: pages up to this
-    size are copied. ``sendfile_bytes``: slices from this size on leave by sendfile. ``answered``: number of
-    requests answered by this class.
+    size are copied. ``sendfile_bytes``: slices from this size on leave by sendfile. ``ram``: Source.RAM. ``bounds_s``:
+    of the histograms of ``take_tallies``. ``answered``: number of requests answered by this class.
     """
 
     cdef object cache, otherwise, access_log, residents, handles, find_handle, take, take_slices
-    cdef object numbers, now_s, check_time, new_slice, new_span, source
+    cdef object numbers, now_s, check_time, new_slice, new_span, source, ram
+    cdef Tally[TALLIES] tallies
+    cdef double[MOST_BOUNDS] bounds_s
+    cdef int bounds
+    cdef bint is_part  # whether the present answer is a range
     cdef readonly uint64_t answered
     cdef object looked  # request that was just looked up without an answer
     cdef Py_ssize_t copy_bytes, sendfile_bytes, page_bytes, most_waiting_bytes
@@ -128,7 +135,9 @@ cdef class CompiledHits:
     def __init__(
         self, cache, access_log, handles, *, otherwise, find_handle, take, take_slices, numbers, check_time,
         new_slice, new_span, Py_ssize_t copy_bytes, Py_ssize_t sendfile_bytes, Py_ssize_t page_bytes,
+        ram, tuple bounds_s,
     ):
+        cdef int place
         self.cache, self.otherwise = cache, otherwise
         self.access_log, self.residents = access_log, access_log.residents
         self.find_handle, self.take, self.take_slices, self.new_span = find_handle, take, take_slices, new_span
@@ -137,11 +146,32 @@ cdef class CompiledHits:
         self.copy_bytes, self.sendfile_bytes, self.page_bytes = copy_bytes, sendfile_bytes, page_bytes
         self.most_waiting_bytes = access_log.most_waiting_bytes
         self.source, self.source_end, self.end_second, self.looked = None, b"", -1, None
+        self.ram, self.bounds, self.is_part = ram, len(bounds_s), False
+        if self.bounds > MOST_BOUNDS:
+            raise ValueError("too many bounds")
+        for place in range(self.bounds):
+            self.bounds_s[place] = bounds_s[place]
+        memset(self.tallies, 0, sizeof(self.tallies))
+
+    def take_tallies(self):
+        """Return the hits since the last call, as (from disk, a range, requests, seconds, buckets)."""
+        cdef int number, place
+        taken = []
+        for number in range(TALLIES):
+            if self.tallies[number].requests:
+                buckets = [self.tallies[number].buckets[place] for place in range(self.bounds + 1)]
+                taken.append((
+                    number >= OF_DISK, bool(number & OF_PART), self.tallies[number].requests,
+                    self.tallies[number].seconds, buckets,
+                ))
+        memset(self.tallies, 0, sizeof(self.tallies))
+        return taken
 
     def answer(self, bytes raw not None, out not None):
         """Answer like ``FastLane.answer``."""
+        cdef double started_s = monotonic_s()
         if raw is not self.looked and self.find(raw, out):
-            self.answered += 1
+            count_hit(self, started_s)
             return True
         self.looked = None
         return self.otherwise(raw, out)
@@ -169,7 +199,8 @@ cdef class CompiledHits:
             return False
         cached = <tuple><object>found
         now_s = self.now_s()
-        if find_range(text + begin, size - begin, &cut):
+        self.is_part = find_range(text + begin, size - begin, &cut)
+        if self.is_part:
             return self.find_part(out, cached, target, text + begin, size - begin, cut, now_s)
         handle = cached[TARGET_HANDLE]
         if handle is None:

@@ -18,11 +18,12 @@ from shadeproxy.api.s3.sender import LEAST_BYTES, Sender
 from shadeproxy.api.s3.signed import Templates
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.tracing import NUMBERS
-from shadeproxy.core.types import Span
+from shadeproxy.core.types import Source, Span
 from shadeproxy.engine.base import PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.read.access_log import AccessLog
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
+from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 
 
 def is_made_of(digest: str, sources: Iterable[Path]) -> bool:
@@ -77,6 +78,8 @@ def compiled_hits(
         copy_bytes=COPY_BYTES,
         sendfile_bytes=LEAST_BYTES,
         page_bytes=own.page_size,
+        ram=Source.RAM,
+        bounds_s=REQUEST_BOUNDS_S,
     )
 
 

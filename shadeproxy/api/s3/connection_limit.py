@@ -15,21 +15,26 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Overloaded, ShadeProxyError
 from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import Source
+from shadeproxy.telemetry.requests import RequestCounts
 
 _LINGER_S = 1.0
 _MOST_LINGERING = 32
 
 
 class ConnectionLimiter:
-    """Limits connections to ``most``, over all listeners that share this object. Single event loop."""
+    """Limits connections to ``most``, over all listeners that share this object. Single event loop.
 
-    def __init__(self, most: int, *, clock: Clock) -> None:
+    ``counts``: gets the answers of this object.
+    """
+
+    def __init__(self, most: int, *, clock: Clock, counts: RequestCounts | None = None) -> None:
         self.most = most
         self.inside = 0
         self.refused = 0
         """Number of refused connections."""
         self._clock = clock
         self._lingering = 0
+        self._counts = RequestCounts() if counts is None else counts
 
     def enter(self) -> bool:
         """Count a connection unless the limit is reached. Return whether it was counted; then call ``leave``
@@ -71,6 +76,7 @@ class ConnectionLimiter:
     def _answer(self, error: ShadeProxyError) -> bytes:
         request_id = next_request_id()
         refusal = answer_error(error, resource="/", request_id=request_id)
+        self._counts.group("Invalid", refusal.status, Source.BYPASS).observe(0.0)
         fields = [
             *refusal.headers,
             ("Content-Type", "application/xml"),

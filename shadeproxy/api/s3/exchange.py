@@ -63,7 +63,8 @@ class EndedRequest(TypedDict):
     """The keywords of ``RequestObserver.on_request``, for observers to pass on (PEP 692).
 
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
-    sent, or CLIENT_CLOSED. ``bytes_sent``: bytes of the body. ``origin_request_id``: the origin's id in a
+    sent, or CLIENT_CLOSED. ``bytes_sent``, ``bytes_received``: bytes of the bodies of answer and request, the
+    latter without the framing of aws-chunked. ``origin_request_id``: the origin's id in a
     forwarded answer, which replaces the proxy's id.
     """
 
@@ -75,6 +76,7 @@ class EndedRequest(TypedDict):
     duration_s: float
     job: JobContext | None
     request_id: str
+    bytes_received: NotRequired[int]
     origin_request_id: NotRequired[str]
 
 
@@ -221,6 +223,7 @@ class Exchange:
         self.request: S3Request | None = None
         self.operation = "Invalid"
         self.origin_request_id = ""
+        self.bytes_received = 0
         self.source = Source.BYPASS
         self.response: Response | None = None
         self.failure: str = ""

@@ -126,7 +126,10 @@ class Forwarder:
             raise MissingLength("You must provide the Content-Length HTTP header")
         async with aclosing(receive(exchange.http)) as source:
             body = UploadBody(plan, source)
-            outgoing = await self._outgoing(call, body)
+            try:
+                outgoing = await self._outgoing(call, body)
+            finally:
+                exchange.bytes_received = body.received_bytes
             try:
                 async with AsyncExitStack() as guard:
                     if outgoing.pieces is not None:
@@ -137,6 +140,7 @@ class Forwarder:
                     raise body.failure from error
                 raise
             finally:
+                exchange.bytes_received = body.received_bytes
                 self._trailed.give(outgoing.held_bytes)
 
     async def serve_read(self, exchange: Exchange, call: Call) -> None:

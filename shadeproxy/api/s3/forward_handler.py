@@ -171,6 +171,7 @@ class ForwardHandler(RequestAuthorizer):
             status=status,
             source=exchange.source,
             bytes_sent=bytes_sent,
+            bytes_received=exchange.bytes_received,
             duration_s=duration_s,
             job=request.job if request else None,
             request_id=exchange.request_id,

@@ -20,16 +20,17 @@ from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Source
 from shadeproxy.engine.base import NO_HIT, Hit, ReadRequest, ReadsNow
 from shadeproxy.engine.read.hits import Hits
+from shadeproxy.telemetry.requests import RequestCounts, RequestRow
 
 
 class FastLane:
     """The fast lane of a listener's connections. ``remembers`` False: parse every request again, because each
     must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
     ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
-    loop; None: no limit.
+    loop; None: no limit. ``counts``: gets the hits of the request cache; the handler reports all others.
     """
 
     def __init__(
@@ -42,14 +43,17 @@ class FastLane:
         remembers: bool = True,
         own: Hits | None = None,
         pace: TurnLimiter | None = None,
+        counts: RequestCounts | None = None,
     ) -> None:
         self._engine = engine
         self._handler = handler
         self._now_s = clock.now_s
+        self._monotonic_s = clock.monotonic_s
+        self._counts = RequestCounts() if counts is None else counts
         self._heads = HeadReader()
         self._remembers = remembers
         self._pace = pace
-        self._memory = RequestCache(engine, clock=clock, jobs=jobs)
+        self._memory = RequestCache(engine, clock=clock, jobs=jobs, counts=self._counts)
         self.hits = None if own is None else compiled_hits(self._memory, engine, own, otherwise=self.answer)
         """The compiled request cache, called before ``answer``; None if there is none."""
 
@@ -60,6 +64,13 @@ class FastLane:
         """
         self._remembers = remembers
         self._memory.forget()
+
+    def count_hits(self) -> None:
+        """Count the hits that the compiled lane has answered since the last call."""
+        tallies = () if self.hits is None else self.hits.take_tallies()
+        for is_disk, is_part, requests, seconds, buckets in tallies:
+            status, source = 206 if is_part else 200, Source.DISK if is_disk else Source.RAM
+            self._counts.add([RequestRow("GetObject", status, source, requests, seconds, 0, buckets)])
 
     def answer(self, raw: bytes, out: Writer) -> Outcome:
         """Answer the request with the complete head ``raw``."""
@@ -73,13 +84,14 @@ class FastLane:
         """Answer a request that the request cache does not know: parse it, and verify its signature. Return
         as ``answer``.
         """
+        began_s = self._monotonic_s()
         try:
             asked = self._identify_cached(raw) or self._identify(raw)
             if asked is None or not isinstance(asked.found, ObjectMeta):
                 return asked
         except Exception:  # noqa: BLE001 - nothing was written: the general lane meets it again, and says it
             return None
-        if asked.plain and self._memory.answer_first(asked.call, out):
+        if asked.plain and self._memory.answer_first(asked.call, out, began_s):
             return True
         try:
             found = self._find(asked, asked.found)
@@ -98,7 +110,14 @@ class FastLane:
             keep=keep,
         )
         out.writelines((head, *hit.pieces))
-        self._handler.report_hit(call, answer.status, hit.source, answer.body.length, request_id=request_id)
+        self._handler.report_hit(
+            call,
+            answer.status,
+            hit.source,
+            answer.body.length,
+            request_id=request_id,
+            duration_s=self._monotonic_s() - began_s,
+        )
         return keep
 
     def _find(self, asked: Asked, meta: ObjectMeta) -> tuple[Answer, Hit] | None:

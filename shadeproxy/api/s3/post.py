@@ -99,6 +99,8 @@ class PostUploads:
                 if body.failure is not None:
                     raise body.failure from error
                 raise
+            finally:
+                exchange.bytes_received = body.received_bytes
 
     async def _put(
         self,

@@ -8,6 +8,7 @@ head, so both lanes send the same bytes. If a changing part cannot be told from 
 is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both together.
 """
 
+from bisect import bisect_left
 from typing import NamedTuple, Protocol
 
 from shadeproxy.api.s3.exchange import OWN_FIELDS, Call, with_own
@@ -24,6 +25,7 @@ from shadeproxy.core.tracing import next_request_id
 from shadeproxy.core.types import OWN, Headers, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
+from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S, RequestCounts
 
 _MOST_TARGETS = 32_768
 _MOST_PLANS = 1024
@@ -83,10 +85,13 @@ class RequestCache:
     """The request cache of a listener. Add only requests that ``RequestAuthorizer.identify`` accepted."""
 
     __slots__ = (
+        "_began_s",
         "_ends",
         "_ends_second",
         "_engine",
+        "_groups",
         "_jobs",
+        "_monotonic_s",
         "_take",
         "_take_slices",
         "_touched",
@@ -97,7 +102,19 @@ class RequestCache:
         "templates",
     )  # fmt: skip
 
-    def __init__(self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver) -> None:
+    def __init__(
+        self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver, counts: RequestCounts | None = None
+    ) -> None:
+        """Set it up. ``counts``: gets the answers of this object, which nothing else reports."""
+        counts = RequestCounts() if counts is None else counts
+        self._groups = {
+            source: (counts.group("GetObject", 200, source), counts.group("GetObject", 206, source))
+            for source in (Source.RAM, Source.DISK)
+        }
+        """Whole objects and ranges, by source."""
+        self._monotonic_s = clock.monotonic_s
+        self._began_s = 0.0
+        """When the request came that is now looked at."""
         self._engine = engine
         self._take = engine.take
         self._take_slices = engine.take_slices
@@ -121,6 +138,7 @@ class RequestCache:
         """
         if not raw.startswith(b"GET /"):
             return False
+        self._began_s = self._monotonic_s()
         end = raw.find(b" HTTP/1.1\r\n")
         target = raw[4:end]
         targets = self.targets
@@ -172,13 +190,13 @@ class RequestCache:
 
     # ------------------------------------------------------------------ what is remembered
 
-    def answer_first(self, call: Call, out: Writer) -> bool:
+    def answer_first(self, call: Call, out: Writer, began_s: float) -> bool:
         """Remember the object of a plain GET, and answer the GET as ``answer`` will answer the next one.
-        Return False, and write nothing, if that is impossible.
+        Return False, and write nothing, if that is impossible. ``began_s``: the monotonic time when it came.
 
         Objects of other namespaces are not remembered, because a target is remembered for every client.
         """
-        request, ref, now_s = call.request, call.ref, self.now_s()
+        request, ref, now_s, self._began_s = call.request, call.ref, self.now_s(), began_s
         target, range_value = request.wire_path.encode(), request.fields.get("range")
         if len(target) > _MOST_TARGET_BYTES or ref.namespace != OWN:
             return False
@@ -323,6 +341,11 @@ class RequestCache:
                 out.writelines((head, body))
         if job is not None:
             self.touch(job, now_s)
+        # ``RequestGroup.observe``, without its call.
+        group, took_s = self._groups[handle.source][span is not None], self._monotonic_s() - self._began_s
+        group.requests += 1
+        group.seconds += took_s
+        group.buckets[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
         return True
 
 

@@ -32,8 +32,11 @@ class TimeoutAnswers:
         """Return whether a deadline has passed, and the coordinator had time to say so."""
         return deadline.left_s < -_GRACE_S
 
-    def send(self, outlet: LaneOutlet, asked: Asked, request_id: str = "") -> None:
-        """Send the answer, and report it."""
+    def send(
+        self, outlet: LaneOutlet, asked: Asked, request_id: str = "", *, deadline: Deadline | None = None
+    ) -> None:
+        """Send the answer, and report it. ``deadline``: of the read; None: the read was relayed."""
+        waited_s = self.relayed_s if deadline is None else self._bounds.first_byte_s - deadline.left_s
         call, request_id = asked.call, request_id or next_request_id()
         error = self.deadline().exceeded()
         answer = answer_error(error, resource=call.request.raw_path, request_id=request_id)
@@ -45,4 +48,6 @@ class TimeoutAnswers:
         shown, _, _ = connection_fields(own, has_body=has_body, keep=asked.keep_alive, http_11=True)
         body = answer.body if has_body else b""
         outlet.write_pieces((render_head(answer.status, shown), body))
-        self._reports.report_hit(call, answer.status, Source.BYPASS, len(body), request_id=request_id)
+        self._reports.report_hit(
+            call, answer.status, Source.BYPASS, len(body), request_id=request_id, duration_s=waited_s
+        )

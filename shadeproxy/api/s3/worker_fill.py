@@ -329,7 +329,8 @@ class WorkerFill:
             self._outlet.relay()
             return
         outlet, lane = self._outlet, self._lane
-        self._misses.late.send(outlet, self._asked, "" if lane is None else lane.request_id)
+        request_id = "" if lane is None else lane.request_id
+        self._misses.late.send(outlet, self._asked, request_id, deadline=self.deadline)
         self._end()
         outlet.read_ended(keep=self._asked.keep_alive)
 

@@ -42,6 +42,7 @@ async def test_ranks_announce_in_pieces_and_the_job_shows_it(client, job, contex
         "epochs": {"0": 10, "1": 2},
         "epoch": 0,
         "position": 0,
+        "distinct": 10,
         "left": 12,
         "believed": True,
         "rate_per_s": None,

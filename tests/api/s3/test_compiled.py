@@ -9,8 +9,9 @@ import pytest
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.request_cache import CachedTarget, PartHead
 from shadeproxy.api.s3.signed import Plan, _Template
-from shadeproxy.core.types import ObjectRef, Span
+from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.access_records import USE, AccessRecord
+from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 from shadeproxy.tiers.base import SendableBlocks
 from tests.support.s3.clients import signed
 from tests.support.s3.compiled import ID, Both, Sink, heads
@@ -31,6 +32,27 @@ async def test_both_forms_send_and_note_the_same(warm):
         warm.clock.advance(0.4)
     handle = warm.engine.find_handle(ObjectRef("b", "big"), 0, warm.clock.now_s())
     assert answered == (37 if handle.sendable else 36)  # two pages at once only by sendfile
+
+
+async def test_both_forms_count_the_same(warm):
+    both, counts = Both(warm), warm.lane._counts
+    counts.take()
+    for raw in heads(warm):
+        both.interpreted(raw)
+        both.compiled(raw)
+    taken = both.hits.take_tallies()
+    interpreted = {(row.status, row.source): row.requests for row in counts.take()}
+    compiled = {
+        (206 if is_part else 200, Source.DISK if is_disk else Source.RAM): requests
+        for is_disk, is_part, requests, *_ in taken
+    }
+    assert compiled == interpreted
+    assert set(interpreted) == {(200, Source.RAM), (206, Source.RAM)}
+    assert sum(interpreted.values()) == both.hits.answered
+    for *_, requests, seconds, buckets in taken:
+        assert (sum(buckets), len(buckets)) == (requests, len(REQUEST_BOUNDS_S) + 1)
+        assert 0 < seconds < requests * REQUEST_BOUNDS_S[-1]
+    assert both.hits.take_tallies() == []
 
 
 async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):

@@ -8,14 +8,20 @@ import pytest
 from shadeproxy.api.s3 import S3Server
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.core.clock import SystemClock
+from shadeproxy.telemetry.requests import RequestCounts
 from tests.support.s3.answer import split, until
 
 GET = b"GET /b/seed HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 @pytest.fixture
-async def limiter():
-    return ConnectionLimiter(2, clock=SystemClock())
+async def counts():
+    return RequestCounts()
+
+
+@pytest.fixture
+async def limiter(counts):
+    return ConnectionLimiter(2, clock=SystemClock(), counts=counts)
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ async def ask(reader, writer, data=GET):
     return status, fields, await reader.readexactly(int(fields["content-length"]))
 
 
-async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port, limiter):
+async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port, limiter, counts):
     inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
     assert [(await ask(*one))[2] for one in inside] == [b"seed", b"seed"]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -46,6 +52,7 @@ async def test_the_ones_too_many_are_told_to_come_back_and_the_others_go_on(port
     assert fields["x-shade-cache"] == "bypass"
     found = fromstring(body)
     assert (found.findtext("Code"), limiter.refused) == ("SlowDown", 1)
+    assert counts.as_json()["by_operation"] == {"Invalid": {"statuses": {"503": 1}, "received_bytes": 0}}
     assert found.findtext("Message") == "all 2 connections that clients may have are open; retry later"
     assert await reader.read() == b"", "the connection ends after the answer"
     writer.close()

@@ -43,9 +43,8 @@ class Both:
 
     def __init__(self, proxy):
         self._memory, self._access_log = proxy.lane._memory, proxy.engine.access_log
-        self._compiled = compiled_hits(
-            self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None
-        ).answer
+        self.hits = compiled_hits(self._memory, proxy.engine, proxy.engine.hits, otherwise=lambda *_: None)
+        self._compiled = self.hits.answer
 
     def _tell(self, answer, raw):
         self._access_log.flush_to_statistics()

@@ -88,6 +88,8 @@ class UploadBody:
         self.trailers: dict[str, str] = {}
         """Trailing fields. Complete when the iteration has ended."""
         self.failure: ShadeProxyError | None = None
+        self.received_bytes = 0
+        """Bytes of the decoded body that have come."""
         self._source = source
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
@@ -130,6 +132,7 @@ class UploadBody:
         async with aclosing(self._decoded()) as decoded:
             async for piece in decoded:
                 length += len(piece)
+                self.received_bytes = length
                 if plan.length is not None and length > plan.length:
                     raise BodyMismatch(f"The body is longer than the {plan.length} bytes announced")
                 if digest is not None:

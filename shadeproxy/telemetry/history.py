@@ -1,0 +1,109 @@
+"""``History``: an hour of rates, kept in memory for the page of the control listener.
+
+Laws: the number of points and of series is fixed, so memory is bounded (about 200 KB). A point is the
+difference of two readings of ``Stats`` over the time between them; nothing is counted for it. A counter that
+is smaller than before gives a rate of 0. A reading looks at no job and no epoch: there may be 16,384.
+"""
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.telemetry.stats import Stats
+
+INTERVAL_S = 5.0
+POINTS = 720
+RATES = (
+    "hits_ram_per_s", "hits_disk_per_s", "origin_per_s", "coalesced_per_s", "bypass_per_s", "bytes_per_s",
+    "requests_per_s", "client_errors_per_s", "server_errors_per_s", "received_bytes_per_s",
+    "origin_requests_per_s", "origin_bytes_per_s", "origin_errors_per_s", "origin_throttled_per_s",
+    "evictions_per_s", "prefetched_per_s", "stall_s_per_s", "compute_s_per_s",
+)  # fmt: skip
+"""Series that are rates of counters."""
+LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
+"""Series that are no rates. ``hit_ratio`` and ``origin_latency_s`` are means of the interval, None if there
+was no read in it. They are kept as NaN.
+"""
+
+
+class History:
+    """The history of ``stats``. ``before``: called before each reading, to count what waits."""
+
+    def __init__(self, stats: Stats, clock: Clock, *, before: Callable[[], object]) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._before = before
+        self._points: deque[array[float]] = deque(maxlen=POINTS)
+        self._at_s: float | None = None
+        self._read: dict[str, float] = {}
+
+    def tick(self) -> None:
+        """Add a point for the time since the last call. The first call adds none."""
+        self._before()
+        now_s, read = self._clock.monotonic_s(), self._counters()
+        before, since_s = self._read, 0.0 if self._at_s is None else now_s - self._at_s
+        self._read, self._at_s = read, now_s
+        if since_s <= 0:
+            return
+        grown = {name: max(value - before[name], 0.0) for name, value in read.items()}
+        rates = [round(grown[name] / since_s, 3) for name in RATES]
+        reads = sum(grown[name] for name in RATES[:5])
+        hits = grown["hits_ram_per_s"] + grown["hits_disk_per_s"]
+        requests = grown["origin_requests_per_s"]
+        levels = (
+            hits / reads if reads else math.nan,
+            grown["origin_latency_s"] / requests if requests else math.nan,
+            float(self._stats.origin_health().get("answering", True)),
+            self._gauge("inflight_bytes"),
+            self._gauge("connections"),
+        )
+        self._points.append(array("d", (round(self._clock.now_s(), 1), *rates, *levels)))
+
+    def as_json(self, since_s: float = 0.0) -> dict[str, Any]:
+        """Return the points after ``since_s`` (Unix time), oldest first, one list a series."""
+        points = [point for point in self._points if point[0] > since_s]
+        series = {
+            name: [None if math.isnan(point[place]) else point[place] for point in points]
+            for place, name in enumerate((*RATES, *LEVELS), 1)
+        }
+        return {"interval_s": INTERVAL_S, "times": [point[0] for point in points], "series": series}
+
+    def _counters(self) -> dict[str, float]:
+        stats = self._stats
+        reads, origin = stats.totals(), stats.origin.values()
+        health = stats.origin_health()
+        return {
+            "hits_ram_per_s": reads.hits_ram,
+            "hits_disk_per_s": reads.hits_disk,
+            "origin_per_s": reads.origin,
+            "coalesced_per_s": reads.coalesced,
+            "bypass_per_s": reads.bypass,
+            "bytes_per_s": reads.bytes,
+            "requests_per_s": stats.requests.count_statuses(0, 1000),
+            "client_errors_per_s": stats.requests.count_statuses(400, 500),
+            "server_errors_per_s": stats.requests.count_statuses(500, 600),
+            "received_bytes_per_s": sum(one.received_bytes for one in stats.requests.groups.values()),
+            "origin_requests_per_s": sum(one.requests for one in origin),
+            "origin_bytes_per_s": sum(one.bytes for one in origin),
+            "origin_errors_per_s": sum(stats.origin_errors.values()),
+            "origin_throttled_per_s": health.get("throttled", 0),
+            "evictions_per_s": sum(sum(tier.evictions.values()) for tier in stats.tiers.values()),
+            "prefetched_per_s": stats.prefetch.issued,
+            "stall_s_per_s": stats.stall_s,
+            "compute_s_per_s": stats.compute_s,
+            "origin_latency_s": sum(one.latency_sum_s for one in origin),
+        }
+
+    def _gauge(self, name: str) -> float:
+        gauge = self._stats.gauges.get(name)
+        return 0.0 if gauge is None else gauge()
+
+
+async def keep_history(history: History, clock: Clock) -> None:
+    """Add a point every INTERVAL_S until cancelled."""
+    while True:
+        history.tick()
+        await clock.sleep(INTERVAL_S)

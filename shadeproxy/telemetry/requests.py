@@ -1,0 +1,157 @@
+"""``RequestCounts``: the requests of S3 clients by operation, status and source, and how long each took.
+
+Laws: each request is counted once, by the process that answered it; workers send their counts to the
+coordinator. The lanes keep the group of a request and add to its fields themselves, because a hit has no
+Python call to spare. The number of groups is limited: an origin may answer with any status.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from shadeproxy.core.types import Source
+
+REQUEST_BOUNDS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0,
+)  # fmt: skip
+"""Upper bounds of the histograms. A hit takes tens of microseconds, a miss as long as the origin."""
+MAX_GROUPS = 1024
+OTHER_STATUS = 0
+"""The status of requests above ``MAX_GROUPS``."""
+LEAST_ERROR = 400
+
+
+class RequestKey(NamedTuple):
+    """The labels of a group. ``operation``: as in api/s3 ``EndedRequest``."""
+
+    operation: str
+    status: int
+    source: Source
+
+
+class RequestRow(NamedTuple):
+    """A group as a worker sends it."""
+
+    operation: str
+    status: int
+    source: Source
+    requests: int
+    seconds: float
+    received_bytes: int
+    buckets: list[int]
+
+
+class RequestGroup:
+    """The requests of one key. ``seconds``: the sum of their durations. ``received_bytes``: of their bodies.
+    ``buckets[i]`` counts durations <= REQUEST_BOUNDS_S[i].
+    """
+
+    __slots__ = ("buckets", "received_bytes", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Set everything to 0."""
+        self.requests = self.received_bytes = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(REQUEST_BOUNDS_S) + 1)
+
+    def observe(self, duration_s: float, received_bytes: int = 0) -> None:
+        """Count one request."""
+        self.requests += 1
+        self.seconds += duration_s
+        self.received_bytes += received_bytes
+        self.buckets[bisect_left(REQUEST_BOUNDS_S, duration_s)] += 1
+
+    def add(self, other: "RequestGroup | RequestRow") -> None:
+        """Add the counts of ``other``."""
+        self.requests += other.requests
+        self.seconds += other.seconds
+        self.received_bytes += other.received_bytes
+        self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
+
+    def quantile_s(self, share: float) -> float:
+        """Return the duration below which ``share`` of the requests lie, interpolated within its bucket."""
+        wanted, seen, low = share * self.requests, 0, 0.0
+        for bound, count in zip((*REQUEST_BOUNDS_S, REQUEST_BOUNDS_S[-1]), self.buckets, strict=True):
+            if count and seen + count >= wanted:
+                return low + (bound - low) * (wanted - seen) / count
+            seen, low = seen + count, bound
+        return 0.0
+
+
+class RequestCounts:
+    """The groups of one process. Event loop only; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.groups: dict[RequestKey, RequestGroup] = {}
+
+    def group(self, operation: str, status: int, source: Source) -> RequestGroup:
+        """Return the group of these labels. It stays the same object."""
+        key = RequestKey(operation, status, source)
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) >= MAX_GROUPS and status != OTHER_STATUS:
+                return self.group("Other", OTHER_STATUS, Source.BYPASS)
+            group = self.groups[key] = RequestGroup()
+        return group
+
+    def take(self) -> list[RequestRow]:
+        """Return the counts since the last call, and set them to 0."""
+        rows = []
+        for key, group in self.groups.items():
+            if group.requests:
+                rows.append(
+                    RequestRow(*key, group.requests, group.seconds, group.received_bytes, group.buckets)
+                )
+                group.clear()
+        return rows
+
+    def add(self, rows: Iterable[RequestRow]) -> None:
+        """Add the counts of another process."""
+        for row in rows:
+            self.group(row.operation, row.status, row.source).add(row)
+
+    def by_source(self) -> dict[tuple[str, Source], RequestGroup]:
+        """Return sums by operation and source."""
+        found: dict[tuple[str, Source], RequestGroup] = {}
+        for key, group in self.groups.items():
+            found.setdefault((key.operation, key.source), RequestGroup()).add(group)
+        return found
+
+    def by_status(self) -> dict[tuple[str, int], RequestGroup]:
+        """Return sums by operation and status."""
+        found: dict[tuple[str, int], RequestGroup] = {}
+        for key, group in self.groups.items():
+            found.setdefault((key.operation, key.status), RequestGroup()).add(group)
+        return found
+
+    def count_statuses(self, least: int, below: int) -> int:
+        """Return the number of requests that were answered with a status of ``[least, below)``."""
+        return sum(group.requests for key, group in self.groups.items() if least <= key.status < below)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON of ``requests`` in ``GET /v1/stats``; see docs/metrics.md."""
+        operations: dict[str, Any] = {}
+        for (operation, status), group in sorted(self.by_status().items()):
+            shown = operations.setdefault(operation, {"statuses": {}, "received_bytes": 0})
+            if group.requests:
+                shown["statuses"][str(status)] = group.requests
+                shown["received_bytes"] += group.received_bytes
+        sources: dict[Source, RequestGroup] = {}
+        for key, group in self.groups.items():
+            sources.setdefault(key.source, RequestGroup()).add(group)
+        return {
+            "by_operation": {name: shown for name, shown in operations.items() if shown["statuses"]},
+            "latency_s": {
+                str(source): {
+                    "count": group.requests,
+                    "sum": group.seconds,
+                    **{f"p{percent}": group.quantile_s(percent / 100) for percent in (50, 90, 99)},
+                }
+                for source, group in sorted(sources.items())
+                if group.requests
+            },
+        }

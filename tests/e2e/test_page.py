@@ -1,0 +1,235 @@
+"""The page of the control listener in a real Chromium: what it shows, and that anybody can use it.
+
+With SHADEPROXY_PAGE_PICTURES the pictures of docs/pictures/ are written to that directory.
+"""
+
+import json
+import os
+import threading
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.served import wait_for
+
+from .devtools import opened
+
+LIVE = "document.querySelector('#state').dataset.state === 'live'"
+# Collects each text of the state from the first one on.
+COLLECT = """
+window.states = [];
+addEventListener("DOMContentLoaded", () => {
+  const node = document.querySelector("#state");
+  if (!node) return;
+  const note = () => states.push(node.innerText);
+  note();
+  new MutationObserver(note).observe(node, {childList: true, characterData: true, subtree: true});
+});
+"""
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "CONTROL_TOKEN": "cl\u00e9 s3cret",
+}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with opened(tmp_path_factory.mktemp("chromium")) as tab:
+        tab.send("Page.addScriptToEvaluateOnNewDocument", source=COLLECT)
+        yield tab
+
+
+@pytest.fixture
+def tab(browser):
+    browser.problems.clear()
+    browser.show(1100, 1300)
+    yield browser
+    browser.go("about:blank")
+    assert browser.problems == []
+
+
+@pytest.fixture
+def proxy(serve, fake_origin):
+    for n in range(8):
+        fake_origin.objects[f"/data/{n}"] = bytes([n]) * 50_000
+    return serve(None, ENVIRONMENT, origin__endpoint=fake_origin.url, origin__credentials="anonymous")
+
+
+PICTURES = os.environ.get("SHADEPROXY_PAGE_PICTURES")
+
+
+def keep_picture(tab, name):
+    if PICTURES:
+        from PIL import Image
+
+        path = Path(PICTURES) / f"page-{name}.png"
+        tab.picture(path)
+        with Image.open(path) as taken:
+            few = taken.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        few.save(path, optimize=True)
+
+
+def read(proxy, times=3):
+    client = proxy.client()
+    for number in range(times):
+        for n in range(8):
+            client.get_object(Bucket="data", Key=str(n))["Body"].read()
+        if number == 0:
+            with pytest.raises(client.exceptions.NoSuchKey):
+                client.get_object(Bucket="data", Key="none")
+
+
+def begin_job(proxy):
+    """Register a job of eight samples, of which the announced epoch names six."""
+    entries = "\n".join(json.dumps({"bucket": "data", "key": str(n)}) for n in range(8))
+    for path, kind, body in (
+        ("/v1/datasets/set", "application/x-ndjson", entries.encode()),
+        ("/v1/jobs/resnet50", "application/json", b'{"dataset": "set"}'),
+        ("/v1/jobs/resnet50/epochs/4/order?rank=0", "application/json",
+         b'{"ids": [0, 1, 2, 3, 4, 5, 0, 1]}'),
+    ):  # fmt: skip
+        request = urllib.request.Request(proxy.control + path, data=body, method="PUT")
+        request.add_header("Content-Type", kind)
+        urllib.request.urlopen(request, timeout=10).close()
+    report = {"epoch": 4, "rank": 0, "position": 4, "stall_s": 1.0, "compute_s": 3.0}
+    proxy.call("POST", "/v1/jobs/resnet50/progress", report)
+
+
+def test_it_shows_reads_errors_tiers_and_jobs(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    tab.until("document.querySelector('#findings').innerText === 'Nothing is wrong.'")
+    tab.until("past.times.length > 0")
+    keep_picture(tab, "idle")
+    read(proxy)
+    begin_job(proxy)
+    tab.until("document.querySelector('#buckets').innerText.includes('data')")
+    tab.until("Math.max(...past.series.hits_ram_per_s) > 0")
+    about = tab.text("#about")
+    assert about.startswith("version ")
+    assert "policy default" in about
+    assert "origin http://127.0.0.1:" in about
+    assert "404\tnot found\t1\tGetObject 1" in tab.text("#errors")
+    assert tab.text("#tiers").splitlines()[1].startswith("ram\t")
+    job = tab.text("#jobs")
+    for line in ("resnet50", "epoch\n4", "samples read\n4 of 8", "distinct samples\n6 of 8"):
+        assert line in job
+    assert "waits for data\n25.0 %" in job
+    drawn = "document.querySelectorAll('canvas').length === 6 && [...document.querySelectorAll('canvas')]"
+    assert tab.run(f"{drawn}.every((one) => one.width > 300)")
+    label = tab.run("document.querySelector('[role=img]').getAttribute('aria-label')")
+    assert label.startswith("Reads by source over the last hour; now: RAM ")
+
+
+JOB = """jobCard("resnet50", {order: null, progress: {}, count: 0, world_size: 1, live: true, needs: {
+  samples_per_s: {need: 1000, got: 800, kept: false}}}, undefined).innerText"""
+EVIL = "<img src=x onerror='window.taken = 1'>"
+
+
+def test_needs_of_a_job_are_shown_and_names_are_only_text(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    text = tab.run(JOB)
+    for line in ("samples_per_s need1000", "samples_per_s got800", "samples_per_s keptfalse"):
+        assert line in text.replace("\n", "")
+    reads = {"requests": 1, "hit_ratio": 1, "byte_hit_ratio": 1, "bytes": 1}
+    tab.run(f"showBuckets({json.dumps({'buckets': {EVIL: reads}})})")
+    assert tab.text("#buckets tbody td") == EVIL
+    finding = {"severity": "wrong", "name": EVIL, "cause": EVIL, "remedy": EVIL}
+    tab.run(f"showFindings({json.dumps({'findings': [finding]})})")
+    assert EVIL in tab.text("#findings")
+    assert tab.run("document.querySelectorAll('img').length") == 0
+    assert tab.run("window.taken === undefined")
+
+
+def test_it_never_says_live_while_the_origin_is_down(serve, tab):
+    proxy = serve(origin__endpoint="http://127.0.0.1:1", origin__credentials="anonymous")
+    wait_for(lambda: proxy.stats()["origin"]["health"]["answering"] is False)
+    tab.go(proxy.control)
+    tab.until("document.querySelector('#state').dataset.state === 'down'")
+    tab.until("document.querySelector('#findings').innerText.includes('origin unreachable')")
+    assert tab.text("#state") == "origin down: cached objects are still served"
+    assert "state\ndown" in tab.text("#origin")
+    assert "wrong: origin unreachable" in tab.text("#findings")
+    assert "To do: check that it runs" in tab.text("#findings")
+    assert not [text for text in tab.run("states") if "live" in text]
+    keep_picture(tab, "origin-down")
+
+
+def test_it_says_when_the_proxy_is_gone(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    proxy.stop()
+    tab.until("document.querySelector('#state').dataset.state === 'lost'")
+    assert tab.text("#state").startswith("not reachable: ")
+
+
+def test_a_token_is_typed_in_by_keyboard_and_stays_in_the_tab(serve, bucket_directory, tab):
+    proxy = serve(
+        None, ENVIRONMENT, origin__kind="file", origin__path=str(bucket_directory),
+        control__token="env:CONTROL_TOKEN",
+    )  # fmt: skip
+    tab.go(proxy.control)
+    tab.until("!document.querySelector('#token-form').hidden")
+    assert tab.text("#state") == "locked: type the control token"
+    assert tab.run("document.querySelector('main').hidden")
+    for token, told in (("wrong", "The token is wrong."), (ENVIRONMENT["CONTROL_TOKEN"], "")):
+        assert tab.run("document.activeElement.id") == "token"
+        tab.type(token)
+        tab.press("Enter")
+        tab.until(f"document.querySelector('#token-error').innerText === {json.dumps(told)} || {LIVE}")
+    tab.until(LIVE)
+    assert tab.run("document.querySelector('#token-form').hidden")
+    assert tab.run("sessionStorage.length") == 1
+    assert tab.run("localStorage.length") == 0
+    assert tab.run("document.cookie") == ""
+    requested = tab.run("performance.getEntriesByType('resource').map((one) => one.name)")
+    assert len(requested) > 5
+    assert not [url for url in [*requested, tab.run("location.href")] if "s3cret" in url]
+
+
+def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve, bucket_directory, tab):
+    for n in range(2_000):
+        (bucket_directory / "data" / f"{n:04}").write_bytes(bytes([n % 256]) * 1_000)
+    proxy = serve(origin__kind="file", origin__path=str(bucket_directory), origin__delay="2 s")
+    started = json.loads(proxy.call("POST", "/v1/warm", {"uri": "s3://data/"}))
+    tab.go(proxy.control)
+    tab.until("document.querySelector('#operations').innerText.includes('running')")
+    tab.until("document.querySelector('#operations progress').value > 0")
+    tab.run("document.querySelector('#operations button').focus()")
+    before = tab.run("document.querySelector('#operations .what').innerText")
+    tab.until(f"document.querySelector('#operations .what').innerText !== {json.dumps(before)}")
+    # The numbers changed, and the button kept the focus.
+    assert tab.run("document.activeElement.getAttribute('aria-label')") == "Cancel warm of s3://data/"
+    tab.press("Enter")
+    tab.until("document.querySelector('#operations').innerText.includes('cancelled')")
+    assert proxy.get(f"/v1/operations/{started['id']}")["state"] == "cancelled"
+    assert tab.run("document.querySelector('#operations button').hidden")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark):
+    if find_spec("axe_core_python") is None:
+        pytest.skip("needs axe-core: pip install axe-core-python")
+    package = find_spec("axe_core_python").submodule_search_locations[0]
+    tab.show(400, 1700, dark=dark)
+    reading = threading.Thread(target=read, args=(proxy, 4_000 if PICTURES else 20))
+    reading.start()
+    begin_job(proxy)
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    tab.until(f"past.times.length > {8 * bool(PICTURES)}")
+    tab.until("document.querySelector('#errors').innerText.includes('404')")
+    assert tab.run("document.documentElement.scrollWidth") <= 400
+    keep_picture(tab, "narrow-dark" if dark else "narrow")
+    tab.run((Path(package) / "axe.min.js").read_text(encoding="utf-8") + ";0")
+    found = tab.run("axe.run(document).then((told) => told.violations)")
+    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in serious] == []
+    tab.show(1100, 1300, dark=dark)
+    tab.until("document.querySelector('figure').clientWidth > 400")
+    keep_picture(tab, "dark" if dark else "load")
+    reading.join()
