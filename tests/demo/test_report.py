@@ -61,7 +61,18 @@ def test_the_table_fits_a_terminal_and_leaves_the_first_epoch_out(make_run, make
     rows = console.file.getvalue().splitlines()
     row = next(line for line in rows if "ShadeProxy+SDK" in line)
     # 250 of 1,000 reads: the mean leaves out the first epoch, which only fills the cache.
-    assert row.split() == ["ShadeProxy+SDK", "25.0%", "0.0%", "750", "0.7", "10.0", "2.5", "11.0", "1,000", "93.0%"]
+    assert row.split() == [
+        "ShadeProxy+SDK",
+        "25.0%",
+        "0.0%",
+        "750",
+        "0.7",
+        "10.0",
+        "2.5",
+        "11.0",
+        "1,000",
+        "93.0%",
+    ]
     assert not any("…" in line for line in rows)
 
 

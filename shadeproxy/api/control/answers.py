@@ -130,11 +130,30 @@ class TimerLag(msgspec.Struct):
     recent_p99: float
 
 
+class OperationRequests(msgspec.Struct):
+    """Answers to one S3 operation. ``statuses``: by HTTP status. ``received_bytes``: of their bodies."""
+
+    statuses: dict[str, int]
+    received_bytes: int
+
+
+class RequestLatency(LatencySummary):
+    count: int
+
+
+class RequestStats(msgspec.Struct):
+    """All requests of S3 clients. ``latency_s``: by the source of the answer."""
+
+    by_operation: dict[str, OperationRequests]
+    latency_s: dict[str, RequestLatency]
+
+
 class StatsReport(msgspec.Struct):
     """All counters since the start; docs/metrics.md describes them. ``cluster``: only with
     ``cluster.name``.
     """
 
+    requests: RequestStats
     totals: TotalReads  # type: ignore[valid-type]  # made above, and so are those below
     tiers: dict[str, TierStats]  # type: ignore[valid-type]
     buckets: dict[str, BucketReads]  # type: ignore[valid-type]
@@ -153,10 +172,13 @@ class ServiceFacts(msgspec.Struct):
     """Facts for clients. ``socket``: path of the Unix socket of the control listener, if there is one."""
 
     version: str
+    uptime_s: float
     page_size: int
     batch: bool
     locate: bool
     policy: str
+    origin: str
+    lane: Literal["compiled", "interpreted"]
     s3_endpoint: str | msgspec.UnsetType = msgspec.UNSET
     socket: str | msgspec.UnsetType = msgspec.UNSET
 

@@ -52,6 +52,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.MalformedQueryAuth: (401, "malformed_auth"),
     core.OriginError: (502, "origin_failed"),
     core.OriginAnswer: (502, "origin_refused"),
+    core.NoCredentials: (502, "no_credentials"),
     core.NotS3: (503, "origin_unavailable"),
     core.OriginUnavailable: (503, "origin_unavailable"),
     core.OutcomeUnknown: (502, "origin_failed"),

@@ -52,6 +52,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.OriginError: Row(503, "ServiceUnavailable", 1),
     # An OriginAnswer has its own status and code.
     errors.OriginAnswer: Row(500, "InternalError"),
+    errors.NoCredentials: Row(403, "AccessDenied"),
     errors.NotS3: Row(503, "ServiceUnavailable", 1),
     errors.OriginUnavailable: Row(503, "ServiceUnavailable", 1),
     errors.OutcomeUnknown: Row(500, "InternalError"),
