@@ -240,6 +240,7 @@ class PageAdmission:
 
     def _refuse(self, pages: Sequence[NewPage], told: _Told) -> None:
         self._transfers.note_bypasses(len(pages))
+        self._placement.note_refused(0, len(pages))
         _tell(pages, [False] * len(pages), told)
 
     def _write_new(self, records: _Records, locations: list[Location], told: _Told) -> None:
