@@ -161,9 +161,9 @@ class Stats:
         """Count a failure of ``tier`` that became a miss."""
         _increment(self.tiers[tier].errors, kind)
 
-    def record_bypass(self) -> None:
-        """Count a page that was served and not stored, because it was worth less than its victims."""
-        self.pages.bypassed += 1
+    def record_bypass(self, pages: int = 1) -> None:
+        """Count pages that were served and not stored, because they were worth less than their victims."""
+        self.pages.bypassed += pages
 
     def record_unidentified(self) -> None:
         """Count an answer of the origin that cannot be cached, because it lacks a strong ETag or a length."""

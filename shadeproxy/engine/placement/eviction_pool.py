@@ -29,6 +29,10 @@ REFUSED, UNFIT = -1, -2
 _LEAST_AHEAD, _AHEAD_SHARE = 16, 80
 _MOST_SAMPLED = 65_536
 _MOST_TICKS = 1024  # demand reads after which a ranking is too old
+_REFUSED = 4
+"""Number of refused candidates that count as one: they leave the pool as it is, but another sample may have a
+page that they beat.
+"""
 
 
 class Drawable(Protocol):
@@ -104,6 +108,10 @@ class EvictionPool:
         """
         self._left -= count
         return self._queue[-1][3] if self._is_any_left() else np.inf
+
+    def note_refused(self, count: int) -> None:
+        """Let the pool serve more pages, because ``count`` of those that ``worst_key`` was told took none."""
+        self._left += count - -(-count // _REFUSED)
 
     def _is_any_left(self) -> bool:
         """Drop the worst pages that have changed since they were drawn. Return whether any page is left."""

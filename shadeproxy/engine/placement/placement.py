@@ -114,10 +114,8 @@ class Placement:
             return slots
         members = self._sample(0, 1)
         bar = self._policy.key(self._columns(members)).max(initial=-np.inf)
-        keys = self._policy.key(self.features.of(slots, self.tick, displacing=len(slots))) * (
-            1 + self._policy.margin
-        )
-        keys = np.where(self._residents.pinned[slots], -np.inf, keys)
+        keys = self._policy.key(self.features.of(slots, self.tick, displacing=len(slots)))
+        keys = np.where(self._residents.pinned[slots], -np.inf, keys * (1 + self._policy.margin))
         order = np.argsort(keys, kind="stable")
         deserving: Slots = slots[order][keys[order] < bar]
         return deserving
@@ -238,15 +236,17 @@ class Placement:
         """Return for each candidate the key above which a resident page may now be evicted for it."""
         if self._policy.admits_always:
             return [-np.inf] * len(candidates.number)
-        keys = self._policy.key(self.features.of_candidates(candidates, self.tick)) * (
-            1 + self._policy.margin
-        )
-        bars: list[float] = keys.tolist()
+        keys = self._policy.key(self.features.of_candidates(candidates, self.tick))
+        bars: list[float] = (keys * (1 + self._policy.margin)).tolist()
         return bars
 
     def victims(self, index: int, bars: Sequence[float], sizes_bytes: Sequence[int]) -> list[int]:
         """Take victims for new records from the eviction pool. ``draw_ahead`` has filled it."""
         return self._drawn[index].take(bars, sizes_bytes)
+
+    def note_refused(self, index: int, count: int) -> None:
+        """Note that ``count`` of the pages for which ``draw_ahead`` was called were refused a place."""
+        self._drawn[index].note_refused(count)
 
     def add_many(self, index: int, pages: NewRows) -> Slots:
         """Return slots for new pages of a tier, as ``Residents.add_many`` does, with their histories."""

@@ -26,6 +26,16 @@ from shadeproxy.origin.base import HandedOver, OpenOptions, Origin, OriginRead, 
 from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
+_TOGETHER = 32
+"""Number of pages that are stored at once when so many have come."""
+
+_TOGETHER_BYTES = 1 << 20
+"""Bytes of pages that are stored at once: copying more into a tier would hold the event loop too long."""
+
+_COLLECTED_S = 0.004
+"""Longest time for which a page waits for others. One to three pages in a turn cost up to twice as much each
+as ten (docs/adr/0044).
+"""
 
 
 class FlightFiller:
@@ -66,6 +76,11 @@ class FlightFiller:
         self._outdated = outdated
         self._before_deciding = before_deciding
         self._arrived: list[tuple[Flight, BodyWriter | None]] = []
+        self._arrived_bytes = 0
+        self._collecting: asyncio.TimerHandle | None = None
+        """The timer that ends the wait for more pages."""
+        self._storing = False
+        """True if the pages that have arrived are stored in the next turn."""
 
     async def fill(
         self,
@@ -210,7 +225,8 @@ class FlightFiller:
         return flight.publishable and len(flight.buffer) > 0
 
     def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
-        """Store the page of a flight that callbacks filled, together with other pages of this turn.
+        """Store the page of a flight that callbacks filled, together with others. While pages for other
+        readers are on their way and memory is plenty, wait a little for those.
 
         ``writer``: as of ``NewPage``. ``whole``: all bytes of the object have come.
         """
@@ -221,12 +237,29 @@ class FlightFiller:
             self._keeps(flight)
             self.flights.end(flight)
             return
-        if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._store_arrived)
-        self._arrived.append((flight, writer))
+        arrived, ledger = self._arrived, self._ledger
+        arrived.append((flight, writer))
+        self._arrived_bytes += flight.filled
+        if self._storing:
+            return
+        if (
+            len(arrived) < _TOGETHER
+            and self._arrived_bytes < _TOGETHER_BYTES
+            and len(self.flights.live) > len(arrived)
+            and ledger.taken_bytes <= ledger.capacity_bytes * READAHEAD_SHARE
+            and flight.intent is Intent.DEMAND
+        ):
+            if self._collecting is None:
+                self._collecting = asyncio.get_running_loop().call_later(_COLLECTED_S, self._store_arrived)
+            return
+        if self._collecting is not None:
+            self._collecting.cancel()
+        self._storing = True
+        asyncio.get_running_loop().call_soon(self._store_arrived)
 
     def _store_arrived(self) -> None:
-        arrived, self._arrived = self._arrived, []
+        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
+        self._collecting, self._storing = None, False
         try:
             self._before_deciding()
         except BaseException:
@@ -235,10 +268,14 @@ class FlightFiller:
             raise
         now_s, pages = self._clock.now_s(), []
         for flight, writer in arrived:
+            if not flight.publishable:  # written to meanwhile: an old page must not even be on the medium
+                self.flights.end(flight)
+                continue
             assert flight.meta is not None, "complete"
             may, stored = flight.may_publish, partial(self._stored, flight)
             pages.append(NewPage(flight.page, flight.meta, flight.buffer, now_s, may, stored, writer))
-        self._cache.insert_many(pages)
+        if pages:
+            self._cache.insert_many(pages)
 
     def _stored(self, flight: Flight, stored: bool) -> None:
         if stored and (flight.waiters or flight.intent is Intent.PREFETCH):

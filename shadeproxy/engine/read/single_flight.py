@@ -35,7 +35,8 @@ class SingleFlight:
     ) -> None:
         # Several flights for one key if they are of several versions.
         self._flights: dict[FlightKey, list[Flight]] = {}
-        self._live: dict[ObjectRef, set[Flight]] = {}
+        self.live: dict[ObjectRef, set[Flight]] = {}
+        """The flights whose memory was not given back yet, by object. Only this class changes it."""
         self._retire = retire
         self._goes_on = goes_on
         self._pace = TurnLimiter()
@@ -44,7 +45,7 @@ class SingleFlight:
         self._drained: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._live.values()))
+        return sum(map(len, self.live.values()))
 
     def find(self, ref: ObjectRef, number: int) -> Flight | None:
         """Return a flight for a page, of any version."""
@@ -91,7 +92,7 @@ class SingleFlight:
                 ref, number, upstream, intent, wanted, part=part if part_only else None, pace=self._pace
             )
             self._flights.setdefault((ref, number), []).append(flight)
-            self._live.setdefault(ref, set()).add(flight)
+            self.live.setdefault(ref, set()).add(flight)
             try:
                 begun = at_once(flight)
             except BaseException:
@@ -99,7 +100,7 @@ class SingleFlight:
                 raise
             if not begun:
                 self.fill_by_task(flight, fill)
-            if len(self._live) == 1:
+            if len(self.live) == 1:
                 self._on_start()
         flight.waiters += 1
         return flight, coalesced
@@ -145,7 +146,7 @@ class SingleFlight:
     def invalidate_object(self, ref: ObjectRef) -> None:
         """Keep flights of this object from being stored, and let later readers start new ones."""
         # Copy the set, because cancelling a fill by callbacks removes its flight from the set.
-        for flight in list(self._live.get(ref, ())):
+        for flight in list(self.live.get(ref, ())):
             flight.publishable = False
             if flight.waiters or flight.ended:
                 self.detach(flight)
@@ -158,12 +159,12 @@ class SingleFlight:
 
     def invalidate(self, matches: Callable[[ObjectRef], bool]) -> None:
         """Call ``invalidate_object`` for every object in flight for which ``matches`` returns True."""
-        for ref in list(filter(matches, self._live)):
+        for ref in list(filter(matches, self.live)):
             self.invalidate_object(ref)
 
     def all(self) -> list[Flight]:
         """Return every flight whose memory was not given back yet."""
-        return [one for flights in self._live.values() for one in flights]
+        return [one for flights in self.live.values() for one in flights]
 
     def fail(self, flight: Flight, error: ShadeProxyError) -> None:
         """End a fill that takes too long. Its readers get ``error``."""
@@ -220,7 +221,7 @@ class SingleFlight:
             asyncio.get_running_loop().call_soon(call)
 
     def _finish(self, flight: Flight) -> None:
-        flights = self._live.get(flight.ref, set())
+        flights = self.live.get(flight.ref, set())
         # A fill may end after its last waiter left, and ``_ended`` is called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
             # Mostly it is the only one for its page.
@@ -230,7 +231,7 @@ class SingleFlight:
                 self.detach(flight)
             flights.remove(flight)
             if not flights:
-                del self._live[flight.ref]
+                del self.live[flight.ref]
             # A traceback refers back to the flight, so the flight's memory would wait for the garbage
             # collector.
             flight.task = flight.error = None

@@ -160,15 +160,23 @@ class PageAdmission:
             )
         )
         worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.capacity_bytes - tier.used_bytes
+        unused_bytes = room_bytes  # of holes that no page before has been meant for
         wanting: list[int] = []
+        refused: list[NewPage] = []
         alone: list[NewPage] = []
         for place, (new, hashed, bar) in enumerate(zip(pages, hashes, bars, strict=True)):
             if self._residents.occupant(hashed, new.page.number) is not None:
                 alone.append(new)
-            elif bar < worst or len(new.body) <= room_bytes:
+            elif bar < worst:
+                wanting.append(place)
+            elif len(new.body) <= unused_bytes:
+                unused_bytes -= len(new.body)
                 wanting.append(place)
             else:
-                self._refuse(new, told)
+                refused.append(new)
+        self._refuse(refused, told)
+        if not wanting:
+            return alone
         wanted = [pages[place] for place in wanting]
         try:
             records = self._encode(wanted, [hashes[place] for place in wanting])
@@ -209,6 +217,7 @@ class PageAdmission:
     def _evict_for(self, records: _Records, bars: Sequence[float], told: _Told) -> list[NewPage]:
         """Write records to the places of victims that they beat. Return the pages that fit in none."""
         alone: list[NewPage] = []
+        refused: list[NewPage] = []
         victims = self._placement.victims(0, bars, records.sizes_bytes)
         found = [place for place, slot in enumerate(victims) if slot >= 0]
         locations = self._media[0].tier.take_over(
@@ -218,9 +227,10 @@ class PageAdmission:
         taken = {place: where for place, where in zip(found, locations, strict=True) if where is not None}
         for place, slot in enumerate(victims):
             if slot == REFUSED:
-                self._refuse(records.pages[place], told)
+                refused.append(records.pages[place])
             elif place not in taken:
                 alone.append(records.pages[place])
+        self._refuse(refused, told)
         if taken:
             records, slots = records.at(list(taken)), [victims[place] for place in taken]
             self._transfers.vacate(slots, 0, "policy")
@@ -228,9 +238,10 @@ class PageAdmission:
             self._write(records, slots, list(taken.values()), told)
         return alone
 
-    def _refuse(self, new: NewPage, told: _Told) -> None:
-        self._transfers.note_bypass()
-        _tell((new,), (False,), told)
+    def _refuse(self, pages: Sequence[NewPage], told: _Told) -> None:
+        self._transfers.note_bypasses(len(pages))
+        self._placement.note_refused(0, len(pages))
+        _tell(pages, [False] * len(pages), told)
 
     def _write_new(self, records: _Records, locations: list[Location], told: _Told) -> None:
         """Write records to places in free room, and answer their pages."""

@@ -204,13 +204,12 @@ class PageCache:
         """Return whether a page of another version than ``etag`` is resident or being written. Recovery then
         recovers only pages of ``etag``.
         """
-        hashed, version = object_hash(ref), etag_hash(etag)
+        hashed, table = object_hash(ref), self.residents
         if self._recovery.coming:
-            self._recovery.note_version(hashed, version)
-        table = self.residents
+            self._recovery.note_version(hashed, etag_hash(etag))
         if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
             return False  # as for nearly every page that is fetched
-        return table.holds_other(hashed, version)
+        return table.holds_other(hashed, etag_hash(etag))
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         """Return object hash and number of each readable page, in no order."""

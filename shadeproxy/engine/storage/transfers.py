@@ -223,9 +223,9 @@ class Transfers:
             self.note_failure(tier, "write", error)
         return [error is None and new.wanted() for error, new in zip(errors, pages, strict=True)]
 
-    def note_bypass(self) -> None:
-        """Count a page that was not stored."""
-        self._stats.record_bypass()
+    def note_bypasses(self, pages: int) -> None:
+        """Count pages that were not stored."""
+        self._stats.record_bypass(pages)
 
     def begin_now(self, plan: Write, new: NewPage) -> bool | None:
         """Write a page without a task, or let ``new.writer`` write it. Return as ``store``."""

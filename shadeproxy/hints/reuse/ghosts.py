@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.policy.base import Column
-from shadeproxy.policy.history import History, first_read, read_again, read_again_many
+from shadeproxy.policy.history import History, read_again, read_again_many
 
 _WAYS = 8
 _STEPS = 12.0  # Steps of the stored mean gap in an octave: each is within 3 % of the gap.
 _GAPS: list[float] = [2.0 ** (stored / _STEPS) for stored in range(256)]
 _GAP_COLUMN: Column = np.array(_GAPS)
 _WRAP = 1 << 32
+_TAG = _WRAP - 1
 _HALF = np.uint64(32)
 # ``put_many`` ranks the entries of a set and takes the highest: the page's own entry, else a free one, else
 # the oldest. The rank of any other entry is its age, which is below 2^32.
@@ -62,7 +63,7 @@ class Ghosts:
 
     def __init__(self, count: int) -> None:
         self._sets = max(-(-count // _WAYS), 1)
-        size = self._sets * _WAYS
+        self._size = size = self._sets * _WAYS
         self.tag: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)  # 0: no page.
         self.last: NDArray[np.uint32] = np.zeros(size, dtype=np.uint32)
         self.gap: NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
@@ -75,7 +76,7 @@ class Ghosts:
         self._states, self._prefixes = self.state.data, self.prefix.data
 
     def __len__(self) -> int:
-        return self._sets * _WAYS
+        return self._size
 
     def find(self, page: int, tick: float) -> Ghost | None:
         """Return the history of the page with this 64-bit hash, or None.
@@ -83,13 +84,13 @@ class Ghosts:
         A history so old that the table would not hold all pages read since is not returned either: old
         popularity says little about now.
         """
-        tag, start = self._place(page)
-        try:
-            at = start + self._tags[start : start + _WAYS].tolist().index(tag)
-        except ValueError:
+        tag, start = page & _TAG or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+        tags = self._tags[start : start + _WAYS].tolist()
+        if tag not in tags:
             return None
+        at = start + tags.index(tag)
         idle = (int(tick) - self._lasts[at]) % _WRAP
-        if idle > len(self):
+        if idle > self._size:
             return None
         gap = _GAPS[self._gaps[at]] if self._reads[at] > 1 else 0.0
         return Ghost(History(tick - idle, gap, self._reads[at], self._states[at]), self._prefixes[at])
@@ -97,7 +98,12 @@ class Ghosts:
     def read(self, page: int, tick: float, prefix: int) -> None:
         """Add one read to the history of a page, or begin it."""
         known = self.find(page, tick)
-        self.put(page, first_read(tick) if known is None else read_again(known.history, tick), prefix)
+        if known is not None:
+            self.put(page, read_again(known.history, tick), prefix)
+            return
+        at, now = self._place_of(page, int(tick)), int(tick) % _WRAP
+        self._tags[at], self._lasts[at], self._prefixes[at] = page & _TAG or 1, now, prefix
+        self._gaps[at], self._reads[at], self._states[at] = 0, 1, 0
 
     def read_many(self, pages: Hashes, ticks: Column, prefixes: NDArray[np.intp]) -> bool:
         """Add one read to the history of each page, as ``read`` does. Return False, with nothing done, if two
@@ -120,17 +126,9 @@ class Ghosts:
 
     def put(self, page: int, history: History, prefix: int) -> None:
         """Store the history of a page. ``prefix``: its prefix, by ``ReuseLearner.prefix``."""
-        tag, start = self._place(page)
-        tags = self._tags[start : start + _WAYS].tolist()
-        if tag in tags:
-            at = start + tags.index(tag)
-        elif 0 in tags:
-            at = start + tags.index(0)
-        else:
-            now = int(history.last)
-            ages = [(now - last) % _WRAP for last in self._lasts[start : start + _WAYS].tolist()]
-            at = start + ages.index(max(ages))
-        self._tags[at], self._lasts[at] = tag, int(history.last) % _WRAP
+        now = int(history.last)
+        at = self._place_of(page, now)
+        self._tags[at], self._lasts[at] = page & _TAG or 1, now % _WRAP
         self._gaps[at] = min(round(log2(max(history.gap, 1.0)) * _STEPS), 255)
         self._reads[at], self._states[at], self._prefixes[at] = history.reads, history.state, prefix
 
@@ -205,8 +203,19 @@ class Ghosts:
         places: NDArray[np.intp] = sets * _WAYS + rank.argmax(axis=1)
         return places
 
-    def _place(self, page: int) -> tuple[int, int]:
-        return (page & 0xFFFFFFFF) or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+    def _place_of(self, page: int, now: int) -> int:
+        """Return the entry to write at the tick ``now``: the page's own, else a free one, else the oldest."""
+        tag, start = page & _TAG or 1, (page >> 32) * self._sets // _WRAP * _WAYS
+        tags = self._tags[start : start + _WAYS].tolist()
+        if tag in tags:
+            return start + tags.index(tag)
+        if 0 in tags:
+            return start + tags.index(0)
+        lasts = self._lasts[start : start + _WAYS].tolist()
+        # Ticks wrap at 2^32: those after ``now`` are of the round before, and so the oldest.
+        now %= _WRAP
+        before = [last for last in lasts if last > now]
+        return start + lasts.index(min(before or lasts))
 
 
 def _tags_of(pages: Hashes) -> NDArray[np.uint32]:

@@ -53,6 +53,21 @@ def test_a_ranking_serves_so_many_newcomers_and_not_for_ever():
     assert drawn.worst(2000.0) is None
 
 
+def test_a_ranking_serves_four_times_as_many_newcomers_if_they_are_refused():
+    residents = filled(100)
+    drawn = EvictionPool(residents, 0)
+    drawn.renew(residents.members[0].slots.copy(), np.arange(100.0), tick=0.0)
+    served = 0
+    while drawn.left(0.0) >= 4:
+        assert drawn.worst_key(4) == 99.0
+        assert drawn.take([99.0] * 4, [1] * 4) == [REFUSED] * 4
+        drawn.note_refused(4)
+        served += 4
+    assert served == 4 * 13  # of 16, of which the last 3 are too few for a turn of 4
+    drawn.note_refused(0)
+    assert drawn.left(0.0) == 3
+
+
 def test_the_worst_page_whose_room_is_long_enough_is_taken_out():
     residents = filled(100)
     residents.location[:100] = np.arange(100) << 20 | np.where(np.arange(100) < 98, 10, 2)

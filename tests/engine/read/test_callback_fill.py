@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from shadeproxy.core.errors import BodyDamaged, OriginUnavailable, ShadeProxyError
-from shadeproxy.core.types import ObjectMeta, ObjectRef
+from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.read import flight_filler
 from shadeproxy.origin.base import HandedOver
 
 BODY = random.Random(1).randbytes(4000)
@@ -154,9 +155,16 @@ async def settle(bench):
     assert set(bench.retired.values()) <= {1}
 
 
-def begin(bench):
-    begun = bench.engine.begin(ReadRequest(REF), bench.engine.find_now(ReadRequest(REF)))
+def begin(bench, ref=REF):
+    begun = bench.engine.begin(ReadRequest(ref), bench.engine.find_now(ReadRequest(ref)))
     return None if begun is None else Follower(bench, *begun)
+
+
+def fetch(read):
+    """Let all of a page come."""
+    read.open()
+    read.arrive(len(BODY))
+    read.complete()
 
 
 async def test_a_page_that_came_by_callbacks_is_stored(bench):
@@ -206,6 +214,90 @@ async def test_the_last_reader_that_leaves_ends_the_read_at_once(bench):
     await asyncio.wait({reader})
     assert read.over
     bench.engine.assert_quiescent()
+
+
+class TestCollecting:
+    """Pages that have come wait a little for those on their way, and are then stored together."""
+
+    OTHER = ObjectRef("b", "other")
+
+    @pytest.fixture
+    def stored(self, bench, monkeypatch):
+        """Return the keys of the pages that were given to the cache, by call."""
+        calls, insert_many = [], bench.engine.cache.insert_many
+
+        def recorded(pages):
+            calls.append([new.page.ref.key for new in pages])
+            insert_many(pages)
+
+        monkeypatch.setattr(bench.engine.cache, "insert_many", recorded)
+        return calls
+
+    @pytest.fixture
+    async def waiting(self, bench):
+        """Begin two reads. The page of the first one has come; return the reader of that page."""
+        bench.origin.put("b", "other", BODY)
+        follower = begin(bench)
+        begin(bench, self.OTHER)
+        return follower
+
+    async def turns(self):
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def test_pages_of_different_turns_are_stored_together(self, bench, stored, waiting):
+        fetch(bench.reads.reads[0])
+        await self.turns()
+        assert waiting.received == BODY
+        assert stored == []
+        fetch(bench.reads.reads[1])
+        await self.turns()
+        assert stored == [["k", "other"]]
+        await settle(bench)
+
+    async def test_a_page_does_not_wait_for_long(self, bench, stored, waiting):
+        fetch(bench.reads.reads[0])
+        async with asyncio.timeout(10):
+            while not waiting.flight.over:
+                await asyncio.sleep(0.001)
+        assert stored == [["k"]]
+        assert (await bench.get("k"))[0] == BODY
+        assert bench.origin.gets == 0
+        await settle(bench)
+
+    async def test_a_reader_of_a_waiting_page_gets_it_without_the_origin(self, bench, stored, waiting):
+        fetch(bench.reads.reads[0])
+        await self.turns()
+        assert (await bench.get("k"))[0] == BODY
+        assert (stored, waiting.flight.over, bench.origin.gets, len(bench.reads.reads)) == ([], False, 0, 2)
+        await settle(bench)
+
+    async def test_a_page_that_is_written_to_while_it_waits_is_never_stored(self, bench, stored, waiting):
+        fetch(bench.reads.reads[0])
+        async with bench.engine.writing([REF]):
+            await asyncio.sleep(0)
+        fetch(bench.reads.reads[1])
+        await self.turns()
+        assert waiting.flight.over
+        assert stored == [["other"]]
+        await settle(bench)
+
+    @pytest.mark.parametrize("shortage", ["_TOGETHER", "_TOGETHER_BYTES", "READAHEAD_SHARE"])
+    async def test_it_does_not_wait_at_a_limit(self, bench, stored, waiting, shortage, monkeypatch):
+        monkeypatch.setattr(flight_filler, shortage, 1 if shortage != "READAHEAD_SHARE" else 0)
+        fetch(bench.reads.reads[0])
+        await self.turns()
+        assert waiting.flight.over
+        assert stored == [["k"]]
+        await settle(bench)
+
+    async def test_a_prefetched_page_does_not_wait(self, bench, stored, waiting):
+        waiting.flight.intent = Intent.PREFETCH
+        fetch(bench.reads.reads[0])
+        await self.turns()
+        assert stored == [["k"]]
+        waiting.flight.intent = Intent.DEMAND
+        await settle(bench)
 
 
 class Events:

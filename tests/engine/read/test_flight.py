@@ -68,7 +68,7 @@ async def bench():
     await asyncio.sleep(0)
     assert len(bench.flights) == 0
     assert not bench.flights._flights
-    assert not bench.flights._live
+    assert not bench.flights.live
 
 
 async def test_a_flight_whose_fill_is_over_is_joined_no_more(bench):
@@ -232,9 +232,9 @@ async def test_a_detached_flight_is_marked_by_later_invalidations_too(bench):
 
 async def test_invalidating_an_object_looks_at_no_other_flight(bench):
     flight, other = bench.join(), bench.join(OTHER)
-    bench.flights._live = Unscannable(bench.flights._live)
+    bench.flights.live = Unscannable(bench.flights.live)
     bench.flights.invalidate_object(REF)
-    bench.flights._live = dict(dict.items(bench.flights._live))
+    bench.flights.live = dict(dict.items(bench.flights.live))
     assert (flight.publishable, other.publishable) == (False, True)
     bench.go.set()
     await asyncio.gather(bench.read(flight), bench.read(other))

@@ -244,6 +244,30 @@ async def test_pages_that_take_over_places_are_whole_and_the_books_balance(make_
     assert stats.tiers["ram"].admissions - left == len(resident)
 
 
+async def test_pages_that_beat_none_are_refused_before_they_are_encoded(make_bench, monkeypatch):
+    """Holes that no record fits in do not make every page look for one."""
+    bench, _, _ = await full_bench(make_bench, policy="default")
+    tier, encoded = bench.cache.media[0].tier, []
+    encode_many = tier.encode_many
+
+    def recorded(pages, *rest):
+        encoded.extend(pages)
+        return encode_many(pages, *rest)
+
+    monkeypatch.setattr(tier, "encode_many", recorded)
+    room_bytes, bypassed = tier.capacity_bytes - tier.used_bytes, bench.stats.pages.bypassed
+    answers = {}
+    for turn in range(4):
+        keys = [f"{turn}-{n}" for n in range(16)]
+        miss_all(bench, keys)
+        bench.cache.insert_many([new_page(key, answers, body=b"n" * room_bytes) for key in keys])
+    assert room_bytes > 1000
+    assert answers == {key: [False] for key in answers}
+    assert bench.stats.pages.bypassed == bypassed + 64
+    assert len(encoded) <= 4
+    bench.cache.assert_quiescent()
+
+
 async def test_a_view_keeps_its_bytes_when_its_page_is_the_victim(make_bench):
     bench, bodies, _ = await full_bench(make_bench)
     views = {key: bench.cache.view_now(Page(ObjectRef("b", key), ETAG, 0)) for key in bodies}
