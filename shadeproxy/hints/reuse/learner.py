@@ -142,7 +142,9 @@ class ReuseLearner:
         self._refreshing = True
         self._split()
         self.hazards = self._wide()
-        evidence, fresh = (one.grown(self._prefixes) for one in (self._evidence, self._fresh))
+        evidence, fresh = self._evidence, self._fresh
+        if evidence.prefixes < self._prefixes:
+            evidence, fresh = evidence.grown(self._prefixes), fresh.grown(self._prefixes)
         self._fresh = Evidence.empty(self._prefixes)
         self._evidence = evidence
         return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self.hazards)
