@@ -15,11 +15,6 @@ from shadeproxy.policy.base import Column, PageColumns, Policy
 
 Objective = Literal["bytes", "requests"]
 
-CANDIDATE_FACTOR = 1.1
-"""Factor on the learnt time to the next read of a page that is not resident: the time is only an estimate, so
-a small advantage does not displace a resident page.
-"""
-
 _MARGIN = 0.01  # Without it, rounding errors let equal pages displace each other: 4 points on uniform epochs.
 
 

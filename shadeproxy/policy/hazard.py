@@ -3,7 +3,8 @@
 Pure functions. Evidence is a table of events (reads) and exposure (ticks waited) by state and age bin. A
 hazard is events over exposure; where evidence is thin, the hazard of a coarser class is mixed in. Pages are
 ranked by a table with the Gittins index of each state and age: the probability of a read within some waiting
-time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027).
+time, over the ticks that the page holds its place meanwhile, for the best waiting time (docs/adr/0027). From
+an admission candidate's probability the price of its store is subtracted first (docs/adr/0041).
 """
 
 from dataclasses import dataclass, fields
@@ -30,13 +31,21 @@ Index = NDArray[np.intp]
 _MEMORY = 100.0  # Events that a cell remembers. Old evidence fades as new evidence comes, not with time.
 _PRIOR = 5.0  # Number of events at which a cell counts as much as its coarser class.
 _WIDTHS: Column = np.diff(EDGES)
+_LEAST_WAIT = _WIDTHS / 4  # Ticks of exposure for each read. So all pages but 2 % are read within the bin.
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
 _FLOOR = 0.15  # Lower limit of the factor, because a mere pause looks like the end of all reads.
+_EARLY_STORE, _STORE = 0.05, 0.25
+"""Prices of a store, in hits: of a page that was read once or twice, and of any other page. With 0.25 for
+all, the first epoch of a next data set replaces the last one too slowly.
+"""
+
 _ALL_STATES: Index = np.arange(STATES)
 _POOLED: Index = pooled_state(_ALL_STATES)
 _GROUPS: Index = gap_group(_ALL_STATES)
+# The states below POOLED_STATES are those of one read and of two.
+_PRICES: Column = np.where(_ALL_STATES < POOLED_STATES, _EARLY_STORE, _STORE)
 LEAST_RATE = 1e-18
 """Reads per tick of a page of which no reader is known. The value is not 0, so that keys stay finite."""
 
@@ -126,18 +135,20 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Hazards:
-    """The learnt table. rates: f64[P * STATES * AGE_BINS], the reads per tick by which pages are ranked.
-    hazards: the same shape, the reads per tick as they were observed.
+    """The learnt table. rates: f64[P * STATES * AGE_BINS], the reads per tick by which resident pages are
+    ranked. candidates: the same shape, those of admission candidates. hazards: the same shape, the reads per
+    tick as they were observed.
     """
 
     rates: Column
+    candidates: Column
     hazards: Column
 
     @classmethod
     def unknown(cls, prefixes: int) -> Self:
         """Return the table before anything is learnt: all pages have the same rate."""
         rates = np.full(prefixes * STATES * AGE_BINS, _UNLEARNT_RATE)
-        return cls(rates, rates)
+        return cls(rates, rates, rates)
 
 
 def learn(evidence: Evidence) -> Hazards:
@@ -151,15 +162,20 @@ def learn(evidence: Evidence) -> Hazards:
     evidence.events *= kept
     evidence.exposure *= kept
     factors = surprise.reshape(evidence.prefixes, GAP_GROUPS)[:, _GROUPS].reshape(-1, 1)
+    prices = np.tile(_PRICES, evidence.prefixes)
     # Rows without evidence take the hazards of a coarser class, so many rows are equal. Each different row is
     # computed once.
-    _, firsts, inverse = np.unique(_fingerprint(hazards), return_index=True, return_inverse=True)
-    return Hazards((gittins(hazards[firsts])[inverse] * factors).ravel(), hazards.ravel())
+    rows = np.column_stack([prices, hazards])
+    _, firsts, inverse = np.unique(_fingerprint(rows), return_index=True, return_inverse=True)
+    rates, candidates = (
+        (table[inverse] * factors).ravel() for table in gittins(hazards[firsts], prices[firsts])
+    )
+    return Hazards(rates, candidates, hazards.ravel())
 
 
-def _fingerprint(hazards: Table) -> NDArray[np.void]:
+def _fingerprint(rows: Table) -> NDArray[np.void]:
     """Return each row as one value, so that equal rows can be found."""
-    return np.ascontiguousarray(hazards).view(np.dtype((np.void, hazards.itemsize * AGE_BINS))).ravel()
+    return rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
 
 
 def _surprise(evidence: Evidence) -> Column:
@@ -183,6 +199,8 @@ def _hazards(events: Table, exposure: Table) -> Table:
     that age.
     """
     prefixes = len(events) // STATES
+    # A page that is always read at the lower bound of a bin is never exposed in the bin.
+    exposure = np.maximum(exposure, events * _LEAST_WAIT)
     by_state, waited = (column.reshape(prefixes, STATES, AGE_BINS).sum(0) for column in (events, exposure))
     total, total_waited = by_state.sum(0), waited.sum(0)
     known, rate = np.empty(AGE_BINS), np.array((1 + total.sum()) / (1 + total_waited.sum()))
@@ -208,18 +226,21 @@ def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
     return np.where(exposure > 0, rate, prior)
 
 
-def gittins(hazards: Table) -> Table:
+def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
-    waiting times tau of P(read within tau) / E[min(time to read, tau)].
+    waiting times tau of P(read within tau) / E[min(time to read, tau)]. And the same with (P - price) for P,
+    at least 0: a page with that index only just repays its store.
 
-    ``hazards``: f64[n, AGE_BINS], constant within a bin.
+    ``hazards``: f64[n, AGE_BINS], constant within a bin. ``prices``: f64[n].
     """
     expected = hazards * _WIDTHS
     survives = np.exp(-expected)
     held = np.where(expected > 1e-9, (1 - survives) / np.maximum(hazards, 1e-300), _WIDTHS)
-    best = np.empty_like(hazards)
+    best, repaid = np.empty((2, *hazards.shape))
     for age in range(AGE_BINS):
         alive = np.cumprod(survives[:, age:], axis=1)
         before = np.concatenate([np.ones((len(hazards), 1)), alive[:, :-1]], axis=1)
-        best[:, age] = ((1 - alive) / np.cumsum(before * held[:, age:], axis=1)).max(axis=1)
-    return best + LEAST_RATE
+        waited, read = np.cumsum(before * held[:, age:], axis=1), 1 - alive
+        best[:, age] = (read / waited).max(axis=1)
+        repaid[:, age] = ((read - prices[:, None]) / waited).max(axis=1)
+    return best + LEAST_RATE, np.maximum(repaid, 0.0) + LEAST_RATE

@@ -18,7 +18,6 @@ from shadeproxy.hints.reuse.durable import ResidentColumns
 from shadeproxy.hints.reuse.ghosts import Ghosts
 from shadeproxy.hints.reuse.learner import ReuseLearner
 from shadeproxy.policy.base import Column, PageColumns, Policy
-from shadeproxy.policy.default import CANDIDATE_FACTOR
 from shadeproxy.policy.hazard import LEAST_RATE
 from shadeproxy.policy.history import Histories, History, first_read, read_again, told_by_uses
 from shadeproxy.policy.select import choose_beaten
@@ -48,7 +47,10 @@ Hits = NDArray[np.bool_]
 
 
 class Replay:
-    """A cache of ``capacity_bytes`` that the reads of a trace pass through. Call ``run`` once."""
+    """A cache of ``capacity_bytes`` that the reads of a trace pass through. Call ``run`` once.
+
+    ``stores``: number of missed pages that won a place.
+    """
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Replay:
         self._position = np.full(objects, -1, dtype=np.int64).data
         self._members = Members()
         self._used = 0
+        self.stores = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
         # The engine computes the key of a drawn victim again for each new page, of which at most sixteen use
@@ -214,6 +217,7 @@ class Replay:
         if not self._find_place(page, size):
             self._let_go(page)
             return
+        self.stores += 1
         self._position[page] = self._members.append(page)
         self.tiers[page] = 0
         self._used += size
@@ -311,8 +315,8 @@ class Replay:
             )
         if self._policy.learns and self._reads[page]:
             prefix = self._learner.prefix(self._groups.item(page))
-            learnt = self._learner.rate(prefix, int(self._state[page]), tick - self._last[page])
-            rate += learnt / CANDIDATE_FACTOR
+            age = tick - self._last[page]
+            rate += self._learner.rate(prefix, int(self._state[page]), age, candidate=True)
         one = np.full((1,), tick)
         newcomer = PageColumns(
             next_use=np.full((1,), next_use),

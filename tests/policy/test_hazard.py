@@ -95,14 +95,42 @@ def test_the_index_is_the_best_ratio_over_all_times_to_wait():
     random = np.random.default_rng(3)
     hazards = random.random((5, AGE_BINS)) ** 4 / np.maximum(EDGES[1:], 10)
     widths = np.diff(EDGES)
-    for row, found in zip(hazards, gittins(hazards), strict=True):
+    prices = np.array([0.0, 0.1, 0.2, 0.5, 0.9])
+    for row, price, found, left in zip(hazards, prices, *gittins(hazards, prices), strict=True):
         for age in range(0, AGE_BINS, 7):
-            alive, held, best = 1.0, 0.0, 0.0
+            alive, held, best, repaid = 1.0, 0.0, 0.0, 0.0
             for hazard, width in zip(row[age:], widths[age:], strict=True):
                 held += alive * -np.expm1(-hazard * width) / hazard
                 alive *= np.exp(-hazard * width)
                 best = max(best, (1 - alive) / held)
+                repaid = max(repaid, (1 - alive - price) / held)
             assert found[age] == pytest.approx(best, rel=1e-6)
+            assert left[age] == pytest.approx(repaid, rel=1e-6, abs=LEAST_RATE)
+
+
+def test_a_candidate_that_is_surely_read_pays_a_little_for_its_store():
+    hazards = learn(taught((1000, 50)))
+    for state, price in ((0, 0.05), (17, 0.05), (STATES - 1, 0.25)):
+        at = state * AGE_BINS + age_bin(1)
+        assert hazards.candidates[at] == pytest.approx((1 - price) * hazards.rates[at], rel=0.02)
+
+
+def test_a_candidate_that_is_rarely_read_again_does_not_repay_its_store():
+    """One in forty is read, and soon. Its rate is high for a short time, in which it saves less than its
+    store costs.
+    """
+    hazards = learn(taught((100, 50), unread=[(2.0**18, 2000)]))
+    resident, candidate = hazards.rates[age_bin(1)], hazards.candidates[age_bin(1)]
+    assert resident > 1e-4
+    assert candidate < resident / 20
+
+
+def test_a_page_that_is_always_read_at_a_bound_of_a_bin_is_surely_read():
+    """All reads come at age 8, where a bin begins: no page waits within the bin."""
+    hazards = learn(taught((8, 50), state=17))
+    at = 17 * AGE_BINS + age_bin(1)
+    assert hazards.rates[at] == pytest.approx(1 / 7, rel=0.1)
+    assert hazards.candidates[at] > hazards.rates[at] / 2
 
 
 def test_evidence_grows_by_prefixes_and_adds_up():

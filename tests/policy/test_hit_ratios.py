@@ -78,6 +78,25 @@ def test_popular_objects_stay():
     assert ours >= lru + 0.08
 
 
+def test_a_page_is_stored_only_if_its_reads_repay_the_store():
+    """LRU stores every page that it misses. The price of a store costs no hits on popular objects and on
+    shuffled epochs.
+    """
+    for ids, places, most_stores, least_hits in (
+        (zipf(3000, 60_000, 0.8), 600, 0.12, 0.62),
+        (
+            np.concatenate([np.random.default_rng(epoch).permutation(2000) for epoch in range(10)]),
+            400,
+            0.04,
+            0.179,
+        ),
+    ):
+        replay = Replay(reads_of(ids), get_policy("default"), places, announce=parse_announce("none"))
+        hits = replay.run()
+        assert hits.mean() >= least_hits
+        assert replay.stores <= most_stores * len(ids)
+
+
 def test_a_scan_does_not_flush_what_is_popular():
     popular = zipf(1000, 40_000, 1.0)
     ids = np.concatenate([popular[:20_000], 1000 + np.arange(3000), popular[20_000:]])

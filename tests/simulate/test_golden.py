@@ -12,15 +12,15 @@ from shadeproxy.simulate.trace_file import load_trace
 
 GOLDEN = {
     "draws": {
-        "default": 519, "lru": 467, "lfu": 506, "fifo": 457, "random": 466, "static": 502,
+        "default": 511, "lru": 467, "lfu": 506, "fifo": 457, "random": 466, "static": 502,
         "importance": 526, "shade": 527, "default, next-half": 1188, "min": 1213,
     },
     "jobs": {
-        "default": 764, "lru": 344, "lfu": 484, "fifo": 364, "random": 394, "static": 560,
+        "default": 717, "lru": 344, "lfu": 484, "fifo": 364, "random": 394, "static": 560,
         "importance": 560, "shade": 560, "default, next-half": 1328, "min": 1328,
     },
     "sizes": {
-        "default": 452, "lru": 376, "lfu": 346, "fifo": 378, "random": 389, "static": 411,
+        "default": 455, "lru": 376, "lfu": 346, "fifo": 378, "random": 389, "static": 411,
         "importance": 469, "shade": 464, "default, next-half": 993, "min": 1014,
     },
 }  # fmt: skip

@@ -232,25 +232,29 @@ class PageHistories:
 
     # ------------------------------------------------------------------ expectations
 
-    def rates(self, slots: Slots, tick: float) -> Column:
+    def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
         """Return the learnt rates of resident pages, in reads per tick, 0 for a page without a history:
-        f64[n].
+        f64[n]. ``displacing``: number of pages, at the front, that are candidates for the places of others.
         """
         self._fit()
         if len(slots) < WORTH_COLUMNS:
-            return np.fromiter((self._rate(slot, tick) for slot in slots.tolist()), np.float64, len(slots))
-        prefixes = self.learner.prefixes(self._residents.group[slots])
-        rates = self.learner.rates(prefixes, self._state[slots], tick - self._last[slots])
+            found = (
+                self._rate(slot, tick, candidate=at < displacing) for at, slot in enumerate(slots.tolist())
+            )
+            return np.fromiter(found, np.float64, len(slots))
+        prefixes, ages = self.learner.prefixes(self._residents.group[slots]), tick - self._last[slots]
+        rates = self.learner.rates(prefixes, self._state[slots], ages, candidates=displacing)
         return np.where(self._reads[slots] > 0, rates, 0.0)
 
     def rates_of(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float) -> Column:
-        """Return the learnt rates of pages without a slot, as ``rates`` does."""
+        """Return the learnt rates of admission candidates without a slot, as ``rates`` does."""
         self._settle()
         pages = page_hashes(object_hashes, numbers)
         if len(pages) < _WORTH_GHOSTS:
             return np.fromiter((self._rate_of(page, tick) for page in pages.tolist()), np.float64, len(pages))
         ghosts = self.ghosts.find_many(pages, tick)
-        rates = self.learner.rates(ghosts.prefix, ghosts.state, tick - ghosts.last)
+        ages = tick - ghosts.last
+        rates = self.learner.rates(ghosts.prefix, ghosts.state, ages, candidates=len(pages))
         return np.where(ghosts.reads > 0, rates, 0.0)
 
     @property
@@ -273,17 +277,19 @@ class PageHistories:
 
     # ------------------------------------------------------------------ inside
 
-    def _rate(self, slot: int, tick: float) -> float:
+    def _rate(self, slot: int, tick: float, *, candidate: bool) -> float:
         if not self._reads[slot]:
             return 0.0
         prefix = self.learner.prefix(self._residents.group.item(slot))
-        return self.learner.rate(prefix, self._state.item(slot), tick - self._last.item(slot))
+        age = tick - self._last.item(slot)
+        return self.learner.rate(prefix, self._state.item(slot), age, candidate=candidate)
 
     def _rate_of(self, page: int, tick: float) -> float:
         ghost = self.ghosts.find(page, tick)
         if ghost is None:
             return 0.0
-        return self.learner.rate(ghost.prefix, ghost.history.state, tick - ghost.history.last)
+        history = ghost.history
+        return self.learner.rate(ghost.prefix, history.state, tick - history.last, candidate=True)
 
     def _flush(self) -> None:
         self._settle()

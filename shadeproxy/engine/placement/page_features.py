@@ -14,7 +14,6 @@ from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.placement.histories import PageHistories
 from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.policy.base import Column, PageColumns, Policy
-from shadeproxy.policy.default import CANDIDATE_FACTOR
 from shadeproxy.policy.hazard import LEAST_RATE
 
 
@@ -48,13 +47,12 @@ class PageFeatures:
         """Return the features of pages that have a slot.
 
         ``displacing``: number of pages, at the front, that are candidates for the places of others. Their
-        learnt rates are only estimates, so they count a little less.
+        learnt rates are less the price of the store.
         """
         rows = self._residents.rows(slots)
         learnt = np.zeros(len(slots))
         if self._policy.learns:
-            learnt = self._histories.rates(slots, tick)
-            learnt[:displacing] /= CANDIDATE_FACTOR
+            learnt = self._histories.rates(slots, tick, displacing=displacing)
         return self._columns(
             rows["object_hash"],
             rows["number"],
@@ -72,9 +70,7 @@ class PageFeatures:
         now = np.full(count, tick)
         learnt = np.zeros(count)
         if self._policy.learns:
-            learnt = (
-                self._histories.rates_of(candidates.object_hash, candidates.number, tick) / CANDIDATE_FACTOR
-            )
+            learnt = self._histories.rates_of(candidates.object_hash, candidates.number, tick)
         return self._columns(
             candidates.object_hash,
             candidates.number,

@@ -96,13 +96,31 @@ class ReuseLearner:
         """Return the prefix of one group."""
         return self._prefix_of.item(group) if group < len(self._prefix_of) else 0
 
-    def rates(self, prefixes: NDArray[np.integer], states: NDArray[np.integer], ages: Column) -> Column:
-        """Return reads per tick of pages by their prefix, state and ticks since their last read."""
-        return self.hazards.rates.take((prefixes * STATES + states) * AGE_BINS + age_bins(ages))
+    def rates(
+        self,
+        prefixes: NDArray[np.integer],
+        states: NDArray[np.integer],
+        ages: Column,
+        *,
+        candidates: int = 0,
+    ) -> Column:
+        """Return reads per tick of pages by their prefix, state and ticks since their last read.
 
-    def rate(self, prefix: int, state: int, age: float) -> float:
+        ``candidates``: number of pages, at the front, that ask for a place. Theirs are less the price of the
+        store.
+        """
+        places = (prefixes * STATES + states) * AGE_BINS + age_bins(ages)
+        if candidates >= len(places):
+            return self.hazards.candidates.take(places)
+        rates = self.hazards.rates.take(places)
+        if candidates:
+            rates[:candidates] = self.hazards.candidates.take(places[:candidates])
+        return rates
+
+    def rate(self, prefix: int, state: int, age: float, *, candidate: bool = False) -> float:
         """Return reads per tick of one page, at a tenth of the cost of ``rates``."""
-        return self.hazards.rates.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
+        table = self.hazards.candidates if candidate else self.hazards.rates
+        return table.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
 
     def is_due(self, tick: float) -> bool:
         """Return whether it is time for a new table."""
@@ -124,7 +142,9 @@ class ReuseLearner:
         self._refreshing = True
         self._split()
         self.hazards = self._wide()
-        evidence, fresh = (one.grown(self._prefixes) for one in (self._evidence, self._fresh))
+        evidence, fresh = self._evidence, self._fresh
+        if evidence.prefixes < self._prefixes:
+            evidence, fresh = evidence.grown(self._prefixes), fresh.grown(self._prefixes)
         self._fresh = Evidence.empty(self._prefixes)
         self._evidence = evidence
         return Refresh(evidence, fresh, self._sample.waiting(tick, self._prefix_of), self.hazards)
@@ -181,11 +201,8 @@ class ReuseLearner:
         missing = self._prefixes - len(self.hazards.rates) // cells
         if not missing:
             return self.hazards
-        rates, hazards = (
-            np.concatenate([column, np.tile(column[:cells], missing)])
-            for column in (self.hazards.rates, self.hazards.hazards)
-        )
-        return Hazards(rates, hazards)
+        known = self.hazards.rates, self.hazards.candidates, self.hazards.hazards
+        return Hazards(*(np.concatenate([column, np.tile(column[:cells], missing)]) for column in known))
 
     def _make_room(self, group: int) -> None:
         if group >= len(self._prefix_of):

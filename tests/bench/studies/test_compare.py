@@ -16,7 +16,7 @@ from shadeproxy_bench.traffic import stock_shards, zipf
 def results(ours, *, lru=30.0, best=40.0, most=60.0, client=math.nan, of_lru=math.nan):
     found = {name: Ratios(20.0, 20.0, math.nan) for name in compare.OTHERS}
     return found | {
-        "ours": Ratios(ours, ours / 2, client),
+        "ours": Ratios(ours, ours / 2, client, stores=5.0),
         "lru": Ratios(lru, lru, of_lru),
         "w-tinylfu": Ratios(best, best / 2, math.nan),
         "arc": Ratios(99.0, 99.0, math.nan),
@@ -35,6 +35,7 @@ def results(ours, *, lru=30.0, best=40.0, most=60.0, client=math.nan, of_lru=mat
         (bounds.times_best(1.25, 1.1)[1], 64, -1),
         (bounds.share_of_gain(0.8), 55, 1),
         (bounds.ALL, 29, -1),
+        (bounds.few_stores(4.5), 50, -0.5),
     ],
 )
 def test_a_margin_is_the_points_above_the_bound(bound, ours, margin):
@@ -80,6 +81,8 @@ def test_others_are_kept_and_ours_is_measured_again(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(compare, "baseline_hits", None)
         assert str(compare.measure(Task(row.name, 0, "default", again))) == str(found)
+        assert 2 <= found.ratios["ours"].stores <= 100 - found.ratios["ours"].hits
+        assert math.isnan(found.ratios["w-tinylfu"].stores)
     monkeypatch.setitem(rows.ROWS, row.name, row._replace(cache=20))
     other = compare.measure(Task(row.name, 0, "default", again))
     assert other.ratios["lru"].hits > found.ratios["lru"].hits + 5
@@ -112,3 +115,4 @@ def test_names_differ_and_bounds_of_today_are_used():
     assert len(rows.ROWS) > 60
     assert len(rows.GROUPS) == len({row.group for row in rows.ROWS.values()})
     assert all(row.bounds for row in rows.ROWS.values()), text
+    assert set(rows.STORES_TODAY) < set(rows.ROWS)

@@ -187,8 +187,8 @@ async def test_several_reads_of_one_page_in_quick_succession_cost_one_origin_rea
     for _ in range(2):
         await epoch(bench, rng, 500)
     outsiders = [n for n in range(500) if bench.cache.find(page(bench, n)) is None]
-    for n in outsiders[:114]:
-        if n == outsiders[64]:  # By now the learner knows how soon such pages are read again.
+    for n in outsiders[:130]:
+        if n == outsiders[80]:  # By now the learner knows how soon such pages are read again.
             reads = bench.origin.gets
         for _ in range(4):
             await bench.get(f"{n:05d}")

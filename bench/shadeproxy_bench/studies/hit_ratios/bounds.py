@@ -3,6 +3,7 @@ or below.
 """
 
 from collections.abc import Callable, Mapping
+from math import nan
 from typing import NamedTuple
 
 OURS, LRU, MIN = "ours", "lru", "min"
@@ -15,14 +16,15 @@ RIVALS = ("lru", "s3-fifo", "w-tinylfu")
 
 class Ratios(NamedTuple):
     """Results of one policy, in per cent of the reads that count: hits, hit bytes, and the stock client's
-    hits.
+    hits. And its stores, in per cent of all reads.
 
-    ``client``: nan if the row has no stock client.
+    ``client``: nan if the row has no stock client. ``stores``: nan for a policy of the literature.
     """
 
     hits: float
     bytes: float
     client: float
+    stores: float = nan
 
 
 Results = Mapping[str, Ratios]
@@ -53,6 +55,11 @@ def near_best_bytes(points: float) -> Bound:
         f"bytes >= best - {points:g}",
         lambda results: results[OURS].bytes - max(results[name].bytes for name in RIVALS) + points,
     )
+
+
+def few_stores(per_cent: float) -> Bound:
+    """Return the bound "stores at most ``per_cent`` of all reads"."""
+    return Bound(f"stores <= {per_cent:.2f}", lambda results: per_cent - results[OURS].stores)
 
 
 def times_best(hits: float, hit_bytes: float) -> tuple[Bound, Bound]:

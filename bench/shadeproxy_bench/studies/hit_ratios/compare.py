@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import nan
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,21 +117,24 @@ def measure(task: Task) -> Found:
         if name in known:
             found[name] = known[name]
             continue
+        stores = nan
         if name == MIN:
             hits = clairvoyant_hits(trace, capacity)
         elif name in BASELINES:
             hits = baseline_hits(name, trace, capacity)
         else:
             policy = get_policy(task.ours if name in _OF_OURS else name, row.objective)
-            hits = Replay(
+            replay = Replay(
                 trace,
                 policy,
                 capacity,
                 announce=announce,
                 seed=task.seed,
                 restart=restart if name == OURS else None,
-            ).run()
-        found[name] = ratios(trace, hits, counted)
+            )
+            hits = replay.run()
+            stores = 100 * replay.stores / len(trace.ids)
+        found[name] = ratios(trace, hits, counted)._replace(stores=stores)
     return Found(digest, found)
 
 
