@@ -26,6 +26,8 @@ from shadeproxy.origin.s3pages import (
 from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
+_TIMED = 32
+"""The first byte of one in so many reads is timed: the mean needs no more (docs/adr/0048)."""
 
 
 class TakesSlots(Protocol):
@@ -55,6 +57,10 @@ class CountsReads(Protocol):
         """Count a finished request."""
         ...
 
+    def note_first_byte(self, started_s: float) -> None:
+        """Count the time that the first byte of a read took, which has just come."""
+        ...
+
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """Count reads of which all bytes came, as (bytes, time of the start)."""
         ...
@@ -72,6 +78,8 @@ class CallbackReads:
         self.counted = counted
         self.received: list[CallbackRead] = []
         """Reads whose last byte came in this turn of the loop."""
+        self.opened = 0
+        """Reads whose answer has begun."""
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "CallbackRead | None":
         """Begin a read. Return None, with nothing done, if it would have to wait or to connect."""
@@ -187,6 +195,10 @@ class CallbackRead:
             self._leave(head)
             return None
         self.length = length
+        reads = self._reads
+        reads.opened += 1
+        if not reads.opened % _TIMED:
+            reads.counted.note_first_byte(self.started_s)
         if check is None:
             return memory, self.sink.arrived
         self.summing = _Summing(check, memory, self.sink)

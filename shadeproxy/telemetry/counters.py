@@ -165,11 +165,17 @@ class TierGauges:
 
 @dataclass(slots=True)
 class OriginCounters(Counters):
-    """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i]."""
+    """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i].
+
+    ``first_byte_sum_s``: time until the first byte of the answer, over the ``first_bytes`` requests in which
+    it was measured.
+    """
 
     requests: int = counter("Requests answered by the origin.")
     bytes: int = counter("Body bytes moved to or from the origin.")
     latency_sum_s: float = field(default=0.0, metadata={"internal": True})
+    first_bytes: int = field(default=0, metadata={"internal": True})
+    first_byte_sum_s: float = field(default=0.0, metadata={"internal": True})
     buckets: list[int] = field(
         default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1), metadata={"internal": True}
     )
@@ -178,6 +184,8 @@ class OriginCounters(Counters):
         Counters.add(self, other)
         assert isinstance(other, OriginCounters)
         self.latency_sum_s += other.latency_sum_s
+        self.first_bytes += other.first_bytes
+        self.first_byte_sum_s += other.first_byte_sum_s
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def observe(self, size_bytes: int, latency_s: float) -> None:
@@ -190,6 +198,11 @@ class OriginCounters(Counters):
             self.bytes += size_bytes
             self.latency_sum_s += now_s - started_s
             self.buckets[bisect_left(LATENCY_BOUNDS_S, now_s - started_s)] += 1
+
+    @property
+    def first_byte_s(self) -> float | None:
+        """Mean time until the first byte of an answer; None if it was never measured."""
+        return self.first_byte_sum_s / self.first_bytes if self.first_bytes else None
 
     def quantile_s(self, share: float) -> float:
         """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""
@@ -208,6 +221,7 @@ class OriginCounters(Counters):
             "requests": self.requests,
             "bytes": self.bytes,
             "latency_s": {"sum": self.latency_sum_s, **latency_s},
+            "first_byte_s": self.first_byte_s,
         }
 
 

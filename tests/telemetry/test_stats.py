@@ -113,6 +113,15 @@ def test_latency_quantiles_lie_in_the_bucket_of_their_requests(stats):
     assert 2.0 < stats.snapshot()["origin"]["by_kind"]["head"]["latency_s"]["p50"] <= 5.0
 
 
+def test_first_bytes_have_a_mean_of_those_that_were_timed(stats):
+    assert stats.snapshot()["origin"]["first_byte_s"] is None
+    stats.record_first_byte("get", 0.1)
+    stats.record_first_byte("get", 0.3)
+    stats.record_origin("get", 1, 0.5)
+    shown = stats.snapshot()["origin"]
+    assert shown["first_byte_s"] == shown["by_kind"]["get"]["first_byte_s"] == pytest.approx(0.2)
+
+
 def test_a_latency_beyond_the_last_bound_is_not_lost(stats):
     stats.record_origin("get", 1, 1000.0)
     assert stats.snapshot()["origin"]["latency_s"]["p50"] == 30.0
