@@ -8,8 +8,9 @@ samples takes 0.3 s.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, repeat
 from math import ceil, inf
 from typing import cast
 
@@ -23,6 +24,8 @@ _LEAST_SAMPLES = 8192
 """A shorter epoch is replayed several times, because its time depends on where its misses lie."""
 
 _MOST_TIMES = 8
+
+_DRAWN = 8192  # Waits that are drawn; then they repeat.
 
 _TURN_S = 0.01
 """Time from the read of a sample that was fetched ahead until the fetch that follows it: prefetching decides
@@ -38,7 +41,8 @@ class Loop:
     time that a worker is busy with a sample, whatever its source. ``miss_s``: what a miss takes longer than
     that, until its last byte over an idle link. ``link_s``: the share of ``miss_s`` for which a miss occupies
     the link to the origin; 0 if the link never fills. ``unread``: samples fetched ahead whose reader has not
-    come yet; 0: nothing is fetched ahead.
+    come yet; 0: nothing is fetched ahead. ``spread``: standard deviation of the logarithm of a miss's time
+    but for the link; the mean stays.
     """
 
     workers: int
@@ -50,6 +54,7 @@ class Loop:
     miss_s: float
     link_s: float = 0.0
     unread: int = 0
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,8 @@ def replay(
     times = min(max(_LEAST_SAMPLES // count, 1), _MOST_TIMES)
     taken_s = 0.0
     for _ in range(times):
-        taken_s += _Run(loop, _spread(count, hit_ratio, drawn), count, cold=cold).run() / times
+        origin = _Origin(loop, _factors(loop.spread, drawn))
+        taken_s += _Run(loop, origin, _spread(count, hit_ratio, drawn), count, cold=cold).run() / times
     compute_s = count * loop.compute_s
     scale = samples / count
     return Replayed(taken_s * scale, max(taken_s - compute_s, 0.0) * scale)
@@ -89,10 +95,21 @@ def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bo
     return cast("list[bool]", np.concatenate(orders).tolist())
 
 
-class _Origin:
-    """Reads of the origin: each waits for its first byte, and then for its turn on the link."""
+def _factors(spread: float, drawn: np.random.Generator) -> Iterator[float]:
+    """Yield how many times the mean each wait takes: lognormal, as the times of object stores are."""
+    if not spread:
+        return repeat(1.0)
+    factors: NDArray[np.float64] = drawn.lognormal(-spread * spread / 2, spread, _DRAWN)
+    return cycle(factors.tolist())
 
-    def __init__(self, loop: Loop) -> None:
+
+class _Origin:
+    """Reads of the origin: each waits for its first byte, and then for its turn on the link. ``factors``: of
+    the waits.
+    """
+
+    def __init__(self, loop: Loop, factors: Iterator[float]) -> None:
+        self._factors = factors
         self._link_s = loop.link_s
         self._compute_s = loop.compute_s
         self._first_s = loop.miss_s - loop.link_s
@@ -100,7 +117,7 @@ class _Origin:
 
     def read(self, now: float) -> float:
         """Return the time at which the last byte of a read that begins now has come."""
-        arrives_s = now + self._first_s
+        arrives_s = now + self._first_s * next(self._factors)
         if self._link_s:
             self._free_s = arrives_s = max(arrives_s, self._free_s) + self._link_s
         return arrives_s
@@ -151,7 +168,7 @@ class _Ahead:
 class _Run:
     """One replay of the first ``count`` reads of ``hits``. Call ``run`` once."""
 
-    def __init__(self, loop: Loop, hits: Sequence[bool], count: int, *, cold: bool) -> None:
+    def __init__(self, loop: Loop, origin: _Origin, hits: Sequence[bool], count: int, *, cold: bool) -> None:
         self._loop = loop
         self._hits = hits
         self._count = count
@@ -162,7 +179,7 @@ class _Run:
         self._stride = workers
         self._ready = [inf] * self._batches
         self._taken: list[float] = []
-        self._origin = _Origin(loop)
+        self._origin = origin
         self._ahead = _Ahead(self._origin, hits, loop.unread, cold=cold) if loop.unread else None
         self._events: list[tuple[float, int, int]] = []
         """(time, batch, lane): the lane of the batch's worker has finished a read."""

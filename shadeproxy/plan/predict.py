@@ -149,6 +149,7 @@ class Predictor:
             client_s=max(own_s, 0.0),
             miss_s=self._miss_s(setting, link_s, min(own_s, 0.0)),
             link_s=link_s,
+            spread=self.profile.origin_spread,
         )
 
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:

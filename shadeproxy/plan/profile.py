@@ -57,7 +57,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     of its reads. ``policy``, ``cache_bytes``: the eviction policy and the capacity of all tiers.
 
     ``origin_s``: mean seconds of a read of the origin, from the request to its last byte; None: there were
-    none. ``first_byte_s``: of those, until the first byte. ``page_bytes``: mean bytes that a page takes in
+    none. ``origin_spread``: standard deviation of the logarithm of that time. ``first_byte_s``: of those
+    seconds, until the first byte. ``page_bytes``: mean bytes that a page takes in
     the cache; None: it holds none. ``loader``: None if the job does not report it.
     """
 
@@ -70,6 +71,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: _Count
     origin_s: _Seconds | None
     epochs: list[ProfiledEpoch]
+    origin_spread: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
     first_byte_s: _Seconds | None = None
     page_bytes: _Seconds | None = None
     loader: Loader | None = None
@@ -94,11 +96,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return self.bytes_per_sample * self.page_bytes / (self.page_bytes - _PAGE_EXTRA_BYTES)
 
     def epoch_s(self, epoch: ProfiledEpoch) -> float:
-        """Return the seconds that an epoch took: as training reports them, if it reports all of them, because
-        the proxy sees an epoch only from its first read to the last report.
+        """Return the seconds that an epoch took: as training reports them, if all ranks do, because the proxy
+        knows only when the first read ended and when the last report came.
         """
         told_s = (epoch.stall_s + epoch.compute_s) / self.world_size if epoch.compute_s else 0.0
-        return max(told_s, epoch.wall_s)
+        # Without the reports of one rank, less is told than this.
+        return told_s if told_s >= epoch.wall_s * (1 - 0.5 / self.world_size) else epoch.wall_s
 
     @property
     def reads_per_epoch(self) -> int:

@@ -94,3 +94,14 @@ def test_a_short_epoch_is_the_mean_of_many():
     short = changed(compute_s=0.005)
     walls = [replay(short, 512, 0.5, seed=seed).wall_s for seed in range(5)]
     assert max(walls) / min(walls) < 1.04
+
+
+def test_a_batch_that_is_read_at_once_ends_with_its_slowest_read():
+    batch = {"workers": 1, "batch_size": 32, "reads_at_once": 32, "compute_s": 0.0001, "client_s": 0.0}
+    even = replay(changed(**batch), 16_384, 0.0).wall_s
+    assert even == pytest.approx(16_384 / 32 * 0.05, rel=0.01)
+    # The mean of the largest of 32 lognormal times with a spread of 0.5 and a mean of 1 is 2.57.
+    assert replay(changed(**batch, spread=0.5), 16_384, 0.0).wall_s == pytest.approx(2.57 * even, rel=0.03)
+    # One read after another takes the mean.
+    alone = changed(workers=1, batch_size=32, compute_s=0.0001, client_s=0.0, spread=0.5)
+    assert replay(alone, 16_384, 0.0).wall_s == pytest.approx(16_384 * 0.05, rel=0.02)

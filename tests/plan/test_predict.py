@@ -1,12 +1,14 @@
 """Predictions from profiles that a replay with known times has made."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.loop import replay
 from shadeproxy.plan.predict import Predictor, Setting
-from shadeproxy.plan.profile import read_profile, require_epochs
+from shadeproxy.plan.profile import Loader, read_profile, require_epochs
 from tests.support.profiles import BYTES, SAMPLES, epoch, profile, truth
 
 
@@ -83,6 +85,18 @@ def test_a_slower_link_moves_the_body_and_not_the_wait():
     assert slow.epoch_s == pytest.approx(expected.wall_s, rel=0.03)
 
 
+def test_the_spread_of_latencies_is_replayed():
+    reads = {"batch_size": 32, "reads_at_once": 32}
+    wide = replace(truth(workers=2), **reads, spread=0.5)
+    told = [epoch(number, wide, 0.2) for number in range(2)]
+    loader = Loader(workers=2, **reads)
+    known = Predictor(profile(*told, loader=loader, origin_spread=0.5))
+    expected = replay(wide, SAMPLES, 0.9).wall_s
+    assert known.predict(Setting(2, announced=False), 0.9).epoch_s == pytest.approx(expected, rel=0.03)
+    unknown = Predictor(profile(*told, loader=loader))
+    assert unknown.predict(Setting(2, announced=False), 0.9).epoch_s > 1.2 * expected
+
+
 def test_reads_that_were_faster_than_the_mean_are_fitted():
     # The mean has reads of slower times in it.
     found = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(2)), origin_s=0.07))
@@ -91,14 +105,20 @@ def test_reads_that_were_faster_than_the_mean_are_fitted():
 
 
 def test_an_epoch_takes_as_long_as_training_says():
-    # The proxy sees the first read when it has ended, and no time in which nothing is read.
-    late = [epoch(number, truth(), 0.2) for number in range(2)]
-    short = [msgspec.structs.replace(one, wall_s=one.wall_s * 0.9) for one in late]
-    assert Predictor(profile(*short)).predict(Setting(8, announced=False), 0.2).epoch_s == pytest.approx(
-        Predictor(profile(*late)).predict(Setting(8, announced=False), 0.2).epoch_s, rel=0.01
+    # The proxy sees the first read when it has ended, and the last report when it comes.
+    one = epoch(0, truth(), 0.2)
+    for factor in (0.9, 1.2):
+        seen = msgspec.structs.replace(one, wall_s=one.wall_s * factor)
+        assert profile().epoch_s(seen) == pytest.approx(one.wall_s)
+    # Of four ranks one does not report its times.
+    three = msgspec.structs.replace(one, stall_s=one.stall_s * 3, compute_s=one.compute_s * 3)
+    assert profile(world_size=4).epoch_s(three) == one.wall_s
+    four = msgspec.structs.replace(
+        one, stall_s=one.stall_s * 4, compute_s=one.compute_s * 4, wall_s=1.05 * one.wall_s
     )
-    # If only one of two ranks reports, what the proxy saw is more.
-    assert profile(world_size=4).epoch_s(late[0]) == late[0].wall_s
+    assert profile(world_size=4).epoch_s(four) == pytest.approx(one.wall_s)
+    silent = msgspec.structs.replace(one, stall_s=0.0, compute_s=0.0)
+    assert profile().epoch_s(silent) == one.wall_s
 
 
 def test_pages_take_more_than_their_bytes():

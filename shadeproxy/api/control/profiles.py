@@ -30,6 +30,7 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         cache_bytes=sum(tier.capacity_bytes for tier in tiers),
         page_bytes=sum(tier.used_bytes for tier in tiers) / pages if pages else None,
         origin_s=fetched.latency_sum_s / fetched.requests if fetched and fetched.requests else None,
+        origin_spread=fetched.latency_spread if fetched else 0.0,
         first_byte_s=fetched.first_byte_s if fetched else None,
         epochs=[_profiled(epoch, reads) for epoch, reads in epochs],
         loader=None if job.loader is None else Loader(**job.loader._asdict()),

@@ -29,8 +29,8 @@ async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, con
     }  # fmt: skip
     assert shown == {
         "version": 1, "job": "resnet", "samples": 10, "world_size": 2, "announced": True,
-        "policy": "default", "cache_bytes": 0, "origin_s": 0.25, "first_byte_s": 0.2, "page_bytes": None,
-        "loader": None,
+        "policy": "default", "cache_bytes": 0, "origin_s": 0.25, "origin_spread": 0.0, "first_byte_s": 0.2,
+        "page_bytes": None, "loader": None,
     }  # fmt: skip
 
 
