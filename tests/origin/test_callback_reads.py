@@ -165,3 +165,14 @@ async def test_the_first_byte_of_one_read_in_32_is_timed(reads):
     counted = reads.stats.origin["get"]
     assert (counted.first_bytes, counted.first_byte_s) == (2, 0.5)
     assert counted.latency_sum_s == 70 * 2.5
+
+
+async def test_of_reads_that_start_together_not_the_slowest_is_timed(reads):
+    reads.limited = LimitedOrigin(MemoryOrigin(), max_open=32)
+    for _ in range(32):
+        reads.begin(Page(reads))
+    for number in (31, *range(31)):
+        reads.clock.advance(1.0)
+        reads.gets.answer(number)
+    await settle()
+    assert reads.stats.origin["get"].first_byte_s == 1.0
