@@ -20,6 +20,7 @@ from shadeproxy_bench.predictions.runs import (
     Point,
     run_point,
 )
+from shadeproxy_bench.predictions.sdk_runs import run_sdk
 from shadeproxy_bench.predictions.speed import ROWS, plan_seconds
 from shadeproxy_bench.suites import plan as suite
 
@@ -110,7 +111,7 @@ def test_choices_are_judged_by_real_times_and_costs(whole):
 def test_the_suite_has_a_row_for_each_target(whole, monkeypatch):
     monkeypatch.setattr(suite, "measured_grid", lambda **_: whole)
     rows = {planned.name: planned for planned in suite.plan(Scale(quick=True))}
-    assert len(rows) == 12
+    assert len(rows) == 14
     found = rows["epochs, demand: mean error"].measure()
     assert found.ours < 2 < found.reference
     assert found.note.startswith("5 settings; epochs of one run differ by 0.0%")
@@ -129,6 +130,14 @@ def test_a_setting_is_measured_on_running_servers():
     assert one.profile.announced
     assert 0 < one.bytes_per_epoch <= 64 * SAMPLE_BYTES
     assert one.point.name == "50%, 4 workers, announced, 2 ms"
+
+
+def test_the_sdk_reads_batches_on_running_servers():
+    one = run_sdk(Point(0.5, 1, True, 0.002), samples=64, epochs=2)
+    assert one.profile.loader == Loader(workers=1, batch_size=32, reads_at_once=32)
+    assert [epoch.samples for epoch in one.profile.epochs] == [64, 64]
+    assert one.epoch_s >= one.first.compute_s == 64 / 400
+    assert compare(Predictor(one.profile), one, one.point).group == "batches by the SDK"
 
 
 def test_the_speed_of_the_command_is_measured():

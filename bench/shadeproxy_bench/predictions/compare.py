@@ -9,9 +9,9 @@ import msgspec
 from shadeproxy.plan.grid import CacheSize, Question, Row, make_plan
 from shadeproxy.plan.hits import uniform_hits
 from shadeproxy.plan.predict import Predictor
-from shadeproxy_bench.predictions.runs import LATER, RATE_PER_S, SAMPLE_BYTES, SAMPLES, Found, Point
+from shadeproxy_bench.predictions.runs import LATER, Found, Point
 
-Group = Literal["demand", "prefetch", "prefetch on a full link"]
+Group = Literal["demand", "prefetch", "prefetch on a full link", "batches by the SDK"]
 _FULL = 0.8
 """A link is full if missed bytes take at least this share of the time that training computes."""
 
@@ -55,10 +55,10 @@ class Errors(msgspec.Struct, frozen=True):
     spread: float
 
 
-def predict_row(predictor: Predictor, point: Point, profiled: Point) -> Row:
+def predict_row(predictor: Predictor, found: Found, profiled: Point) -> Row:
     """Return the row that ``shadeproxy plan`` gives for a setting."""
-    profile = predictor.profile
-    size_bytes = point.cached * SAMPLES * SAMPLE_BYTES
+    profile, point = predictor.profile, found.point
+    size_bytes = found.profile.cache_bytes
     stored_bytes = profile.samples * profile.stored_bytes_per_sample
     further_s = point.latency_s - profiled.latency_s
     question = Question(
@@ -73,15 +73,19 @@ def predict_row(predictor: Predictor, point: Point, profiled: Point) -> Row:
 
 
 def compare(predictor: Predictor, found: Found, profiled: Point) -> Compared:
-    point, row = found.point, predict_row(predictor, found.point, profiled)
-    read_bytes = SAMPLES * SAMPLE_BYTES
-    compute_s, link = SAMPLES / RATE_PER_S, point.link_bytes_per_s
+    point, row = found.point, predict_row(predictor, found, profiled)
+    read_bytes = predictor.profile.reads_per_epoch * predictor.profile.bytes_per_sample
+    compute_s, link = found.first.compute_s, point.link_bytes_per_s
     carried_s = found.bytes_per_epoch / link if link else 0.0
     kept = 1 - found.bytes_per_epoch / read_bytes if point.announced else found.hit_ratio
-    full = carried_s >= _FULL * compute_s
+    group: Group = "demand"
+    if point.announced:
+        group = "prefetch on a full link" if carried_s >= _FULL * compute_s else "prefetch"
+    if predictor.loader.reads_at_once > 1:
+        group = "batches by the SDK"
     return Compared(
         point=point,
-        group=("prefetch on a full link" if full else "prefetch") if point.announced else "demand",
+        group=group,
         epoch_s=found.epoch_s,
         predicted_s=row.epoch_s,
         spread=found.spread,

@@ -84,8 +84,15 @@ def plan(scale: Scale) -> Iterator[Planned]:
     def compared() -> list[Compared]:
         return compare_all(measured_grid(quick=scale.quick))
 
+    @cache
+    def by_sdk() -> list[Compared]:
+        from shadeproxy_bench.predictions.sdk_runs import measured_sdk  # noqa: PLC0415  brings torch
+
+        return compare_all(measured_sdk())
+
     def of(*groups: Group) -> list[Compared]:
-        return [one for one in compared() if one.group in groups]
+        some = by_sdk() if groups == ("batches by the SDK",) else compared()
+        return [one for one in some if one.group in groups]
 
     how = (
         f"{SAMPLES} x {SAMPLE_BYTES / 1000:.0f} KB, {RATE_PER_S:.0f} samples/s, batches of {BATCH};"
@@ -95,6 +102,7 @@ def plan(scale: Scale) -> Iterator[Planned]:
         ("demand", _MEAN),
         ("prefetch", _MEAN),
         ("prefetch on a full link", _WORST),
+        ("batches by the SDK", _MEAN),
     ]
     errors: list[tuple[str, Callable[[Sequence[Compared]], Measured]]] = [
         ("mean", mean_error),

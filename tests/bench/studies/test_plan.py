@@ -1,8 +1,10 @@
 """The study of predictions: its page has every setting, and keeps the text that a person wrote."""
 
+from typing import get_args
+
 import pytest
 
-from shadeproxy_bench.predictions.compare import Compared
+from shadeproxy_bench.predictions.compare import Compared, Group
 from shadeproxy_bench.predictions.runs import Point
 from shadeproxy_bench.studies.plan.report import by_group, by_setting, plots
 
@@ -25,7 +27,7 @@ def test_settings_have_a_line_each():
     assert lines[-1].startswith("| 20%, 8 workers, announced, 100 ms, 1 MB/s |")
 
 
-@pytest.mark.parametrize("groups", [("demand",), ("demand", "prefetch", "prefetch on a full link")])
+@pytest.mark.parametrize("groups", [("demand",), get_args(Group)])
 def test_a_picture_is_drawn(groups, tmp_path):
     path = plots([compared(group) for group in groups], tmp_path)
     assert path.name == "predicted.png"

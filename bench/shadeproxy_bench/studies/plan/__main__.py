@@ -13,10 +13,12 @@ import msgspec
 
 from shadeproxy.demo.processes import termination_as_interrupt
 from shadeproxy_bench import machine
+from shadeproxy_bench.predictions import sdk_runs as by_sdk
 from shadeproxy_bench.predictions.choices import Choice, choose_all
 from shadeproxy_bench.predictions.compare import compare_all
 from shadeproxy_bench.predictions.grid import points, run_all
 from shadeproxy_bench.predictions.runs import BATCH, RATE_PER_S, SAMPLE_BYTES, SAMPLES, Found
+from shadeproxy_bench.predictions.sdk_runs import measured_sdk
 from shadeproxy_bench.studies.by_hand import kept
 from shadeproxy_bench.studies.plan.report import by_group, by_setting, plots
 from shadeproxy_bench.tables import table
@@ -33,11 +35,14 @@ _CHOICES = (
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The content of results.json. ``load``: mean load average of the machine over the runs."""
+    """The content of results.json. ``load``: mean load average of the machine over the runs. ``sdk``: the
+    runs with the SDK's dataset.
+    """
 
     machine: str
     load: float
     found: list[Found]
+    sdk: list[Found]
 
 
 def main() -> None:
@@ -66,14 +71,15 @@ def _run(*, quick: bool) -> Kept:
             found.append(one)
             loads.append(os.getloadavg()[0])
             _say(f"{one.point.name}: {one.epoch_s:.2f} s, stall {one.stall_share:.0%}")
-    return Kept(machine.describe(), sum(loads) / len(loads), found)
+        sdk = list(measured_sdk())
+    return Kept(machine.describe(), sum(loads) / len(loads), found, sdk)
 
 
 def markdown(runs: Kept, out: Path) -> str:
     """Return the whole page. The text that a person wrote below the tables is kept when the page is made
     again.
     """
-    compared, choices = compare_all(runs.found), choose_all(runs.found)
+    compared, choices = compare_all(runs.found) + compare_all(runs.sdk), choose_all(runs.found)
     picture = plots(compared, out)
     parts = [
         _TITLE,
@@ -83,6 +89,11 @@ def markdown(runs: Kept, out: Path) -> str:
             f" batches of {BATCH}, modelled; a running proxy and an origin that sleeps. The profile is one"
             f" run: {runs.found[0].point.name}, {len(runs.found[0].profile.epochs)} epochs. From it all"
             " other settings are predicted; the mean of their later epochs counts."
+        ),
+        (
+            f"Batches by the SDK have a profile of their own, {runs.sdk[0].point.name}: {by_sdk.SAMPLES}"
+            f" samples, {by_sdk.RATE_PER_S:.0f} samples/s, torch's DataLoader with batches of {by_sdk.BATCH},"
+            f" and an origin whose latencies have a lognormal spread of {by_sdk.SPREAD:g}."
         ),
         _ERRORS,
         by_group(compared),

@@ -11,8 +11,8 @@ from shadeproxy_bench.predictions.compare import Compared, Group, errors_of
 from shadeproxy_bench.tables import table
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart.
-_COLOURS = dict(zip(get_args(Group), ("#0072B2", "#D55E00", "#009E73"), strict=True))
-_MARKERS = dict(zip(get_args(Group), "os^", strict=True))
+_COLOURS = dict(zip(get_args(Group), ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), strict=True))
+_MARKERS = dict(zip(get_args(Group), "os^D", strict=True))
 
 
 def by_group(compared: Sequence[Compared]) -> str:
@@ -82,7 +82,7 @@ def plots(compared: Sequence[Compared], out: Path) -> Path:
     for axes, title in ((ours, "shadeproxy plan"), (bound, "max(compute, missed bytes / link)")):
         _dress(axes, title, least, most)
     ours.set_ylabel("predicted epoch, s")
-    figure.legend(*ours.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(*ours.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     path = out / "predicted.png"
     figure.savefig(path)
     return path
