@@ -3,7 +3,6 @@
 The origin's latencies spread as those of object stores do: a batch then ends with its slowest sample.
 """
 
-import json
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -89,17 +88,13 @@ def _ids(samples: Sequence[Any]) -> tuple[str, list[int]]:
 def _found(ours: Served, point: Point, epochs: list[Epoch]) -> Found:
     with urllib.request.urlopen(f"{ours.control_url}/v1/jobs/{_JOB}/profile", timeout=_TIMEOUT_S) as answer:
         profile: Profile = read_profile(answer.read(), "the profile of the run")
-    with urllib.request.urlopen(f"{ours.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:
-        stats: dict[str, Any] = json.load(answer)
     later = profile.epochs[1:]
-    # Where orders are announced, epochs share what was fetched ahead: the mean of all is exact enough.
-    sent = stats["origin"]["bytes"] // len(epochs) if point.announced else 0
     return Found(
         point,
         epochs[0],
         epochs[1:],
         [epoch.hit_ratio for epoch in later],
-        [sent or epoch.origin_bytes for epoch in later],
+        [epoch.origin_bytes for epoch in later],
         profile,
     )
 

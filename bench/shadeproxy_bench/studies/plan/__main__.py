@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -122,10 +123,11 @@ def _choices(ways: dict[str, Sequence[Choice]]) -> str:
                 str(len(choices)),
                 str(sum(bool(one.late) for one in choices)),
                 str(sum(one.regret is None for one in choices)),
+                f"{fmean(regrets):.1%}" if regrets else "-",
                 f"{max(regrets):.1%}" if regrets else "-",
             ]
         )
-    head = ["", "deadlines", "missed", "nothing chosen", "dearer than the best, at most"]
+    head = ["", "deadlines", "missed", "nothing chosen", "dearer than the best, mean", "at most"]
     return "\n".join(table(head, rows))
 
 
