@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shadeproxy_bench.faults import BenchError
 
-_PREFETCH_FACTOR = 2
+PREFETCH_FACTOR = 2
 _OK = (b"HTTP/1.1 200", b"HTTP/1.1 206")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
@@ -48,7 +48,7 @@ class Loader:
         """
         batches = [requests[at : at + self._batch] for at in range(0, len(requests), self._batch)]
         done = [asyncio.get_running_loop().create_future() for _ in batches]
-        free = [asyncio.Semaphore(_PREFETCH_FACTOR) for _ in range(self._workers)]
+        free = [asyncio.Semaphore(PREFETCH_FACTOR) for _ in range(self._workers)]
         began = time.perf_counter()
         workers = [
             asyncio.create_task(

@@ -7,6 +7,8 @@ DataLoader workers take samples ahead of training.
 import threading
 from typing import Any, NamedTuple
 
+_MOST_WRAPPERS = 4
+
 
 class Step(NamedTuple):
     """A change of position. ``position``: samples of ``epoch`` that this rank has finished. ``stall_s``:
@@ -20,8 +22,9 @@ class Step(NamedTuple):
 
 
 def loader_settings(loader: Any) -> dict[str, int] | None:
-    """Return how torch's DataLoader ``loader``, or its iterator, reads: ``workers``, ``batch_size`` and
-    ``prefetch_factor``. None for anything else.
+    """Return how torch's DataLoader ``loader``, or its iterator, reads: ``workers``, ``batch_size``,
+    ``prefetch_factor``, and ``reads_at_once`` if its dataset tells how many samples of a batch it reads at a
+    time. None for anything else.
     """
     workers = getattr(loader, "num_workers", getattr(loader, "_num_workers", None))
     if not isinstance(workers, int):
@@ -30,8 +33,17 @@ def loader_settings(loader: Any) -> dict[str, int] | None:
     settings = {
         "batch_size": getattr(loader, "batch_size", None) or getattr(sampler, "batch_size", None),
         "prefetch_factor": getattr(loader, "prefetch_factor", getattr(loader, "_prefetch_factor", None)),
+        "reads_at_once": _reads_at_once(getattr(loader, "dataset", getattr(loader, "_dataset", None))),
     }
     return {"workers": workers} | {name: value for name, value in settings.items() if isinstance(value, int)}
+
+
+def _reads_at_once(dataset: Any) -> int | None:
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(reads := getattr(dataset, "reads_at_once", None), int):
+            return reads
+        dataset = getattr(dataset, "dataset", None)  # A Subset has the whole one.
+    return None
 
 
 class Progress:

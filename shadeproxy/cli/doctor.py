@@ -2,20 +2,25 @@
 
 The proxy itself makes the diagnosis (app/diagnosis.py), so this also works for a proxy on another machine. If
 no proxy answers, the command runs the checks of ``shadeproxy check``, and finds the processes that hold the
-directories. It does not check the origin if none is configured.
+directories. It does not check the origin if none is configured. The finding about jobs that wait for data is
+made here, from their profiles, because the replay behind it takes a second of processor time.
 """
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
+
+import msgspec
 
 from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.directories import directories_of
 from shadeproxy.config import Settings
-from shadeproxy.core.errors import NoListener
+from shadeproxy.core.errors import NoListener, UnknownName
 from shadeproxy.core.locks import LOCK_NAME, holder_of
 
 Report = dict[str, Any]
+_MOST_JOBS = 16  # Each takes up to a second.
 
 
 def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Report:
@@ -26,13 +31,31 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
     machine would say nothing about it, and none is made.
     """
     try:
-        return {"running": True, **client.get("/v1/doctor")}
+        report = {"running": True, **client.get("/v1/doctor")}
     except NoListener as error:
         findings = [_finding("not running", *_stopped(error))]
+    else:
+        report["findings"] = [*report["findings"], *_waiting(client)]
+        return report
     if not elsewhere:
         findings += _held(settings)
         findings += _checked(settings)
     return {"running": False, "healthy": False, "findings": findings, "facts": {}}
+
+
+def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
+    """Yield a finding for each job in use that waits for its data."""
+    from shadeproxy.plan.advice import advise  # noqa: PLC0415  numpy's part takes 100 ms
+    from shadeproxy.plan.profile import read_profile  # noqa: PLC0415
+
+    for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]][:_MOST_JOBS]:
+        try:
+            profile = client.get(f"/v1/jobs/{quote(name, safe='')}/profile")
+        except UnknownName:  # It was forgotten meanwhile.
+            continue
+        advice = advise(read_profile(msgspec.json.encode(profile), f"the profile of job {name!r}"))
+        if advice is not None:
+            yield _finding("waiting job", advice.cause, advice.remedy, severity="warning")
 
 
 def _stopped(error: NoListener) -> tuple[str, str]:

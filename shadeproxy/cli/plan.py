@@ -44,6 +44,7 @@ class PlanOptions:
     instances: str
     deadline: str
     link: str
+    latency: str
     samples_per_s: float
     loader: str
 
@@ -130,6 +131,7 @@ def _question(options: PlanOptions, predictor: Predictor) -> Question:
         orders=_list("--order", options.orders, _order),
         epochs=options.epochs,
         link=_link(options.link) if options.link else None,
+        latency_s=_latency(options.latency) if options.latency else None,
         prices=prices,
         instances=_instances(options.instances, prices),
         deadline_s=_deadline(options.deadline) if options.deadline else None,
@@ -148,7 +150,7 @@ def _list(option: str, text: str, parse: Callable[[str], _Value]) -> list[_Value
 
 
 def _cache(text: str, profile: Profile) -> CacheSize:
-    data_bytes = profile.samples * profile.bytes_per_sample
+    data_bytes = profile.samples * profile.stored_bytes_per_sample
     if text.endswith("%"):
         try:
             share = float(text[:-1]) / 100
@@ -198,6 +200,13 @@ def _link(text: str) -> float:
     if link <= 0:
         raise ConfigError(f'--link: {text!r} is no speed; write bytes a second, as "100 MB/s"')
     return float(link)
+
+
+def _latency(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"--latency: {error}") from None
 
 
 def _deadline(text: str) -> float:
@@ -278,7 +287,7 @@ def _remarks(plan: Plan, question: Question) -> list[str]:
         remarks.append("one epoch was measured, so the error of these numbers is not known: 10% is assumed")
     if any(row.outside for row in plan.rows):
         remarks.append(
-            "outside the profile: over twice or under half of its workers or speed, or another order"
+            "outside the profile: over twice or under half of its workers, speed or latency, or another order"
         )
     if question.deadline_s is not None and plan.chosen is None:
         best = min(plan.rows, key=lambda row: row.run_s)

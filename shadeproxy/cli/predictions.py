@@ -77,6 +77,9 @@ def plan_runs(
     instances: Annotated[str, typer.Option(metavar="NAME,...", help="Of the prices; by default all.")] = "",
     deadline: Annotated[str, typer.Option(metavar="TIME", help="Longest run, as 12h.")] = "",
     link: Annotated[str, typer.Option(metavar="SPEED", help='Of the origin, as "100 MB/s".')] = "",
+    latency: Annotated[
+        str, typer.Option(metavar="TIME", help='Of the origin, until its first byte, as "80 ms".')
+    ] = "",
     samples_per_s: Annotated[
         float,
         typer.Option("--samples-per-s", min=0.0, help="Speed of training, if the job does not tell it."),
@@ -107,6 +110,7 @@ def plan_runs(
         instances=instances,
         deadline=deadline,
         link=link,
+        latency=latency,
         samples_per_s=samples_per_s,
         loader=loader,
     )

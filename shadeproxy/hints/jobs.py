@@ -28,12 +28,13 @@ class Progress(NamedTuple):
 
 class LoaderSettings(NamedTuple):
     """The loader of each rank, as the SDK reports it: torch's ``num_workers``, ``batch_size`` and
-    ``prefetch_factor``.
+    ``prefetch_factor``, and how many samples of a batch one worker reads at a time.
     """
 
     workers: int
     batch_size: int
     prefetch_factor: int
+    reads_at_once: int = 1
 
 
 @dataclass(slots=True)

@@ -26,6 +26,10 @@ from shadeproxy.origin.s3pages import (
 from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
+_TIMED = 32
+"""The first byte of one in so many reads is timed: the mean needs no more (docs/adr/0048). They are counted
+as they start, because of 32 reads that start together the last answer is the slowest.
+"""
 
 
 class TakesSlots(Protocol):
@@ -55,6 +59,10 @@ class CountsReads(Protocol):
         """Count a finished request."""
         ...
 
+    def note_first_byte(self, started_s: float) -> None:
+        """Count the time that the first byte of a read took, which has just come."""
+        ...
+
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """Count reads of which all bytes came, as (bytes, time of the start)."""
         ...
@@ -72,6 +80,7 @@ class CallbackReads:
         self.counted = counted
         self.received: list[CallbackRead] = []
         """Reads whose last byte came in this turn of the loop."""
+        self._started = 0
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "CallbackRead | None":
         """Begin a read. Return None, with nothing done, if it would have to wait or to connect."""
@@ -79,6 +88,8 @@ class CallbackReads:
         if slot is None:
             return None
         read = CallbackRead(self, wanted, sink, slot)
+        self._started += 1
+        read.is_timed = not self._started % _TIMED
         read.connection = self.gets.start(wanted, read)
         if read.connection is None:
             self.limited.give(slot)
@@ -132,8 +143,8 @@ class CallbackRead:
     """One callback read. Implements connection.py ``Receiver``."""
 
     __slots__ = (
-        "_reads", "_wanted", "connection", "head", "is_aborted", "length", "sink", "slot", "started_s",
-        "summing",
+        "_reads", "_wanted", "connection", "head", "is_aborted", "is_timed", "length", "sink", "slot",
+        "started_s", "summing",
     )  # fmt: skip
 
     def __init__(self, reads: CallbackReads, wanted: Wanted, sink: Sink, slot: str) -> None:
@@ -149,6 +160,8 @@ class CallbackRead:
         self.summing: _Summing | None = None
         """Verifies the body; None if it has no checksum."""
         self.is_aborted = False
+        self.is_timed = False
+        """The time of its first byte is counted."""
 
     def abort(self) -> None:
         """Close the connection, because no reader wants the bytes; idempotent. The sink is called no more."""
@@ -187,6 +200,8 @@ class CallbackRead:
             self._leave(head)
             return None
         self.length = length
+        if self.is_timed:
+            self._reads.counted.note_first_byte(self.started_s)
         if check is None:
             return memory, self.sink.arrived
         self.summing = _Summing(check, memory, self.sink)

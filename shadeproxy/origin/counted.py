@@ -99,6 +99,10 @@ class CountedOrigin(WrappedOrigin):
                 self._stats.record_origin_error(type(failure).__name__)
         self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
 
+    def note_first_byte(self, started_s: float) -> None:
+        """Count the time that the first byte of a read took, which has just come."""
+        self._stats.record_first_byte("get", self.now_s() - started_s)
+
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """Count reads of which all bytes came, as (bytes, time of the start)."""
         self._health.answering = True
@@ -144,6 +148,7 @@ class _CountedRead:
                 "get", self._counted_bytes, self._started_s, self._origin.unanswered(self._started_s, error)
             )
             raise
+        self._origin.note_first_byte(self._started_s)
         receive = None if reading.receive is None else self._receive
         return OriginRead(reading.meta, reading.span, self, receive, reading.doubtful, reading.pass_on)
 

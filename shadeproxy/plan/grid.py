@@ -17,7 +17,7 @@ UNKNOWN_ERROR = 0.1
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """A cache to try. ``text``: as the user wrote it. ``share``: of the bytes of the data."""
+    """A cache to try. ``text``: as the user wrote it. ``share``: of the data, as it is stored in a cache."""
 
     text: str
     share: float
@@ -53,13 +53,16 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The combinations to predict. ``link``: bytes a second to the origin; None: never full."""
+    """The combinations to predict. ``link``: bytes a second to the origin; None: never full. ``latency_s``:
+    time until the origin's first byte; None: as measured.
+    """
 
     caches: Sequence[CacheSize]
     workers: Sequence[int]
     orders: Sequence[bool]
     epochs: int
     link: float | None = None
+    latency_s: float | None = None
     prices: Prices | None = None
     instances: Sequence[str] = ("",)
     deadline_s: float | None = None
@@ -123,9 +126,9 @@ def _row(
     cache, workers, announced, instance = combination
     prices = question.prices
     speed = prices.instances[instance].speed if prices else 1.0
-    setting = Setting(workers, announced, question.link, speed)
-    ratio = hit_ratio(cache.share, announced)
-    later, first = predictor.predict(setting, ratio), predictor.predict(setting, 0.0)
+    setting = Setting(workers, announced, cache.size_bytes, question.link, question.latency_s, speed)
+    later = predictor.predict(setting, hit_ratio(cache.share, announced))
+    first = predictor.predict(setting, 0.0, first=True)
     run_s = first.epoch_s + later.epoch_s * (question.epochs - 1)
     error = UNKNOWN_ERROR if predictor.error is None else predictor.error
     paid = None
@@ -146,7 +149,7 @@ def _row(
         workers=workers,
         announced=announced,
         instance=instance,
-        hit_ratio=ratio,
+        hit_ratio=later.hit_ratio,
         epoch_s=later.epoch_s,
         error=error,
         stall_share=later.stall_share,

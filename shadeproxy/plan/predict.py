@@ -1,21 +1,24 @@
 """Predicts an epoch: fits a replay of the loader's loop to measured epochs, and runs it with other settings.
 
 One unknown is fitted, the time that a worker needs for a sample besides waiting for the origin (client,
-decoding): the replay then takes as long as the measured epochs did. Everything else is measured. Where
-training never waited, the fit is only an upper bound, and so are times predicted with fewer workers.
+decoding): the replay then takes as long as the measured epochs did. It is negative if reads of the origin
+were faster in these epochs than they were on average. Everything else is measured. Where training never
+waited, the fit is only an upper bound, and so are times predicted with fewer workers.
 """
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 import numpy as np
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.plan.ahead import Ahead, fetched_ahead
 from shadeproxy.plan.loop import Loop, replay
 from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch, require_epochs
 
 Bound = Literal["compute", "latency", "link"]
-_STEPS = 14  # The fit is then within 1/16,384 of its upper bound.
+_STEPS = 15  # The fit is then within 1/32,768 of its range.
 _FIT_SAMPLES = 8192
 _MOST_EPOCHS = 16  # The latest epochs are used.
 _LEAST_EPOCHS = 2
@@ -24,23 +27,28 @@ _WAITED = 0.05  # An epoch in which training waited less than this share tells o
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A configuration to predict. ``link``: bytes a second of the link to the origin; None: never full.
-    ``speed``: of training, against the profiled machine.
+    """A configuration to predict. ``cache_bytes``: capacity of all tiers. ``link``: bytes a second of the
+    link to the origin; None: never full. ``latency_s``: time until the origin's first byte; None: as
+    measured. ``speed``: of training, against the profiled machine.
     """
 
     workers: int
     announced: bool
+    cache_bytes: float = inf
     link: float | None = None
+    latency_s: float | None = None
     speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A predicted epoch. ``bounds``: the least seconds that computing, the origin's latency and the link
-    take. ``origin_bytes`` and ``requests``: of the whole epoch, over all ranks.
+    """A predicted epoch. ``hit_ratio``: share of the reads that were cached in an earlier epoch. ``bounds``:
+    the least seconds that computing, the origin's latency and the link take. ``origin_bytes`` and
+    ``requests``: of the whole epoch, over all ranks.
     """
 
     epoch_s: float
+    hit_ratio: float
     stall_share: float
     origin_bytes: float
     requests: float
@@ -73,50 +81,64 @@ class Predictor:
         self._compute_s = compute_s
         self._origin_s = profile.origin_s or 0.0
         fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
-        self._client_s = self._choose(fitted)
+        self._own_s = self._choose(fitted)
         self.error = self._left_out(fitted)
         """The largest error of an epoch predicted from the others; None if there is only one."""
-        self._known: dict[tuple[Setting, float], Predicted] = {}
+        self._known: dict[tuple[Setting, float, bool], Predicted] = {}
 
-    def predict(self, setting: Setting, hit_ratio: float) -> Predicted:
-        """Predict an epoch in which ``hit_ratio`` of the reads is cached from earlier epochs."""
-        asked = (setting, hit_ratio)
+    def predict(self, setting: Setting, hit_ratio: float, *, first: bool = False) -> Predicted:
+        """Predict an epoch in which ``hit_ratio`` of the reads would be cached from earlier epochs if nothing
+        was fetched ahead. ``first``: it begins with an empty cache, whatever ``hit_ratio`` is.
+        """
+        asked = (setting, hit_ratio, first)
         if asked not in self._known:
-            self._known[asked] = self._predict(setting, hit_ratio)
+            self._known[asked] = self._predict(setting, 0.0 if first else hit_ratio, first=first)
         return self._known[asked]
 
-    def _predict(self, setting: Setting, hit_ratio: float) -> Predicted:
+    def _predict(self, setting: Setting, hit_ratio: float, *, first: bool) -> Predicted:
         profile = self.profile
         samples, reads = profile.reads_per_epoch / profile.world_size, profile.reads_per_epoch
-        loop = self._loop(setting, self._client_s)
+        loop = self._loop(setting, self._own_s)
+        if setting.announced:
+            ahead = self._ahead(setting, loop, hit_ratio)
+            hit_ratio = max(hit_ratio - ahead.lost / reads, 0.0)
+            loop = replace(loop, unread=max(int(ahead.unread / profile.world_size), 1))
         missed = (1 - hit_ratio) * reads
         bounds: dict[Bound, float] = {
             "compute": samples * loop.compute_s,
-            "latency": self._latency_s(loop, samples, hit_ratio),
+            # Prefetched samples are hits for the loader: only their own work limits its workers.
+            "latency": self._latency_s(loop, samples, 1.0 if setting.announced else hit_ratio),
             "link": missed * self._link_s(setting),
         }
-        if setting.announced:
-            # Prefetched samples are hits for the loader: only their own work limits its workers.
-            hidden = replay(replace(loop, miss_s=0.0, link_s=0.0), round(samples), 1.0)
-            epoch_s = max(hidden.wall_s, bounds["link"]) + self._origin_s
-            bounds["latency"] = self._latency_s(loop, samples, 1.0)
-        else:
-            epoch_s = replay(loop, round(samples), hit_ratio).wall_s
+        epoch_s = replay(loop, round(samples), hit_ratio, cold=first).wall_s
         stall = max(1 - bounds["compute"] / epoch_s, 0.0) if epoch_s else 0.0
-        return Predicted(epoch_s, stall, missed * profile.bytes_per_sample, missed, bounds)
+        return Predicted(epoch_s, hit_ratio, stall, missed * profile.bytes_per_sample, missed, bounds)
+
+    def _ahead(self, setting: Setting, loop: Loop, hit_ratio: float) -> Ahead:
+        profile = self.profile
+        return fetched_ahead(
+            miss_ratio=1 - hit_ratio,
+            compute_s=loop.compute_s / profile.world_size,
+            link_s=self._link_s(setting),
+            latency_s=loop.miss_s,
+            reach=max(loop.workers, 1) * loop.prefetch_factor * loop.batch_size * profile.world_size,
+            cache_samples=setting.cache_bytes / profile.stored_bytes_per_sample,
+        )
 
     def is_outside(self, setting: Setting) -> bool:
         """Return whether a setting is so far from the profiled one that the profile says little of it."""
         workers = max(self.loader.workers, 1)
+        known_s, asked_s = self._origin_s, self._miss_s(setting)
         return (
             not workers / 2 <= max(setting.workers, 1) <= 2 * workers
             or setting.announced != self.profile.announced
             or not 1 / 2 <= setting.speed <= 2
+            or not known_s / 2 <= asked_s <= 2 * known_s
         )
 
     # ------------------------------------------------------------------ inside
 
-    def _loop(self, setting: Setting, client_s: float) -> Loop:
+    def _loop(self, setting: Setting, own_s: float) -> Loop:
         loader, link_s = self.loader, self._link_s(setting) * self.profile.world_size
         return Loop(
             workers=setting.workers,
@@ -124,10 +146,23 @@ class Predictor:
             prefetch_factor=loader.prefetch_factor,
             reads_at_once=loader.reads_at_once,
             compute_s=self._compute_s / setting.speed,
-            client_s=client_s,
-            miss_s=max(self._origin_s, link_s),
+            client_s=max(own_s, 0.0),
+            miss_s=self._miss_s(setting, link_s, min(own_s, 0.0)),
             link_s=link_s,
+            spread=self.profile.origin_spread,
         )
+
+    def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
+        """Return the seconds of a read of the origin, from the request to its last byte: the first byte comes
+        as before, or after ``latency_s``; the body takes as long as before, or as the link needs for it.
+        """
+        first_s = self.profile.first_byte_s
+        if first_s is None:  # Not measured: the link may have been in all of it.
+            first_s = max(self._origin_s - link_s, 0.0)
+        body_s = max(self._origin_s - first_s, link_s)
+        if setting.latency_s is not None:
+            first_s = setting.latency_s
+        return max(first_s + faster_s, 0.0) + body_s
 
     def _link_s(self, setting: Setting) -> float:
         """Return the seconds for which one sample occupies the link."""
@@ -138,16 +173,19 @@ class Predictor:
         lanes = max(loop.workers, 1) * loop.reads_at_once
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
-    def _replayed(self, epoch: ProfiledEpoch, client_s: float) -> float:
+    def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
         """Return the replayed time of a profiled epoch over its measured time."""
-        loop = self._loop(Setting(self.loader.workers, self.profile.announced), client_s)
-        samples = round(epoch.samples / self.profile.world_size)
-        return replay(loop, samples, epoch.hit_ratio, most=_FIT_SAMPLES).wall_s / epoch.wall_s
+        profile = self.profile
+        loop = self._loop(Setting(self.loader.workers, profile.announced, profile.cache_bytes), own_s)
+        samples = round(epoch.samples / profile.world_size)
+        wall_s = replay(loop, samples, epoch.hit_ratio, most=_FIT_SAMPLES).wall_s
+        return wall_s / profile.epoch_s(epoch)
 
     def _fitted(self, epoch: ProfiledEpoch) -> float:
-        """Return the largest ``client_s`` with which the replay takes no longer than the epoch did."""
+        """Return the largest time of a worker with which the replay takes no longer than the epoch did."""
         lanes = max(self.loader.workers, 1) * self.loader.reads_at_once
-        low_s, high_s = 0.0, epoch.wall_s * lanes * self.profile.world_size / epoch.samples
+        most_s = self.profile.epoch_s(epoch) * lanes * self.profile.world_size / epoch.samples
+        low_s, high_s = -self._origin_s, most_s
         for _ in range(_STEPS):
             middle_s = (low_s + high_s) / 2
             if self._replayed(epoch, middle_s) > 1:
@@ -158,7 +196,7 @@ class Predictor:
 
     def _waited(self, epoch: ProfiledEpoch) -> bool:
         computed_s = self._compute_s * epoch.samples / self.profile.world_size
-        return epoch.wall_s > computed_s * (1 + _WAITED)
+        return self.profile.epoch_s(epoch) > computed_s * (1 + _WAITED)
 
     def _choose(self, fitted: dict[int, float]) -> float:
         """Return one value for all epochs. In epochs without waiting each is an upper bound only."""
@@ -172,7 +210,7 @@ class Predictor:
             return None
         errors = []
         for epoch in self._epochs:
-            others = {number: client_s for number, client_s in fitted.items() if number != epoch.epoch}
+            others = {number: own_s for number, own_s in fitted.items() if number != epoch.epoch}
             errors.append(abs(self._replayed(epoch, self._choose(others)) - 1))
         return max(errors)
 

@@ -13,6 +13,8 @@ from shadeproxy.core.errors import ConfigError
 
 VERSION = 1
 _WHOLE = 0.95  # Epochs with fewer reads than this share of the longest are not whole: the job was restarted.
+_PAGE_EXTRA_BYTES = 212
+"""Bytes that are stored with a page of an object: its header, names and fields, with usual names."""
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -55,7 +57,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     of its reads. ``policy``, ``cache_bytes``: the eviction policy and the capacity of all tiers.
 
     ``origin_s``: mean seconds of a read of the origin, from the request to its last byte; None: there were
-    none. ``loader``: None if the job does not report it.
+    none. ``origin_spread``: standard deviation of the logarithm of that time. ``first_byte_s``: of those
+    seconds, until the first byte. ``page_bytes``: mean bytes that a page takes in
+    the cache; None: it holds none. ``loader``: None if the job does not report it.
     """
 
     version: int
@@ -67,6 +71,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: _Count
     origin_s: _Seconds | None
     epochs: list[ProfiledEpoch]
+    origin_spread: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    first_byte_s: _Seconds | None = None
+    page_bytes: _Seconds | None = None
     loader: Loader | None = None
 
     def whole_epochs(self) -> list[ProfiledEpoch]:
@@ -80,6 +87,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     def bytes_per_sample(self) -> float:
         reads = sum(epoch.samples for epoch in self.epochs)
         return sum(epoch.bytes for epoch in self.epochs) / reads if reads else 0.0
+
+    @property
+    def stored_bytes_per_sample(self) -> float:
+        """Bytes that a sample takes in the cache: its own, and its share of what is stored with a page."""
+        if self.page_bytes is None or self.page_bytes <= 2 * _PAGE_EXTRA_BYTES:
+            return self.bytes_per_sample
+        return self.bytes_per_sample * self.page_bytes / (self.page_bytes - _PAGE_EXTRA_BYTES)
+
+    def epoch_s(self, epoch: ProfiledEpoch) -> float:
+        """Return the seconds that an epoch took: as training reports them, if all ranks do, because the proxy
+        knows only when the first read ended and when the last report came.
+        """
+        told_s = (epoch.stall_s + epoch.compute_s) / self.world_size if epoch.compute_s else 0.0
+        # Without the reports of one rank, less is told than this.
+        return told_s if told_s >= epoch.wall_s * (1 - 0.5 / self.world_size) else epoch.wall_s
 
     @property
     def reads_per_epoch(self) -> int:

@@ -11,8 +11,8 @@ slowly afterwards.
 
 import math
 
-_SPARE = 1.5
-_FEWEST = 4
+SPARE = 1.5
+FEWEST = 4
 _FIRST_DEPTH = 16
 _FIRST_REACH = 16.0
 _FAST_S = 0.5
@@ -20,7 +20,8 @@ _REACH_HALF_LIFE_S = 30.0
 _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
 _BOOSTED = 4.0  # From this boost on, late pages have another cause than latency.
-_LEAD = 2.0  # A page is early if it is read later than so many times the depth from now.
+LEAD = 2.0  # A page is early if it is read later than so many times the depth from now.
+MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
@@ -36,7 +37,7 @@ def depth(rate_per_s: float, miss_ratio: float, latency_s: float) -> int:
     """Return how many pages must be in flight so that none comes late: ceil(1.5 x rate x misses x latency),
     but at least a few.
     """
-    return max(_FEWEST, math.ceil(_SPARE * rate_per_s * miss_ratio * latency_s))
+    return max(FEWEST, math.ceil(SPARE * rate_per_s * miss_ratio * latency_s))
 
 
 class Latency:
@@ -130,7 +131,7 @@ class FetchPace:
         """
         if math.isnan(self.rate_per_s):
             return False
-        return place > _LEAD * max(_SPARE * self.rate_per_s * latency_s, _FEWEST)
+        return place > LEAD * max(SPARE * self.rate_per_s * latency_s, FEWEST)
 
     @property
     def rate_per_s(self) -> float:
@@ -148,4 +149,4 @@ class FetchPace:
     def window(self, latency_s: float) -> int:
         """Return the number of samples to look ahead."""
         rate = 0.0 if math.isnan(self.rate_per_s) else self.rate_per_s
-        return math.ceil(self._reach + self._boost * max(_SPARE * rate * latency_s, _FEWEST))
+        return math.ceil(self._reach + self._boost * max(SPARE * rate * latency_s, FEWEST))

@@ -30,7 +30,7 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
-from shadeproxy.prefetch.pace import Latency
+from shadeproxy.prefetch.pace import MOST_READY, Latency
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.walk import Walk, Wanted
 
@@ -42,7 +42,6 @@ _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
 _EARLY_PRICE = 8.0  # An early page displaces only pages that are read so many times later (docs/adr/0036).
-_MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
@@ -326,7 +325,7 @@ class Prefetcher:
         """
         ready_bytes = sum(walk.ready.bytes for walk in self._walks.values())
         size_bytes = int(self._latency.size_bytes)
-        return not ready_bytes or ready_bytes + size_bytes <= self._port.capacity_bytes // _MOST_READY
+        return not ready_bytes or ready_bytes + size_bytes <= self._port.capacity_bytes // MOST_READY
 
     # ------------------------------------------------------------------ fetches
 

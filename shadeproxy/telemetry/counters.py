@@ -9,9 +9,11 @@ has no I/O, no clock and no global state. Only the event loop increments counter
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
+from math import log, sqrt
 from typing import Any, Protocol, TypeVar
 
 OTHER = "other"
+_LEAST_S = 1e-6  # Shorter latencies, which only tests have, count as this one.
 LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -165,11 +167,20 @@ class TierGauges:
 
 @dataclass(slots=True)
 class OriginCounters(Counters):
-    """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i]."""
+    """Requests of one kind to the origin. ``buckets[i]`` counts latencies <= LATENCY_BOUNDS_S[i].
+
+    ``first_byte_sum_s``: time until the first byte of the answer, over the ``first_bytes`` requests in which
+    it was measured. ``log_sum``, ``log_square_sum``: sums over the logarithms of latencies, whose spread one
+    very slow request hardly changes.
+    """
 
     requests: int = counter("Requests answered by the origin.")
     bytes: int = counter("Body bytes moved to or from the origin.")
     latency_sum_s: float = field(default=0.0, metadata={"internal": True})
+    first_bytes: int = field(default=0, metadata={"internal": True})
+    first_byte_sum_s: float = field(default=0.0, metadata={"internal": True})
+    log_sum: float = field(default=0.0, metadata={"internal": True})
+    log_square_sum: float = field(default=0.0, metadata={"internal": True})
     buckets: list[int] = field(
         default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1), metadata={"internal": True}
     )
@@ -178,6 +189,10 @@ class OriginCounters(Counters):
         Counters.add(self, other)
         assert isinstance(other, OriginCounters)
         self.latency_sum_s += other.latency_sum_s
+        self.first_bytes += other.first_bytes
+        self.first_byte_sum_s += other.first_byte_sum_s
+        self.log_sum += other.log_sum
+        self.log_square_sum += other.log_square_sum
         self.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def observe(self, size_bytes: int, latency_s: float) -> None:
@@ -186,10 +201,27 @@ class OriginCounters(Counters):
     def observe_all(self, requests: Iterable[tuple[int, float]], now_s: float) -> None:
         """Count requests that have ended now, as (bytes, time of the start)."""
         for size_bytes, started_s in requests:
+            latency_s = now_s - started_s
             self.requests += 1
             self.bytes += size_bytes
-            self.latency_sum_s += now_s - started_s
-            self.buckets[bisect_left(LATENCY_BOUNDS_S, now_s - started_s)] += 1
+            self.latency_sum_s += latency_s
+            logarithm = log(max(latency_s, _LEAST_S))
+            self.log_sum += logarithm
+            self.log_square_sum += logarithm * logarithm
+            self.buckets[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+
+    @property
+    def first_byte_s(self) -> float | None:
+        """Mean time until the first byte of an answer; None if it was never measured."""
+        return self.first_byte_sum_s / self.first_bytes if self.first_bytes else None
+
+    @property
+    def latency_spread(self) -> float:
+        """Standard deviation of the logarithm of latencies; 0 before the first."""
+        if not self.requests:
+            return 0.0
+        mean = self.log_sum / self.requests
+        return sqrt(max(self.log_square_sum / self.requests - mean * mean, 0.0))
 
     def quantile_s(self, share: float) -> float:
         """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""
@@ -208,6 +240,7 @@ class OriginCounters(Counters):
             "requests": self.requests,
             "bytes": self.bytes,
             "latency_s": {"sum": self.latency_sum_s, **latency_s},
+            "first_byte_s": self.first_byte_s,
         }
 
 

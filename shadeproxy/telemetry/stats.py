@@ -144,6 +144,12 @@ class Stats:
         """Count GETs that the origin has answered by ``now_s``, as (bytes, time of the start)."""
         self.origin["get"].observe_all(reads, now_s)
 
+    def record_first_byte(self, kind: str, waited_s: float) -> None:
+        """Count how long the first byte of an answer of the origin took."""
+        counters = self.origin[kind]
+        counters.first_bytes += 1
+        counters.first_byte_sum_s += waited_s
+
     def record_origin_error(self, kind: str) -> None:
         """Count a failed request to the origin. ``kind`` names the failure."""
         _increment(self.origin_errors, kind)

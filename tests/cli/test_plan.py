@@ -65,6 +65,14 @@ def test_a_picture_and_the_profile_are_kept(shade, kept, tmp_path):
     assert msgspec.json.decode(again.read_bytes()) == msgspec.json.decode(kept.read_bytes())
 
 
+def test_a_store_that_is_further_away_is_asked_about(shade, kept):
+    def epoch_s(*more):
+        arguments = ("--cache", "20%", "--order", "no", "--json", *more)
+        return json.loads(shade("plan", "--profile", kept, *arguments).stdout)["rows"][0]["epoch_s"]
+
+    assert epoch_s("--latency", "100 ms") == pytest.approx(2 * epoch_s(), rel=0.05)
+
+
 def test_no_row_in_time_names_the_fastest(shade, kept):
     result = shade("plan", "--profile", kept, "--deadline", "1 s", "--cache", "20%")
     assert "no row ends within 1.0 s; the fastest takes" in result.stdout
@@ -81,6 +89,7 @@ def test_no_row_in_time_names_the_fastest(shade, kept):
         (("--deadline", "0"), "--deadline: '0' is over already; write how long the run may take, as 12h"),
         (("--deadline", "soon"), "--deadline: 'soon' is not a time"),
         (("--link", "fast"), "--link: 'fast' is no speed; write bytes a second, as \"100 MB/s\""),
+        (("--latency", "far"), "--latency: 'far' is not a time: write it as \"250 ms\""),
         (("--loader", "8"), "--loader: '8' is not WORKERS,BATCH[,PREFETCH[,READS]]"),
         (("--loader", "8,0"), "--loader: '8,0' is not WORKERS,BATCH[,PREFETCH[,READS]]"),
         (("--instances", "a"), "--instances needs --prices"),

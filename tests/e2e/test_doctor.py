@@ -24,9 +24,10 @@ def doctor(served, *arguments: str, url: str = "") -> tuple[int, dict]:
     return done.returncode, json.loads(done.stdout)
 
 
-def fetch(served, path: str) -> int:
+def fetch(served, path: str, **fields: str) -> int:
+    request = urllib.request.Request(served.s3 + path, headers=fields)
     try:
-        with urllib.request.urlopen(served.s3 + path, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             answer.read()
             return answer.status
     except urllib.error.HTTPError as error:
@@ -119,3 +120,20 @@ def test_without_a_proxy_it_says_so_and_checks_what_it_can(serve, bucket_directo
     assert not names(report) & held
     assert names(report) >= {"not running", "origin"}
     assert all(finding["cause"] and finding["remedy"] for finding in report["findings"])
+
+
+def test_a_job_that_waits_for_its_data_is_told_what_helps(proxy):
+    proxy.call("PUT", "/v1/jobs/resnet", {})
+    for number in range(4):
+        assert fetch(proxy, f"/data/{number}", **{"x-shade-job": "resnet;epoch=0;rank=0"}) == 200
+    loader = {"workers": 8, "batch_size": 1, "prefetch_factor": 2}
+    report = {"epoch": 0, "rank": 0, "position": 4, "stall_s": 40.0, "compute_s": 10.0, "loader": loader}
+    proxy.call("POST", "/v1/jobs/resnet/progress", report)
+    proxy.call("PUT", "/v1/jobs/silent", {})
+    status, report = doctor(proxy, url=proxy.control)
+    assert status == 0
+    (found,) = [one for one in report["findings"] if one["name"] == "waiting job"]
+    assert found["severity"] == "warning"
+    assert found["cause"].startswith(
+        "job 'resnet' waits 80% of its time for data: 8 reads at a time, and the"
+    )

@@ -76,8 +76,9 @@ class Page:
 class Reads(CallbackReads):
     def __init__(self) -> None:
         self.stats = Stats()
+        self.clock = ManualClock()
         memory = MemoryOrigin()
-        counted = CountedOrigin(memory, stats=self.stats, clock=ManualClock())
+        counted = CountedOrigin(memory, stats=self.stats, clock=self.clock)
         super().__init__(Gets(), LimitedOrigin(memory, max_open=9), counted)
 
     def begin(self, page: Page):
@@ -151,3 +152,27 @@ async def test_a_sink_that_raises_keeps_no_other_read_from_its_end(reads):
     await settle()
     assert isinstance(reported[0]["exception"], ZeroDivisionError)
     assert pages[1].ends == [("complete", 0, 2)]
+
+
+async def test_the_first_byte_of_one_read_in_32_is_timed(reads):
+    for number in range(70):
+        reads.begin(Page(reads))
+        reads.clock.advance(0.5)
+        reads.gets.answer(number, ANSWER[:-5])  # the head, and half of the body
+        reads.clock.advance(2.0)
+        reads.gets.answer(number, ANSWER[-5:])
+        await settle()
+    counted = reads.stats.origin["get"]
+    assert (counted.first_bytes, counted.first_byte_s) == (2, 0.5)
+    assert counted.latency_sum_s == 70 * 2.5
+
+
+async def test_of_reads_that_start_together_not_the_slowest_is_timed(reads):
+    reads.limited = LimitedOrigin(MemoryOrigin(), max_open=32)
+    for _ in range(32):
+        reads.begin(Page(reads))
+    for number in (31, *range(31)):
+        reads.clock.advance(1.0)
+        reads.gets.answer(number)
+    await settle()
+    assert reads.stats.origin["get"].first_byte_s == 1.0

@@ -62,3 +62,46 @@ def test_the_last_batch_may_be_short_and_a_long_epoch_is_scaled():
     assert replay(changed(miss_s=0.0, client_s=0.0), 100, 1.0).wall_s == pytest.approx(0.1)
     assert replay(FAST, 1_000_000, 1.0).wall_s == pytest.approx(1000.0, rel=0.01)
     assert replay(FAST, 0, 1.0).wall_s == 0.0
+
+
+AHEAD = changed(compute_s=0.0001, client_s=0.0, miss_s=0.1, unread=24)
+
+
+def test_fetches_ahead_add_to_the_reads_of_the_workers():
+    # 8 reads and 24 fetches are under way, but for the 10 ms until a read sample lets the next fetch begin.
+    wall_s = replay(AHEAD, 16_384, 0.0).wall_s
+    assert 16_384 * 0.1 / 32 <= wall_s <= 16_384 * 0.11 / 32 * 1.2
+    assert wall_s < replay(changed(compute_s=0.0001, client_s=0.0, miss_s=0.1), 16_384, 0.0).wall_s / 3
+
+
+def test_with_enough_fetches_ahead_training_waits_for_nothing():
+    found = replay(changed(unread=256), 16_384, 0.2)
+    assert found.wall_s == pytest.approx(16.384, rel=0.01)
+
+
+def test_what_was_fetched_ahead_of_an_epoch_is_missing_in_a_cold_one():
+    slow = changed(miss_s=1.0, unread=2048)
+    assert replay(slow, 2048, 0.0).stall_s < 0.05
+    assert replay(slow, 2048, 0.0, cold=True).stall_s == pytest.approx(1.0, rel=0.05)
+
+
+def test_fetches_ahead_share_the_link_with_reads_and_with_the_next_epoch():
+    full = changed(link_s=0.01, compute_s=0.0001, unread=256)
+    assert replay(full, 4096, 0.5).wall_s == pytest.approx(4096 * 0.5 * 0.01, rel=0.02)
+
+
+def test_a_short_epoch_is_the_mean_of_many():
+    short = changed(compute_s=0.005)
+    walls = [replay(short, 512, 0.5, seed=seed).wall_s for seed in range(5)]
+    assert max(walls) / min(walls) < 1.04
+
+
+def test_a_batch_that_is_read_at_once_ends_with_its_slowest_read():
+    batch = {"workers": 1, "batch_size": 32, "reads_at_once": 32, "compute_s": 0.0001, "client_s": 0.0}
+    even = replay(changed(**batch), 16_384, 0.0).wall_s
+    assert even == pytest.approx(16_384 / 32 * 0.05, rel=0.01)
+    # The mean of the largest of 32 lognormal times with a spread of 0.5 and a mean of 1 is 2.57.
+    assert replay(changed(**batch, spread=0.5), 16_384, 0.0).wall_s == pytest.approx(2.57 * even, rel=0.03)
+    # One read after another takes the mean.
+    alone = changed(workers=1, batch_size=32, compute_s=0.0001, client_s=0.0, spread=0.5)
+    assert replay(alone, 16_384, 0.0).wall_s == pytest.approx(16_384 * 0.05, rel=0.02)

@@ -1,12 +1,14 @@
 """Predictions from profiles that a replay with known times has made."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.loop import replay
 from shadeproxy.plan.predict import Predictor, Setting
-from shadeproxy.plan.profile import read_profile, require_epochs
+from shadeproxy.plan.profile import Loader, read_profile, require_epochs
 from tests.support.profiles import BYTES, SAMPLES, epoch, profile, truth
 
 
@@ -41,6 +43,90 @@ def test_an_announced_order_hides_the_origin_but_not_the_link(predictor):
     assert hidden.bound_by == "compute"
     full = predictor.predict(Setting(8, announced=True, link=BYTES / 0.02), 0.2)
     assert full.epoch_s == pytest.approx(SAMPLES * 0.8 * 0.02, rel=0.02)
+
+
+def test_what_lies_ready_at_the_end_of_an_epoch_is_no_hit(predictor):
+    # Fetches begin 150 samples ahead, twice 1.5 times the latency; of the last ones some are hits anyway.
+    half = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES)
+    assert predictor.predict(half, 0.5).hit_ratio == pytest.approx(0.5 - 75 * 0.75 / SAMPLES)
+    # At most a quarter of the cache.
+    small = Setting(8, announced=True, cache_bytes=400 * BYTES)
+    assert predictor.predict(small, 0.05).hit_ratio == pytest.approx(0.05 - 100 * 0.975 / SAMPLES)
+    # Fetches that come late do not lie ready: the link is full, or the cache too small for the latency.
+    full = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES, link=BYTES / 0.02)
+    assert predictor.predict(full, 0.5).hit_ratio == 0.5
+    tiny = Setting(8, announced=True, cache_bytes=160 * BYTES)
+    assert predictor.predict(tiny, 0.02).hit_ratio == 0.02
+    assert predictor.predict(Setting(8, announced=False, cache_bytes=400 * BYTES), 0.5).hit_ratio == 0.5
+
+
+def test_a_cache_that_is_small_beside_the_fetches_limits_them(predictor):
+    few = Setting(8, announced=True, cache_bytes=64 * BYTES)
+    missed = SAMPLES * (1 - 48 / SAMPLES)
+    assert predictor.predict(few, 64 / SAMPLES).epoch_s >= missed * 0.05 / (8 + 16)
+    assert predictor.predict(few, 64 / SAMPLES).epoch_s > 2 * SAMPLES * 0.001
+
+
+def test_another_latency_moves_the_wait_and_not_the_body():
+    # 50 ms until the last byte, of which 20 ms are the body.
+    far = Predictor(
+        profile(*(epoch(number, truth(), 0.2) for number in range(2)), first_byte_s=0.03)
+    ).predict(Setting(8, announced=False, latency_s=0.08), 0.2)
+    assert far.epoch_s == pytest.approx(replay(truth(miss_s=0.1), SAMPLES, 0.2).wall_s, rel=0.03)
+
+
+def test_a_slower_link_moves_the_body_and_not_the_wait():
+    # 50 ms until the last byte, of which 5 ms are the body; the link needs 20.
+    told = [epoch(number, truth(), 0.2) for number in range(2)]
+    slow = Predictor(profile(*told, first_byte_s=0.045)).predict(
+        Setting(8, announced=False, link=BYTES / 0.02), 0.9
+    )
+    expected = replay(truth(miss_s=0.065, link_s=0.02), SAMPLES, 0.9)
+    assert slow.epoch_s == pytest.approx(expected.wall_s, rel=0.03)
+
+
+def test_the_spread_of_latencies_is_replayed():
+    reads = {"batch_size": 32, "reads_at_once": 32}
+    wide = replace(truth(workers=2), **reads, spread=0.5)
+    told = [epoch(number, wide, 0.2) for number in range(2)]
+    loader = Loader(workers=2, **reads)
+    known = Predictor(profile(*told, loader=loader, origin_spread=0.5))
+    expected = replay(wide, SAMPLES, 0.9).wall_s
+    assert known.predict(Setting(2, announced=False), 0.9).epoch_s == pytest.approx(expected, rel=0.03)
+    unknown = Predictor(profile(*told, loader=loader))
+    assert unknown.predict(Setting(2, announced=False), 0.9).epoch_s > 1.2 * expected
+
+
+def test_reads_that_were_faster_than_the_mean_are_fitted():
+    # The mean has reads of slower times in it.
+    found = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(2)), origin_s=0.07))
+    expected = replay(truth(16), SAMPLES, 0.5).wall_s
+    assert found.predict(Setting(16, announced=False), 0.5).epoch_s == pytest.approx(expected, rel=0.03)
+
+
+def test_an_epoch_takes_as_long_as_training_says():
+    # The proxy sees the first read when it has ended, and the last report when it comes.
+    one = epoch(0, truth(), 0.2)
+    for factor in (0.9, 1.2):
+        seen = msgspec.structs.replace(one, wall_s=one.wall_s * factor)
+        assert profile().epoch_s(seen) == pytest.approx(one.wall_s)
+    # Of four ranks one does not report its times.
+    three = msgspec.structs.replace(one, stall_s=one.stall_s * 3, compute_s=one.compute_s * 3)
+    assert profile(world_size=4).epoch_s(three) == one.wall_s
+    four = msgspec.structs.replace(
+        one, stall_s=one.stall_s * 4, compute_s=one.compute_s * 4, wall_s=1.05 * one.wall_s
+    )
+    assert profile(world_size=4).epoch_s(four) == pytest.approx(one.wall_s)
+    silent = msgspec.structs.replace(one, stall_s=0.0, compute_s=0.0)
+    assert profile().epoch_s(silent) == one.wall_s
+
+
+def test_pages_take_more_than_their_bytes():
+    assert profile(epoch(0, truth(), 0.2)).stored_bytes_per_sample == BYTES
+    told = profile(epoch(0, truth(), 0.2), page_bytes=BYTES + 212)
+    assert told.stored_bytes_per_sample == BYTES + 212
+    shards = profile(epoch(0, truth(), 0.2), page_bytes=4_000_212)
+    assert shards.stored_bytes_per_sample == pytest.approx(BYTES + 212 / 40)
 
 
 def test_the_bound_is_named(predictor):
@@ -84,6 +170,8 @@ def test_settings_far_from_the_profile_are_marked(predictor):
     assert predictor.is_outside(Setting(3, announced=False))
     assert predictor.is_outside(Setting(8, announced=True))
     assert predictor.is_outside(Setting(8, announced=False, speed=2.5))
+    assert not predictor.is_outside(Setting(8, announced=False, latency_s=0.09))
+    assert predictor.is_outside(Setting(8, announced=False, latency_s=0.2))
 
 
 def test_an_epoch_that_was_left_early_does_not_count():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import shadeproxy_sdk as shade
+from shadeproxy.api.control.lookahead import FILLS
 from shadeproxy_sdk.circuit_breaker import BreakerDecision, CircuitBreaker, CircuitBreakers
 from shadeproxy_sdk.progress import Progress, loader_settings
 
@@ -136,8 +137,15 @@ def test_the_facts_of_a_loader_and_of_its_iterator_are_the_same(workers):
     assert loader_settings(iter(loader)) == expected
     assert loader_settings([1, 2]) is None
     batches = torch.utils.data.BatchSampler(range(10), 3, drop_last=False)
+    data.reads_at_once = 32
+    half = torch.utils.data.DataLoader(torch.utils.data.Subset(data, range(5)), batch_size=4)
+    assert loader_settings(half)["reads_at_once"] == loader_settings(iter(half))["reads_at_once"] == 32
     by_batches = torch.utils.data.DataLoader(data, batch_sampler=batches, num_workers=workers)
     assert loader_settings(by_batches)["batch_size"] == 3
+
+
+def test_a_dataset_tells_how_many_samples_of_a_batch_the_proxy_reads_at_a_time():
+    assert shade.S3Dataset.reads_at_once == FILLS
 
 
 ENTRIES = [shade.Entry("a", "x/é"), shade.Entry("b", "s.tar", 512, 7), shade.Entry("b", "s.tar", 1024, 0)]

@@ -1,3 +1,6 @@
+import math
+import statistics
+
 import pytest
 
 from shadeproxy.core.types import JobContext, Source
@@ -111,6 +114,24 @@ def test_latency_quantiles_lie_in_the_bucket_of_their_requests(stats):
     assert 0.01 < latency_s["p99"] <= 0.02
     assert latency_s["sum"] == pytest.approx(99 * 0.015 + 3.0)
     assert 2.0 < stats.snapshot()["origin"]["by_kind"]["head"]["latency_s"]["p50"] <= 5.0
+
+
+def test_first_bytes_have_a_mean_of_those_that_were_timed(stats):
+    assert stats.snapshot()["origin"]["first_byte_s"] is None
+    stats.record_first_byte("get", 0.1)
+    stats.record_first_byte("get", 0.3)
+    stats.record_origin("get", 1, 0.5)
+    shown = stats.snapshot()["origin"]
+    assert shown["first_byte_s"] == shown["by_kind"]["get"]["first_byte_s"] == pytest.approx(0.2)
+
+
+def test_the_spread_of_latencies_is_that_of_their_logarithms(stats):
+    assert stats.origin["get"].latency_spread == 0.0
+    for latency_s in (0.05, 0.2, 0.05, 0.2, 0.0):
+        stats.record_origin("get", 1, latency_s)
+    # The last one is too short to be a time of an origin, and counts as a microsecond.
+    logarithms = [math.log(one) for one in (0.05, 0.2, 0.05, 0.2, 1e-6)]
+    assert stats.origin["get"].latency_spread == pytest.approx(statistics.pstdev(logarithms))
 
 
 def test_a_latency_beyond_the_last_bound_is_not_lost(stats):

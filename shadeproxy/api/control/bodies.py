@@ -111,11 +111,14 @@ class ScoresApplied(msgspec.Struct):
 
 
 class LoaderReport(msgspec.Struct, forbid_unknown_fields=True):
-    """The loader of a rank: torch's ``num_workers``, ``batch_size`` and ``prefetch_factor``."""
+    """The loader of a rank: torch's ``num_workers``, ``batch_size`` and ``prefetch_factor``.
+    ``reads_at_once``: how many samples of its batch one worker reads at a time.
+    """
 
     workers: Annotated[int, msgspec.Meta(ge=0, le=4096)]
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
     prefetch_factor: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
+    reads_at_once: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
 
 
 class ProgressReport(msgspec.Struct, forbid_unknown_fields=True):

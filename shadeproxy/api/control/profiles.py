@@ -18,6 +18,8 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         ((epoch, reads) for epoch, reads in counted.items() if isinstance(epoch, int)), key=lambda one: one[0]
     )
     fetched = stats.origin.get(_PAGE_GET)
+    tiers = [gauges() for gauges in stats.tier_gauges.values()]
+    pages = sum(tier.pages for tier in tiers)
     return Profile(
         version=VERSION,
         job=job.name,
@@ -25,8 +27,11 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         world_size=job.world_size,
         announced=any(reads.prefetched_bytes for _, reads in epochs),
         policy=str(context.info.get("policy", "default")),
-        cache_bytes=sum(gauges().capacity_bytes for gauges in stats.tier_gauges.values()),
+        cache_bytes=sum(tier.capacity_bytes for tier in tiers),
+        page_bytes=sum(tier.used_bytes for tier in tiers) / pages if pages else None,
         origin_s=fetched.latency_sum_s / fetched.requests if fetched and fetched.requests else None,
+        origin_spread=fetched.latency_spread if fetched else 0.0,
+        first_byte_s=fetched.first_byte_s if fetched else None,
         epochs=[_profiled(epoch, reads) for epoch, reads in epochs],
         loader=None if job.loader is None else Loader(**job.loader._asdict()),
     )

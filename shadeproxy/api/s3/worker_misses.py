@@ -67,6 +67,9 @@ class Uncounted:
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """See ``CountsReads.note``."""
 
+    def note_first_byte(self, started_s: float) -> None:
+        """See ``CountsReads.note_first_byte``."""
+
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """See ``CountsReads.note_whole``."""
 

@@ -211,6 +211,7 @@ class WorkerRead:
         meta = ObjectMeta(message.etag, message.size, message.headers)
         self._opened, self._start, self._length = True, message.start, message.length
         self._doubtful = message.doubtful
+        fills.counts.note_first_byte(self._started_s)
         if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
             fills.outbox.send(AbortFill(self._ident))
             self._hand_over(None, 0)

@@ -14,6 +14,7 @@ async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, con
     context.stats.record_read("train", Source.DISK, 1000, JobContext("resnet", 1, 0))
     context.stats.record_prefetched("resnet", 700)
     context.stats.record_origin("get", 1000, 0.25)
+    context.stats.record_first_byte("get", 0.2)
     report = {"epoch": 1, "rank": 0, "position": 1, "stall_s": 1.5, "compute_s": 18.5}
     assert (await client.post(f"{job}/progress", json=report)).status == 204
     shown = await (await client.get(f"{job}/profile")).json()
@@ -28,21 +29,23 @@ async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, con
     }  # fmt: skip
     assert shown == {
         "version": 1, "job": "resnet", "samples": 10, "world_size": 2, "announced": True,
-        "policy": "default", "cache_bytes": 0, "origin_s": 0.25, "loader": None,
+        "policy": "default", "cache_bytes": 0, "origin_s": 0.25, "origin_spread": 0.0, "first_byte_s": 0.2,
+        "page_bytes": None, "loader": None,
     }  # fmt: skip
 
 
 async def test_the_loader_and_the_cache_are_told(client, job, context):
-    context.stats.watch_tier("ram", lambda: TierGauges(0, 4096, 0))
+    context.stats.watch_tier("ram", lambda: TierGauges(3000, 4096, 2))
     context.stats.watch_tier("disk", lambda: TierGauges(0, 100, 0))
-    loader = {"workers": 8, "batch_size": 256, "prefetch_factor": 4}
+    loader = {"workers": 8, "batch_size": 256, "prefetch_factor": 4, "reads_at_once": 32}
     answer = await client.post(
         f"{job}/progress", json={"epoch": 0, "rank": 1, "position": 1, "loader": loader}
     )
     assert answer.status == 204
     shown = await (await client.get(f"{job}/profile")).json()
-    assert shown["loader"] == loader | {"reads_at_once": 1}
+    assert shown["loader"] == loader
     assert shown["cache_bytes"] == 4196
+    assert shown["page_bytes"] == 1500.0
     assert shown["epochs"] == []
     assert shown["origin_s"] is None
 

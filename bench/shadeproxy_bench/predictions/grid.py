@@ -1,0 +1,38 @@
+"""The settings that are run: the profiled one first, then those that it has to predict."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from shadeproxy_bench.predictions.runs import Found, Point, run_point
+
+PROFILED = Point(cached=0.2, workers=8, announced=False, latency_s=0.1)
+PROFILED_LATER = 5
+"""Later epochs of the profiled run: of more epochs, the mean depends less on their orders."""
+_ORDERS = (False, True)
+
+
+def points(*, quick: bool) -> list[Point]:
+    """Return the profiled setting, and then the others: caches and workers, latencies, links."""
+    latency_s = PROFILED.latency_s
+    caches = (0.2, 0.5, 1.0) if quick else (0.05, 0.2, 0.5, 0.8, 1.0)
+    workers = (8, 16) if quick else (4, 8, 16)
+    found = [Point(one, many, order, latency_s) for many in workers for order in _ORDERS for one in caches]
+    if not quick:
+        found += [Point(one, 8, order, far) for far in (0.05, 0.2) for order in _ORDERS for one in (0.2, 0.5)]
+    links = (2e6,) if quick else (1e6, 2e6)
+    found += [
+        Point(one, 8, order, latency_s, link) for link in links for order in _ORDERS for one in (0.2, 0.5)
+    ]
+    return [PROFILED, *(point for point in found if point != PROFILED)]
+
+
+def run_all(wanted: Sequence[Point]) -> Iterator[Found]:
+    """Run the settings one after another."""
+    for point in wanted:
+        yield run_point(point, later=PROFILED_LATER if point == PROFILED else None)
+
+
+@cache
+def measured_grid(*, quick: bool) -> tuple[Found, ...]:
+    """Run ``points`` once in this process, and return all."""
+    return tuple(run_all(points(quick=quick)))

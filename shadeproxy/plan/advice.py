@@ -1,0 +1,86 @@
+"""The one finding of ``shadeproxy doctor`` about speed: a job that waits for its data, and what would help.
+
+The measured wait is that of the job's latest epoch with enough reports; the remedy comes from the replay.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.plan.predict import Predictor, Setting
+from shadeproxy.plan.profile import Profile, ProfiledEpoch
+
+_MUCH = 0.1
+"""Share of its time that a job may wait without a finding."""
+
+_ENOUGH_S = 10.0  # Reports of a shorter time say little.
+_MOST_REMEDIES = 2
+_LATEST = 3  # Epochs from which the replay is fitted.
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """``waits``: share of its time for which the job waited. ``cause`` and ``remedy``: the finding's text."""
+
+    waits: float
+    cause: str
+    remedy: str
+
+
+def advise(profile: Profile) -> Advice | None:
+    """Return what slows a job down; None if it waits little, or if nothing tells how long it waits."""
+    epoch = _latest(profile)
+    if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < _MUCH:
+        return None
+    return Advice(
+        waits,
+        f"job {profile.job!r} waits {waits:.0%} of its time for data{_reads(profile)}",
+        ", or ".join(_remedies(profile, waits)),
+    )
+
+
+def _latest(profile: Profile) -> ProfiledEpoch | None:
+    told = [
+        epoch
+        for epoch in profile.epochs
+        if epoch.compute_s and epoch.stall_s + epoch.compute_s >= _ENOUGH_S * profile.world_size
+    ]
+    return max(told, key=lambda epoch: epoch.epoch, default=None)
+
+
+def _reads(profile: Profile) -> str:
+    loader, origin_s = profile.loader, profile.origin_s
+    if loader is None or origin_s is None:
+        return ""
+    at_once = max(loader.workers, 1) * loader.reads_at_once * profile.world_size
+    many = f"{at_once} reads at a time" if at_once > 1 else "one read at a time"
+    return f": {many}, and the origin takes {origin_s * 1000:.0f} ms for each"
+
+
+def _remedies(profile: Profile, waits: float) -> Iterator[str]:
+    """Yield what the replay says would help; else what to look at."""
+    fitted = msgspec.structs.replace(profile, epochs=profile.whole_epochs()[-_LATEST:])
+    try:
+        predictor = Predictor(fitted)
+    except ConfigError:
+        yield "train a whole epoch over job.timed(loader), and ask again or run `shadeproxy plan`"
+        return
+    workers = max(predictor.loader.workers, 1)
+    tried = [("announce its order (shade.announce(sampler))", Setting(workers, announced=True))]
+    tried += [(f"use {workers * n} workers", Setting(workers * n, announced=False)) for n in (2, 4)]
+    helped = [] if profile.announced else list(_helping(predictor, tried, waits))
+    yield from helped[:_MOST_REMEDIES]
+    if not helped:
+        yield "give it a bigger cache: `shadeproxy plan` says how big; look at the link and at decoding"
+
+
+def _helping(predictor: Predictor, tried: Sequence[tuple[str, Setting]], waits: float) -> Iterator[str]:
+    profile = predictor.profile
+    hits = profile.whole_epochs()[-1].hit_ratio
+    for text, setting in tried:
+        able = replace(setting, cache_bytes=profile.cache_bytes)
+        then = predictor.predict(able, hits).stall_share
+        if then <= waits / 2:
+            yield f"{text}: it then waits {then:.0%}"

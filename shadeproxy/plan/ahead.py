@@ -1,0 +1,41 @@
+"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs: fetched
+samples that wait for their readers take places in the cache of samples that would be hits.
+
+The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
+"""
+
+from typing import NamedTuple
+
+from shadeproxy.prefetch.pace import FEWEST, LEAD, MOST_READY, SPARE
+
+
+class Ahead(NamedTuple):
+    """Numbers of samples. ``unread``: at most so many are fetched, or being fetched, and not yet read.
+    ``lost``: so many fewer are hits in an epoch.
+    """
+
+    unread: float
+    lost: float
+
+
+def fetched_ahead(
+    *, miss_ratio: float, compute_s: float, link_s: float, latency_s: float, reach: int, cache_samples: float
+) -> Ahead:
+    """Return how far ahead the proxy fetches.
+
+    ``compute_s``: time in which training computes a sample, all ranks together. ``link_s``: time for which a
+    missing sample occupies the link. ``reach``: samples that the loader's workers have begun or may begin.
+    ``cache_samples``: samples that fit into the cache.
+    """
+    needed_s = max(compute_s, miss_ratio * link_s)
+    flying = latency_s / needed_s if needed_s else 0.0  # Until its sample comes, a fetch is so many before.
+    soon = max(SPARE * flying, FEWEST)
+    if miss_ratio * link_s > compute_s:
+        # Every fetch comes late: none of them waits for its reader, and nothing is lost.
+        return Ahead(min((reach + soon) * miss_ratio, cache_samples / MOST_READY), 0.0)
+    unread = min(LEAD * soon * miss_ratio, cache_samples / MOST_READY)
+    if unread < flying * miss_ratio:
+        return Ahead(unread, 0.0)
+    # A sample that is read takes the place of one that was hit, and is hit in its turn. So only those are
+    # lost that wait at the end of an epoch: the fewer, the more of the samples around them are hits.
+    return Ahead(unread, unread * (1 + miss_ratio) / 2)
