@@ -16,6 +16,7 @@ from shadeproxy.core.types import Intent, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection, Dead, Surplus
 from shadeproxy.origin.http1 import BadAnswer, Head
+from shadeproxy.origin.link import LinkSlot
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -187,6 +188,8 @@ class CallbackRead:
             self._leave(head)
             return None
         self.length = length
+        if isinstance(self.slot, LinkSlot):
+            self.slot.charge(length)
         if check is None:
             return memory, self.sink.arrived
         self.summing = _Summing(check, memory, self.sink)
