@@ -246,6 +246,10 @@ class LimitedOrigin(WrappedOrigin):
         link = self._reads.link
         return self._reads.waiting + self.paced.waiting + (0 if link is None else link.waiting)
 
+    def may_wait(self, job: str) -> bool:
+        """Return whether one more prefetch for ``job`` may wait for the link."""
+        return self._reads.link is None or self._reads.link.may_wait(job)
+
     def share(self, link: LinkQueue, weights: Mapping[str, float] | None) -> None:
         """Share the link by the weights of jobs; None: share it no longer. Call it again for other weights.
 

@@ -98,15 +98,18 @@ class LinkQueue:
         return self.is_shared or self.waiting > 0
 
     def share(self, weights: Mapping[str, float]) -> None:
-        """Share the link by ``weights``, by job. Flows that are not named have weight 1."""
+        """Share the link by ``weights``, by job, in any unit. Flows that are not named get the mean."""
         self.is_shared = True
+        mean = sum(weights.values()) / len(weights) if weights else 1.0
         for name in list(self.flows):
             flow = self.flows[name]
-            flow.weight = max(weights.get(name, 1.0), _LEAST_WEIGHT)
             if name not in weights and not flow.queue.count and not flow.flying:
                 del self.flows[name]  # A job that is gone.
-        for name, weight in weights.items():
-            self._flow(name).weight = max(weight, _LEAST_WEIGHT)
+        for name in {*self.flows, *weights}:
+            flow, weight = self._flow(name), max(weights.get(name, mean) / mean, _LEAST_WEIGHT)
+            # What it has had in advance, in bytes, stays the same.
+            flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
+            flow.weight = weight
 
     def stop(self) -> None:
         """Share the link no longer. Reads that wait are served as the link has room, without a limit."""

@@ -152,6 +152,20 @@ async def test_a_flow_of_a_job_that_is_gone_is_forgotten():
     assert set(reads.link.flows) == {"b"}
 
 
+async def test_new_weights_in_another_unit_starve_no_job():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    for _ in range(100):
+        reads.ask("a", 1000)
+        reads.ask("b", 1000)
+    reads.served(11)
+    reads.slot = None
+    reads.link.share({"a": 5e6, "b": 5e6})
+    reads.ask("c", 1000)  # Not named: it gets the mean.
+    order = [job for job, _ in Reads.served(reads, 30)]
+    assert abs(order.count("a") - order.count("b")) <= 1
+    assert "c" in order[:3]
+
+
 # ---------------------------------------------------------------------- the depth
 
 
