@@ -10,6 +10,7 @@ from shadeproxy_bench.suites.knowledge import knowledge
 from shadeproxy_bench.suites.matrix import matrix
 from shadeproxy_bench.suites.misses import misses
 from shadeproxy_bench.suites.plan import plan
+from shadeproxy_bench.suites.needs import needs
 from shadeproxy_bench.suites.ratios import ratios
 from shadeproxy_bench.suites.report import report
 from shadeproxy_bench.suites.sdk import sdk
@@ -37,6 +38,7 @@ SUITES: dict[str, Suite] = {
     "ratios": ratios,
     "stall": stall,
     "plan": plan,
+    "needs": needs,
     "report": report,
     "start": start,
     "matrix": matrix,

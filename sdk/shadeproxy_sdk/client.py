@@ -7,7 +7,7 @@ Client holds only settings, like its base class ``ControlSession``, so it can be
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +24,7 @@ from shadeproxy_sdk.job import Job
 from shadeproxy_sdk.manifest import Entry, Manifest
 from shadeproxy_sdk.names import check_name, dataset_name, other_name
 from shadeproxy_sdk.origin import Credentials, Origin
+from shadeproxy_sdk.registration import check_needs
 from shadeproxy_sdk.shared import Once
 from shadeproxy_sdk.tag import JobTag
 from shadeproxy_sdk.transfer import ListedObject, S3Side
@@ -320,6 +321,7 @@ class Client(ControlSession):
         rank: int = 0,
         world_size: int = 1,
         weight: float = 1.0,
+        needs: Mapping[str, Any] | None = None,
         interval_s: float = 1.0,
         queue_batches: int = 1024,
         resume_scores: bool = False,
@@ -327,6 +329,9 @@ class Client(ControlSession):
         """Register a training run over ``dataset``. From now on its reads carry the job's name.
 
         ``weight``: the job's importance beside other jobs; a larger one gets a larger share of the cache.
+        ``needs``: how fast the run must be beside other jobs: one of {"slowdown": 1.1}, {"samples_per_s":
+        400}, {"deadline_s": a Unix time, "epochs": 90} and {"best_effort": True}; see docs/protocol.md. If
+        the proxy cannot give that, it says so in a warning, and the run goes on without a need.
         ``interval_s``: seconds between deliveries of scores and progress. ``queue_batches``: number of
         reports that may wait; beyond it the oldest is dropped. ``resume_scores``: also draw from scores of
         earlier runs. If the proxy does not answer, the job registers later. Raises ConfigError, ControlError.
@@ -339,7 +344,7 @@ class Client(ControlSession):
             dataset,
             rank=rank,
             world_size=world_size,
-            weight=weight,
+            asks={"weight": weight, **check_needs(needs)},
             interval_s=interval_s,
             queue_batches=queue_batches,
             resume_scores=resume_scores,

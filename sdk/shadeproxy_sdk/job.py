@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -70,7 +70,7 @@ class Job:
         *,
         rank: int,
         world_size: int,
-        weight: float,
+        asks: Mapping[str, Any],
         interval_s: float,
         queue_batches: int,
         resume_scores: bool = False,
@@ -87,7 +87,7 @@ class Job:
         self._ahead: Callable[[], None] | None = None
         self._progress = Progress()
         self._watch = LoaderWatch(self._progress.estimated, self._progress.reads_by)
-        body = {"world_size": world_size, "weight": weight}
+        body = {"world_size": world_size, **asks}
         self._proxy = Registration(session, name, manifest, rank=rank, body=body, resume_scores=resume_scores)
         self._proxy.enter()
         self._delivery = Delivery(self._proxy, rank, self._board, self._board_lock, self._progress)

@@ -7,7 +7,7 @@ run that was silent for so long that another run got its name also continues und
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -27,8 +27,21 @@ _TRY_AGAIN = frozenset({408, 425, 429})
 _NO_SUCH_CALL = frozenset({404, 405, 501})
 _NOT_FOUND = 404
 _CONFLICT = 409
+_NOT_FEASIBLE = 422
+NEEDS = frozenset({"slowdown", "samples_per_s", "deadline_s", "epochs", "best_effort"})
+"""Fields of a job's need; see docs/protocol.md."""
 _NOTHING_THERE = _NO_SUCH_CALL | {_CONFLICT}
 _MARK_LENGTH = 8
+
+
+def check_needs(needs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a job's need. Raises ConfigError for a name that is none; the proxy checks the
+    rest.
+    """
+    wrong = sorted(set(needs or ()) - NEEDS)
+    if wrong:
+        raise ConfigError(f"needs has no {wrong[0]!r}: give one of {', '.join(sorted(NEEDS))}")
+    return dict(needs or {})
 
 
 class Sent(Enum):
@@ -285,7 +298,16 @@ class Registration:
     def _register_job(self, name: str) -> None:
         body = {"dataset": self._manifest.name, **self._body}
         begins = "" if self.entered else self._begins
-        if not self._is_ours(self._session.call("PUT", f"/v1/jobs/{quote(name)}{begins}", body)):
+        path = f"/v1/jobs/{quote(name)}{begins}"
+        try:
+            answer = self._session.call("PUT", path, body)
+        except ControlError as error:
+            if error.status != _NOT_FEASIBLE:
+                raise
+            _LOG.warning("%s. This run goes on without a need", error)
+            self._body = {name: value for name, value in self._body.items() if name not in NEEDS}
+            answer = self._session.call("PUT", path, {"dataset": self._manifest.name, **self._body})
+        if not self._is_ours(answer):
             raise ControlError(
                 _CONFLICT,
                 "conflict",

@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
+from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.tier_diagnosis import TierFacts
@@ -28,6 +28,7 @@ from shadeproxy.core.errors import NoCredentials, NotS3, OriginAnswer, OriginErr
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
@@ -62,6 +63,7 @@ class Checkup:
         clock: Clock,
         status: Callable[[], str],
         doubtful_jobs: Callable[[], Awaitable[tuple[DoubtfulJob, ...]]],
+        missed_needs: Callable[[], tuple[MissedNeed, ...]] = tuple,
         cluster_warnings: Callable[[], list[str]] = list,
     ) -> None:
         self._settings = settings
@@ -74,6 +76,7 @@ class Checkup:
         self._clock = clock
         self._status = status
         self._doubtful_jobs = doubtful_jobs
+        self._missed_needs = missed_needs
         self._cluster_warnings = cluster_warnings
         self._detached: tuple[str, ...] = ()
         self._refusal = ""
@@ -223,6 +226,7 @@ class Checkup:
             memory_error=self._settings.memory.verdict.cause,
             memory_remedy=self._settings.memory.verdict.remedy,
             doubtful_jobs=await self._doubtful_jobs(),
+            missed_needs=self._missed_needs(),
             ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
         )
 
@@ -314,21 +318,36 @@ async def find_doubtful_jobs(hints: HintRegistry, cache: PageCache) -> tuple[Dou
     doubtful = list(hints.expectations.doubtful())
     if not doubtful:
         return ()
+    held = await _held_by(hints, cache, [job for job, _ in doubtful])
+    capacity_bytes = _capacity_bytes(cache)
+    found = []
+    for job, belief in doubtful:
+        if (held_bytes := held.get(job.dataset or "")) is not None:
+            share = held_bytes / capacity_bytes
+            found.append(DoubtfulJob(job.name, belief.silent_reads > 0, held_bytes, share, belief.reason))
+    return tuple(found)
+
+
+async def find_held_shares(hints: HintRegistry, cache: PageCache, jobs: list[Job]) -> dict[str, float]:
+    """Return the share of the cache that the data set of each of ``jobs`` holds, by job."""
+    held, capacity_bytes = await _held_by(hints, cache, jobs), _capacity_bytes(cache)
+    return {job.name: held[job.dataset] / capacity_bytes for job in jobs if job.dataset in held}
+
+
+def _capacity_bytes(cache: PageCache) -> int:
+    return max(sum(medium.tier.capacity_bytes for medium in cache.media), 1)
+
+
+async def _held_by(hints: HintRegistry, cache: PageCache, jobs: list[Job]) -> dict[str, int]:
+    """Return the bytes that the data sets of ``jobs`` hold in the cache, by name."""
     table = cache.residents
     ready = table.ready()
     hashes, record_bytes = table.object_hash[ready], table.record_bytes[ready]
-    capacity_bytes = sum(medium.tier.capacity_bytes for medium in cache.media)
-    found, held_by = [], dict[str, int]()
-    for job, belief in doubtful:
-        if job.dataset is None or job.dataset not in hints.datasets:
-            continue
-        if job.dataset not in held_by:
-            dataset = hints.datasets[job.dataset]
-            held_by[job.dataset] = await asyncio.to_thread(_held_bytes, dataset, hashes, record_bytes)
-        held_bytes = held_by[job.dataset]
-        share = held_bytes / max(capacity_bytes, 1)
-        found.append(DoubtfulJob(job.name, belief.silent_reads > 0, held_bytes, share, belief.reason))
-    return tuple(found)
+    found: dict[str, int] = {}
+    for name in {job.dataset for job in jobs if job.dataset is not None}:
+        if (dataset := hints.datasets.get(name)) is not None:
+            found[name] = await asyncio.to_thread(_held_bytes, dataset, hashes, record_bytes)
+    return found
 
 
 def _held_bytes(dataset: Dataset, hashes: NDArray[np.uint64], record_bytes: NDArray[np.int64]) -> int:

@@ -37,6 +37,19 @@ class DoubtfulJob:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class MissedNeed:
+    """A job that gets less than it needs, in samples per second. ``reason``: why, in words; ``remedy``: what
+    to change.
+    """
+
+    name: str
+    needs_per_s: float
+    got_per_s: float
+    reason: str
+    remedy: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyState:
     """Facts about a proxy. ``probe``: the origin's answer to a request just now. If that failed,
@@ -70,6 +83,7 @@ class ProxyState:
     memory_error: str = ""
     memory_remedy: str = ""
     doubtful_jobs: tuple[DoubtfulJob, ...] = ()
+    missed_needs: tuple[MissedNeed, ...] = ()
     loop_lag_p99_s: float = 0.0
     probe_hint: str = ""
     unidentified: int = 0
@@ -88,6 +102,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
         *_loop(facts),
         *_settings(facts),
         *(finding for job in facts.doubtful_jobs for finding in _doubtful(job)),
+        *map(_missed, facts.missed_needs),
     ]
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
 
@@ -290,4 +305,14 @@ def _doubtful(job: DoubtfulJob) -> Iterator[Finding]:
         f"job {job.name!r} is {'silent' if job.is_silent else 'hardly believed'}: {job.held_bytes:,} bytes"
         f" ({100 * job.share:.0f} %) of the cache are of its data set: {job.reason}",
         remedy,
+    )
+
+
+def _missed(job: MissedNeed) -> Finding:
+    return Finding(
+        "need missed",
+        "warning",
+        f"job {job.name!r} gets {job.got_per_s:.4g} of the {job.needs_per_s:.4g} samples a second that it"
+        f" needs: {job.reason}",
+        job.remedy,
     )

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from shadeproxy.api.control.order_builder import OrderBuilder
+from shadeproxy.app.checkup import find_held_shares
 from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
@@ -14,6 +16,7 @@ from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
 from shadeproxy.app.reload import make_verdicts
+from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.worker_fills import fill_memory_bytes
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
@@ -34,7 +37,7 @@ from shadeproxy.origin.base import CallbackOrigin, Origin
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.limit import prefetch_slots
+from shadeproxy.origin.limit import LimitedOrigin, prefetch_slots
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from shadeproxy.state.store import StateStore
@@ -90,6 +93,7 @@ class PartOpener:
         self._calls = calls
         self._on_change = on_change
         self._engine: Engine | None = None
+        self._limited: LimitedOrigin
         self._orders_changed = asyncio.Event()
 
     async def state(self, pool: WorkPool, rules: Rules) -> OpenState:
@@ -133,6 +137,7 @@ class PartOpener:
         """Build the origin, and its reads by callbacks. Raises ConfigError for a missing directory."""
         settings, clock = self._settings, self._clock
         built = build_origin(settings, clock=clock, providers=providers, health=health, instance=instance)
+        self._limited = built.limited
         origin = CountedOrigin(
             built.origin, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
@@ -187,6 +192,21 @@ class PartOpener:
             self._stack.push_async_callback(prefetcher.aclose)
         return engine
 
+    def sharing(self, hints: HintRegistry, engine: Engine) -> JobSharing:
+        """Return the sharing of cache and link among the jobs, not started."""
+        media = engine.cache.media
+        return JobSharing(
+            hints,
+            self._stats,
+            self._clock,
+            self._limited,
+            page_bytes=self._settings.cache.page_size,
+            capacity_bytes=lambda: sum(medium.tier.capacity_bytes for medium in media),
+            told_bytes_per_s=self._settings.origin.bandwidth,
+            count_reads=engine.access_log.flush_to_statistics,
+            held=partial(find_held_shares, hints, engine.cache),
+        )
+
     def pins(self, state: OpenState, cache: PageCache) -> DurablePins:
         """Return the pins of calls, and start to apply them to the cached pages."""
         pins = DurablePins(state.pins, state.store, self._clock, cache.renew_pins)
@@ -201,6 +221,7 @@ class PartOpener:
             fetches=prefetch_slots(settings.origin.max_connections),
             flying_bytes=settings.cache.inflight // 2,
             whole_bytes=settings.prefetch.whole_objects,
+            may_wait=self._limited.may_wait,
         )
         prefetcher = Prefetcher(
             hints.orders,

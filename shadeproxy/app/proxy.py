@@ -39,6 +39,7 @@ from shadeproxy.app.origins import Providers, build_providers, name_of_origin, r
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus, reads_allowed
 from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
+from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.worker_fills import FillsOpener
 from shadeproxy.app.worker_forwarding import trailed_budget_bytes
@@ -105,8 +106,6 @@ class Proxy:
         self._status = "draining"
         await self._stack.aclose()
 
-    # ------------------------------------------------------------------ inside
-
     async def _start(self) -> None:
         settings, clock = self.settings, self._clock
         reloadable = await asyncio.to_thread(build_reloadable, settings)
@@ -142,7 +141,8 @@ class Proxy:
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
         handler, lane = self._make_handler(engine, authenticator, observer)
-        checkup = self._make_checkup(engine, origin, providers, state)
+        sharing = opener.sharing(state.hints, engine)
+        checkup = self._make_checkup(engine, origin, providers, state, sharing)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
         info["lane"] = "compiled" if COMPILED else "interpreted"
@@ -178,7 +178,7 @@ class Proxy:
         )
         self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
         context = await self._make_context(
-            engine, lane, state, checkup, pins, pool=pool, access=access, info=info
+            engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing
         )
         if (path := await self._open_control(context)) is not None:
             info["socket"] = str(path)
@@ -196,6 +196,7 @@ class Proxy:
         self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
         self._run_until_stopped(keep_history(context.history, clock), "history")
         self._run_until_stopped(checkup.watch(), "probe")
+        self._run_until_stopped(sharing.run(), "sharing")
         # Registered a second time, so that a stop ends them before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
 
@@ -234,6 +235,7 @@ class Proxy:
         origin: CountedOrigin,
         providers: Providers,
         state: OpenState,
+        sharing: JobSharing,
     ) -> Checkup:
         return Checkup(
             self._settings_status,
@@ -246,6 +248,7 @@ class Proxy:
             clock=self._clock,
             status=lambda: self._status,
             doubtful_jobs=partial(find_doubtful_jobs, state.hints, engine.cache),
+            missed_needs=sharing.missed,
             cluster_warnings=self._clustering.warnings,
         )
 
@@ -265,6 +268,7 @@ class Proxy:
         pool: WorkPool,
         access: Access,
         info: dict[str, Any],
+        sharing: JobSharing,
     ) -> ControlContext:
         settings, clock = self.settings, self._clock
         fetches = prefetch_slots(settings.origin.max_connections)
@@ -294,6 +298,7 @@ class Proxy:
             warnings=checkup.warnings,
             doctor=checkup.report,
             cluster=self._clustering.status,
+            sharing=sharing,
         )
         self._stack.push_async_callback(context.operations.aclose)
         return context

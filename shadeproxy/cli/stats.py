@@ -22,6 +22,8 @@ def render_stats(stats: Mapping[str, Any]) -> Group:
     tables = [_tiers(stats["tiers"]), _buckets(stats["buckets"], stats["totals"])]
     if stats["jobs"]:
         tables.append(_jobs(stats["jobs"]))
+    if any(share["need"] for share in stats.get("sharing", {}).get("jobs", {}).values()):
+        tables.append(_sharing(stats["sharing"]))
     return Group(*tables, _origin(stats["origin"]))
 
 
@@ -73,6 +75,20 @@ def _jobs(jobs: Mapping[str, Any]) -> Table:
             ]
             table.add_row(name, epoch, *shown, f"{reads['stall_s']:.1f} s")
         table.add_section()
+    return table
+
+
+def _sharing(sharing: Mapping[str, Any]) -> Table:
+    table = _table(f"needs: {sharing['reason']}", "job", "need", "needs/s", "gets/s", "cache", "link", "kept")
+    for name, share in sharing["jobs"].items():
+        rates = (
+            "-" if rate is None else f"{rate:.4g}" for rate in (share["needs_per_s"], share["got_per_s"])
+        )
+        parts = (
+            "-" if part is None else _share(part) for part in (share["cache_share"], share["link_share"])
+        )
+        kept = {None: "-", True: "kept", False: "missed"}[share["kept"]]
+        table.add_row(name, share["need"] or "-", *rates, *parts, kept)
     return table
 
 

@@ -71,6 +71,10 @@ class Conflict(RequestError):
     """The request contradicts what is already registered."""
 
 
+class NotFeasible(RequestError):
+    """A job asks for more than cache and link can give it beside the other jobs."""
+
+
 class RangeNotSatisfiable(RequestError):
     """The range starts at or beyond the end of the object (RFC 9110 section 15.5.17)."""
 

@@ -9,6 +9,8 @@ import itertools
 import secrets
 from contextvars import ContextVar
 
+from shadeproxy.core.types import JobContext, ObjectRef
+
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """``x-amz-request-id`` of the answer; "" if no client waits."""
 
@@ -16,6 +18,9 @@ CLIENT: ContextVar[str] = ContextVar("client", default="")
 """The name by which clients take turns at scarce resources: an access key with a verified signature, a job,
 or the peer's address; "" if no client waits.
 """
+
+READER: ContextVar[JobContext | ObjectRef | None] = ContextVar("reader", default=None)
+"""The job for which the origin is read; the object, if the read names no job."""
 
 ORIGIN_FIELD = "x-shade-request-id"
 """The header field that carries the request id to the origin. The field is not signed, so its name must not

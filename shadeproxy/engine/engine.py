@@ -16,6 +16,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
 from shadeproxy.core.errors import ObjectChanged, OriginAnswer, ShuttingDown
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.tracing import READER
 from shadeproxy.core.types import OWN, ListPage, ObjectMeta, ObjectRef, Page, Source, Span
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.base import NO_CONDITIONS, UNKNOWN, Grant, Hit, Located, NothingKnown, ReadRequest
@@ -245,6 +246,7 @@ class Engine:
     def bypass(self, request: ReadRequest, span: Span | None) -> AbstractAsyncContextManager[OriginRead]:
         """See ``ReadPath.bypass``."""
         self._refuse_when_closing()
+        READER.set(request.job or request.ref)
         return self._origin.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:

@@ -14,6 +14,7 @@ from shadeproxy.core.errors import Conflict
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.frozen import Frozen
 from shadeproxy.hints.jobs import Job, Progress, check_rank
+from shadeproxy.hints.needs import JobNeed
 from shadeproxy.hints.order.announcements import Announcement
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch, Scores
@@ -83,6 +84,7 @@ class DeleteDataset(PlainChange, frozen=True):
 class PutJob(PlainChange, frozen=True):
     """Register or update a job. ``begins``: the rank whose process has just started, if one has;
     ``resumes``: see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset, "" for that of today.
+    ``need``, ``best_effort``: see ``Jobs.put``.
     """
 
     name: str
@@ -93,6 +95,8 @@ class PutJob(PlainChange, frozen=True):
     begins: int | None = None
     resumes: bool = False
     digest: str = ""
+    need: JobNeed | None = None
+    best_effort: bool = False
 
     def check(self, hints: HintRegistry) -> None:
         """Raise UnknownName, Conflict, InvalidRequest (rank outside the world size)."""
@@ -114,7 +118,15 @@ class PutJob(PlainChange, frozen=True):
         return known
 
     def _job(self) -> Job:
-        return Job(self.name, self.dataset, self.world_size, self.weight, self.expires_s)
+        return Job(
+            self.name,
+            self.dataset,
+            self.world_size,
+            self.weight,
+            self.expires_s,
+            need=self.need,
+            best_effort=self.best_effort,
+        )
 
 
 class DeleteJob(PlainChange, frozen=True):

@@ -88,6 +88,11 @@ class Expectations:
         self._spaces = [(space, [one for one in jobs if one.name != job]) for space, jobs in self._spaces]
         self._spaces_until = 0.0
 
+    def raise_weights(self, raised: Mapping[str, float]) -> None:
+        """Multiply the weights of jobs by these factors, and by 1 where a job is not named."""
+        for name, activity in self._activities.items():
+            activity.raised = raised.get(name, 1.0)
+
     def _activity(self, job: str) -> JobActivity:
         """Return the activity of a registered job, a new one at its first read."""
         return self._activities.setdefault(job, JobActivity())

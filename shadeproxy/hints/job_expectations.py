@@ -92,7 +92,8 @@ class JobExpectations:
 
     def _scale(self, job: Job, tick: float) -> JobScale:
         activity, tracker = self._activities[job.name], self._orders.tracker(job.name)
-        weight, coming = min(max(job.weight, 1.0), _MOST_JOB_WEIGHT), 0 if tracker is None else tracker.left
+        coming = 0 if tracker is None else tracker.left
+        weight = min(max(job.weight * activity.raised, 1.0), _MOST_JOB_WEIGHT)
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:

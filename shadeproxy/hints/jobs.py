@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shadeproxy.core.errors import Conflict, InvalidRequest, UnknownName
+from shadeproxy.hints.needs import JobNeed
 
 _NEW_RUN_S = 60.0
 MAX_JOBS = 256
@@ -42,6 +43,7 @@ class Job:
     """A job. ``dataset``: None if the job scores by key; its samples are then numbered as they come.
 
     ``begun``: ranks that have begun the present run. ``resumes``: it also draws from scores of earlier runs.
+    ``best_effort``: it has given up its need.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Job:
     begun: set[int] = field(default_factory=set)
     resumes: bool = False
     loader: LoaderSettings | None = None
+    need: JobNeed | None = None
+    best_effort: bool = False
 
     @property
     def in_use(self) -> bool:
@@ -96,7 +100,8 @@ class Jobs:
         """Register ``job``, or update the job of that name. Every rank may do it.
 
         The dataset of a registered job cannot change, because its scores belong to it. Ended ranks count as
-        running again. Raises Conflict, also when there are MAX_JOBS jobs.
+        running again. A job that states no need keeps the one it has, so that an operator may set it. Raises
+        Conflict, also when there are MAX_JOBS jobs.
         """
         self.check(job)
         known = self.by_name.get(job.name)
@@ -108,6 +113,8 @@ class Jobs:
                 known.begun = set(range(known.world_size))
             known.ended = set()
         known.world_size, known.weight, known.expires_s = job.world_size, job.weight, job.expires_s
+        if job.need is not None or job.best_effort:
+            known.need, known.best_effort = job.need, job.best_effort
         known.progress = {rank: at for rank, at in known.progress.items() if rank < job.world_size}
         self._hear(known, now_s)
         return known

@@ -16,6 +16,7 @@ from shadeproxy.core.types import Intent, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
 from shadeproxy.origin.connection import Connection, Dead, Surplus
 from shadeproxy.origin.http1 import BadAnswer, Head
+from shadeproxy.origin.link import LinkSlot
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,
@@ -202,6 +203,8 @@ class CallbackRead:
         self.length = length
         if self.is_timed:
             self._reads.counted.note_first_byte(self.started_s)
+        if isinstance(self.slot, LinkSlot):
+            self.slot.charge(length)
         if check is None:
             return memory, self.sink.arrived
         self.summing = _Summing(check, memory, self.sink)

@@ -8,10 +8,13 @@ origin takes, so a single client may have all slots of fills. Heads and listings
 ``Slots`` keeps the number of slots taken and two queues of waiting futures (core/fair_queue.py). ``give``
 passes a slot straight to the next waiter, so a new request cannot take it first. A waiter that is cancelled,
 or waited too long, leaves its queue; if it was granted a slot in the same tick, it passes that slot on.
+
+While jobs share the link (``SharedSlots``), reads wait in their flow's turn instead (link.py), and PREFETCH
+waits with its job.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -30,6 +33,7 @@ from shadeproxy.origin.base import (
     OriginRead,
     PassOn,
 )
+from shadeproxy.origin.link import LinkQueue, LinkSlot
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _Queue = FairQueue[tuple[str, asyncio.Future[None]]]
@@ -79,10 +83,7 @@ class Slots:
         queue.add(client, entry)
         give, withdraw = partial(self.give, client), partial(queue.remove, client, entry)
         if not await granted(future, self._max_wait_s, give=give, withdraw=withdraw):
-            raise Overloaded(
-                f"all {self.count} {self._what} were taken for {self._max_wait_s:g} s, or all that one client"
-                " may have; retry later, or raise origin.max_connections"
-            )
+            raise self._refused()
         return client
 
     def take_now(self, intent: Intent = Intent.DEMAND) -> str | None:
@@ -123,6 +124,62 @@ class Slots:
         self.taken += 1
         self._held[client] = self._held.get(client, 0) + 1
 
+    def _refused(self) -> Overloaded:
+        return Overloaded(
+            f"all {self.count} {self._what} were taken for {self._max_wait_s:g} s, or all that one client"
+            " may have; retry later, or raise origin.max_connections"
+        )
+
+
+class SharedSlots(Slots):
+    """Slots whose waiters may have to wait for their job's share of the link, too."""
+
+    def __init__(self, count: int, *, max_wait_s: float, what: str) -> None:
+        super().__init__(count, max_wait_s=max_wait_s, what=what)
+        self.link: LinkQueue | None = None
+
+    async def take_shared(self, link: LinkQueue, intent: Intent) -> str:
+        """Acquire a slot in the turn of the read's flow. Raises Overloaded."""
+        slot = self.take_shared_now()
+        if slot is not None:
+            return slot
+        client, future = CLIENT.get(), asyncio.get_running_loop().create_future()
+        queued = link.wait(client, future, is_prefetch=intent is Intent.PREFETCH)
+
+        def give() -> None:
+            self.give_shared(future.result())
+
+        if not await granted(future, self._max_wait_s, give=give, withdraw=partial(link.withdraw, *queued)):
+            raise self._refused()
+        passed: str = future.result()
+        return passed
+
+    def take_shared_now(self, intent: Intent = Intent.DEMAND) -> str | None:  # noqa: ARG002 - as take_now
+        """Take a slot without waiting, as ``take_now``, if it is also the turn of the read's flow."""
+        client = CLIENT.get()
+        if self.link is None or self.taken >= self.count or not self._may(client):
+            return None
+        slot = self.link.pass_now(client)
+        if slot is not None:
+            self._count(client)
+        return slot
+
+    def give_shared(self, *clients: str) -> None:
+        """Release slots, as ``give``, and let reads of the next flows through."""
+        assert self.link is not None, "shared before"
+        for client in clients:
+            self.link.end(client)
+        self.give(*clients)
+        self.let_through()
+
+    def let_through(self) -> None:
+        """Let reads of the next flows through, as far as slots and link have room."""
+        assert self.link is not None, "shared before"
+        while self.taken < self.count and (passed := self.link.next(self._may)) is not None:
+            future, slot = passed
+            self._count(str(slot))
+            future.set_result(slot)
+
 
 AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
 """True if a body is read only as fast as a client takes it. Such a read may stay open for long."""
@@ -161,9 +218,9 @@ class LimitedOrigin(WrappedOrigin):
         forwards: ForwardSlots | None = None,
     ) -> None:
         super().__init__(inner)
-        self._reads = Slots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
+        self._reads = SharedSlots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         self.take_now, self.give = self._reads.take_now, self._reads.give
-        """Take and give read slots; see Slots."""
+        """Take and give read slots; see Slots. While jobs share the link, these are others."""
         most = max_open - max_open // _KEPT
         self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
         self.forwards: ForwardSlots = forwards or Slots(
@@ -186,7 +243,28 @@ class LimitedOrigin(WrappedOrigin):
     @property
     def waiting(self) -> int:
         """Number of reads that now wait for a slot."""
-        return self._reads.waiting + self.paced.waiting
+        link = self._reads.link
+        return self._reads.waiting + self.paced.waiting + (0 if link is None else link.waiting)
+
+    def may_wait(self, job: str) -> bool:
+        """Return whether one more prefetch for ``job`` may wait for the link."""
+        return self._reads.link is None or self._reads.link.may_wait(job)
+
+    def share(self, link: LinkQueue, weights: Mapping[str, float] | None) -> None:
+        """Share the link by the weights of jobs; None: share it no longer. Call it again for other weights.
+
+        As long as it is not called, a read costs nothing more. ``link`` must always be the same.
+        """
+        reads = self._reads
+        reads.link = link
+        if weights is None:
+            link.stop()
+        else:
+            link.share(weights)
+        self.take_now = reads.take_now if weights is None else reads.take_shared_now
+        # Slots that were taken while the link was shared may come back later.
+        self.give = reads.give_shared
+        reads.let_through()
 
     def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
         read = _LimitedRead(self, self._inner.open(ref, **options), options)
@@ -199,6 +277,9 @@ class LimitedOrigin(WrappedOrigin):
         """Acquire a read slot; return the client to which it is charged. Raises Overloaded, at once for
         PREFETCH.
         """
+        link = self._reads.link
+        if link is not None and link.is_used:
+            return self._reads.take_shared(link, intent)
         if intent is Intent.PREFETCH and self._reads.taken >= self._reads.prefetched:
             raise Overloaded("no read of the origin is to spare for prefetching")
         return self._reads.take(urgent=intent is Intent.DEMAND)
@@ -243,6 +324,8 @@ class _LimitedRead:
         except BaseException:
             self._limited.give(self._client)
             raise
+        if isinstance(self._client, LinkSlot):
+            self._client.charge(read.span.length, whole=read.pass_on is not None)
         if read.pass_on is not None:
             read.pass_on = PassOn(self._admit)
         return read

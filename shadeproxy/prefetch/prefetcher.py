@@ -46,22 +46,22 @@ _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
 _REFUSALS_IN_A_ROW = 32  # One refusal may concern its object only; so many in a row concern the origin.
-_FIRST_PAUSE_S = 0.1
 _MOST_DOUBLINGS = 10  # Failures are counted as long as the origin is away: 2**failures must stay small.
-_MOST_PAUSE_S = 5.0
-_FAULT_PAUSE_S = 5.0
+_FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
 
 
 class Limits(NamedTuple):
     """Limits of prefetching. ``ahead_bytes``: bytes of unread pages for one job. ``fetches``: no fetch is
     started while so many reads of the origin are under way, for any purpose. ``flying_bytes``: bytes of
     fetches under way. ``whole_bytes``: the rest of larger objects is not fetched after a part was read.
+    ``may_wait``: returns whether one more fetch for a job may wait for the origin's link.
     """
 
     ahead_bytes: int
     fetches: int
     flying_bytes: int
     whole_bytes: int
+    may_wait: Callable[[str], bool] = lambda _job: True
 
 
 class _Flying(NamedTuple):
@@ -288,6 +288,8 @@ class Prefetcher:
             wanted = self._queue.pop()
             walk = self._walks.get(wanted.job)
             if walk is not None:
+                if not self._limits.may_wait(wanted.job):
+                    continue  # The next plan has it again.
                 walk.issued(wanted)
                 if self._port.lacks(wanted.need):
                     self._start(wanted.need, wanted)
@@ -295,8 +297,7 @@ class Prefetcher:
             self._pump_rest()
 
     def _pump_rest(self) -> None:
-        # All reads share one link. While a reader waits for the origin, the rest of big objects gets only one
-        # fetch at a time.
+        # While a reader waits for the origin, the rest of big objects gets only one fetch at a time.
         demanded = self._port.flying > len(self._flying)
         while self._may_start(1 if demanded else _PART_PAGES) and (guess := self._parts.rest()) is not None:
             self._start_part(guess)
@@ -330,10 +331,9 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        # The key is a new number and not the page: a fetch of another version of the page may be under way.
-        key = next(self._keys)
+        key = next(self._keys)  # Not the page: a fetch of another version of it may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
-        flight = self._port.begin(need, partial(self._landed, key))
+        flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
         now_s = self._clock.monotonic_s()
         self._fetched.add(need, "" if wanted is None else wanted.job, now_s)
         if wanted is not None and (walk := self._walks.get(wanted.job)) is not None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shadeproxy.app.diagnosis import DoubtfulJob, ProxyState, diagnose
+from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.tier_diagnosis import TierFacts
 
 GIB = 1024**3
@@ -215,3 +215,12 @@ def test_a_job_that_is_hardly_believed_is_named_with_what_it_holds_and_why(is_si
 def test_the_worst_comes_first():
     found = diagnose(replace(WELL, waits=("a",), state_failing=True, **health(throttled=1)))
     assert [finding.severity for finding in found] == ["wrong", "warning", "warning"]
+
+
+def test_a_missed_need_is_named_with_numbers_cause_and_remedy():
+    job = MissedNeed("resnet", 400.0, 284.0, "its reads wait for the link", "ask for less")
+    (finding,) = diagnose(replace(WELL, missed_needs=(job,)))
+    assert (finding.name, finding.severity, finding.remedy) == ("need missed", "warning", "ask for less")
+    assert finding.cause == (
+        "job 'resnet' gets 284 of the 400 samples a second that it needs: its reads wait for the link"
+    )

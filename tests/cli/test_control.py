@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import asdict, replace
 
 import pytest
 
 from shadeproxy.core.types import JobContext, Source
+from shadeproxy.hints.needs import NO_SHARE
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.telemetry.stats import Stats
 
@@ -45,6 +47,17 @@ def test_stats_tables(shade, control, counted):
     by_job = ["2", "50.0%", "25.0%", "1", "0", "1", "4.0 KiB"]
     assert cells(result.stdout, "resnet") == ["resnet", "3", *by_job, "1.2 s"]
     assert cells(result.stdout, "1") == ["1", "3.0 KiB", "1"]
+
+
+def test_stats_show_needs_once_a_job_has_one(shade, control, counted):
+    kept = replace(NO_SHARE, need="slowdown", needs_per_s=90.9, got_per_s=95.0, kept=True, link_share=0.25)
+    jobs = {"quick": asdict(kept), "other": asdict(NO_SHARE)}
+    counted["sharing"] = {"mode": "needs", "reason": "1 needs share the link", "jobs": jobs}
+    control.answer = (200, json.dumps(counted))
+    shown = shade("stats", "--url", control.url).stdout
+    assert "needs: 1 needs share the link" in shown
+    assert cells(shown, "quick") == ["quick", "slowdown", "90.9", "95", "-", "25.0%", "kept"]
+    assert cells(shown, "other") == ["other", "-", "-", "-", "-", "-", "-"]
 
 
 def test_stats_before_any_job_or_read(shade, control):

@@ -128,6 +128,11 @@ def test_a_job_of_weight_eight_counts_eight_times():
     assert job.ticks(soon)[0] == pytest.approx(alone / 32), "32 times at most"
     job.hints.put_job(Job("two", dataset="train", weight=1e-9), NOW_S)
     assert job.ticks(soon)[0] == pytest.approx(alone)
+    job.hints.put_job(Job("two", dataset="train"), NOW_S)
+    job.hints.expectations.raise_weights({"two": 4.0})
+    assert job.ticks(soon)[0] == pytest.approx(alone / 4), "its need raises it"
+    job.hints.expectations.raise_weights({})
+    assert job.ticks(soon)[0] == pytest.approx(alone)
     job.hints.delete_job("two")
     assert job.ticks(soon)[0] > 3000, "now it waits for the other job"
 

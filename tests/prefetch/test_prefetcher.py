@@ -54,6 +54,22 @@ async def test_jobs_share_by_next_use(make_fetching):
     assert keys.index("k11") > keys.index("k3")
 
 
+async def test_a_job_whose_prefetches_wait_for_the_link_holds_up_no_other(make_fetching):
+    fetching = await make_fetching(fetches=4)
+    fill(fetching.bench.origin, 20)
+    waiting = {"slow"}
+    limits = fetching.prefetcher._limits
+    fetching.prefetcher._limits = limits._replace(may_wait=lambda job: job not in waiting)
+    fetching.orders.orders["slow"] = Order(whole(20), [10, 11, 12, 13], rate_per_s=100.0)
+    fetching.orders.announce("fast", Order(whole(20), [0, 1, 2, 3], rate_per_s=1.0))
+    read = fetching.bench.origin.reads
+    await until(lambda: len(read) == 4)
+    assert {ref.key for ref, *_ in read} == {"k0", "k1", "k2", "k3"}
+    waiting.clear()
+    await until(lambda: len(read) == 8)
+    assert {ref.key for ref, *_ in read[4:]} == {"k10", "k11", "k12", "k13"}
+
+
 async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
     fetching = await make_fetching()
     bench, gate = fetching.bench, Barrier()

@@ -223,3 +223,40 @@ def test_another_server_in_the_proxys_place_raises_nothing(make_job, proxy, warn
     job.report([2], [1.0])
     assert job.flush()
     assert sorted(proxy.scores["run"]) == [1, 2]
+
+
+def test_needs_go_with_the_registration(make_job, proxy):
+    job = make_job(needs={"slowdown": 1.1})
+    assert proxy.jobs["run"] == {
+        "dataset": job.manifest.name,
+        "world_size": 1,
+        "weight": 1.0,
+        "slowdown": 1.1,
+    }
+
+
+def test_a_need_that_the_proxy_cannot_keep_ends_no_training(make_job, proxy, warnings, monkeypatch):
+    register = proxy.register_job
+
+    def refuse(name, spec):
+        if "samples_per_s" in spec:
+            return 422
+        return register(name, spec)
+
+    monkeypatch.setattr(proxy, "register_job", refuse)
+    job = make_job(needs={"samples_per_s": 400})
+    assert proxy.jobs["run"] == {"dataset": job.manifest.name, "world_size": 1, "weight": 1.0}
+    (said,) = warnings()
+    assert "422 not_feasible: " in said
+    assert "0.25 of it" in said
+    assert said.endswith("This run goes on without a need")
+    proxy.jobs.clear()
+    job.report([1], [1.0])
+    assert job.flush()
+    assert len(warnings()) == 1
+
+
+def test_a_need_with_a_wrong_name_is_refused_before_anything_is_sent(make_job, proxy):
+    with pytest.raises(shade.ConfigError, match=r"^needs has no 'speed': give one of best_effort, "):
+        make_job(needs={"speed": 3})
+    assert proxy.jobs == {}

@@ -69,12 +69,21 @@ class DatasetList(msgspec.Struct):
 
 
 class JobSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A job. Without ``dataset`` it reports scores by key. ``weight``: its weight among jobs."""
+    """A job. Without ``dataset`` it reports scores by key. ``weight``: its weight among jobs.
+
+    A need: one of ``slowdown``, ``samples_per_s`` and ``deadline_s``, with ``epochs``; see hints/needs.py.
+    ``best_effort``: true gives up the job's need. Without any of these the job keeps the need it has.
+    """
 
     dataset: str | None = None
     world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)] = 1
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
     expires_s: Annotated[float, msgspec.Meta(ge=1, le=1e9)] = DEFAULT_EXPIRES_S
+    slowdown: Annotated[float, msgspec.Meta(ge=1, le=1e6)] | None = None
+    samples_per_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
+    deadline_s: Annotated[float, msgspec.Meta(gt=0, le=1e12)] | None = None
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
+    best_effort: bool = False
 
 
 class OrderBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.changes import Changes
+from shadeproxy.hints.needs import NothingShared, SharesJobs
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import PrefixLister, Warm
 from shadeproxy.telemetry.history import History
@@ -132,7 +133,7 @@ class ControlContext:
     may be called when it has no token (a guard against DNS rebinding). count_reads: counts the reads that
     are still in the access log. upstreams: the upstream for each namespace. held: one budget for all calls,
     for the bytes that are fetched before their turn in an answer. cluster: answers about the cluster, or
-    None. started_s: Unix time of the start.
+    None. started_s: Unix time of the start. sharing: decides which needs of jobs are feasible.
     """
 
     version: str
@@ -159,6 +160,7 @@ class ControlContext:
     bounds: ReadBounds = DEFAULT_BOUNDS
     held: Ledger = field(default_factory=lambda: Ledger(HELD_BYTES))
     cluster: Callable[[], ClusterStatus | None] = lambda: None
+    sharing: SharesJobs = field(default_factory=NothingShared)
     started_s: float = field(init=False)
     metrics: Metrics = field(init=False, repr=False)
     history: History = field(init=False, repr=False)

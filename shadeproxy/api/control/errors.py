@@ -40,6 +40,7 @@ STATUS: dict[type[core.ShadeProxyError], tuple[int, str]] = {
     core.NotSupported: (501, "not_supported"),
     core.UnknownName: (404, "unknown_name"),
     core.Conflict: (409, "conflict"),
+    core.NotFeasible: (422, "not_feasible"),
     core.RangeNotSatisfiable: (416, "range_not_satisfiable"),
     core.AuthError: (401, "unauthorized"),
     core.AccessDenied: (403, "access_denied"),

@@ -32,6 +32,7 @@ from shadeproxy.core.errors import Conflict, InvalidRequest
 from shadeproxy.hints.changes import DeleteJob, EndRank, PutJob, PutScores, ReportProgress
 from shadeproxy.hints.datasets import Dataset
 from shadeproxy.hints.jobs import Job, LoaderSettings, Progress
+from shadeproxy.hints.needs import NO_SHARE, JobShare, need_of
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.hints.scoreboard import Batch
 
@@ -73,7 +74,8 @@ class OrderSummary(msgspec.Struct):
 class JobSummary(msgspec.Struct):
     """A job. ``order_trust`` and ``score_trust``: how far reads bear out its order and its scores, from 0 to
     1. ``gap_reads``: reads of all clients between two reads of the job. ``silent_reads``: reads of all
-    clients since its last read, 0 while so many are usual. ``trust_reason``: why, in words.
+    clients since its last read, 0 while so many are usual. ``trust_reason``: why, in words. ``share``: the
+    job's need, and what it gets.
     """
 
     job: str
@@ -94,6 +96,8 @@ class JobSummary(msgspec.Struct):
     silent_reads: int
     trust_reason: str
     order: OrderSummary | None = None
+    best_effort: bool = False
+    share: JobShare = NO_SHARE
 
 
 class JobList(msgspec.Struct):
@@ -124,15 +128,30 @@ async def list_jobs(context: ControlContext, _request: web.Request) -> web.Respo
 async def put_job(context: ControlContext, request: web.Request) -> web.Response:
     spec = await read_json(request, JobSpec)
     begins = read_query(request, _Begins, BEGINS)
+    name = request.match_info["job"]
+    need = need_of(
+        slowdown=spec.slowdown,
+        samples_per_s=spec.samples_per_s,
+        deadline_s=spec.deadline_s,
+        epochs=spec.epochs,
+        best_effort=spec.best_effort,
+        has_dataset=spec.dataset is not None,
+        now_s=context.clock.now_s(),
+    )
     change = PutJob(
-        request.match_info["job"],
+        name,
         spec.dataset,
         spec.world_size,
         spec.weight,
         spec.expires_s,
         begins.begins,
         begins.resume_scores,
+        need=need,
+        best_effort=spec.best_effort,
     )
+    if need is not None:
+        change.check(context.hints)
+        context.sharing.judge(name, spec.dataset, need)
     return answer_json(_summary(context, await context.changes.make(change)))
 
 
@@ -291,4 +310,6 @@ def _summary(context: ControlContext, job: Job) -> JobSummary:
         gap_reads=belief.gap_reads,
         silent_reads=belief.silent_reads,
         trust_reason=belief.reason,
+        best_effort=job.best_effort,
+        share=context.sharing.share_of(job.name),
     )

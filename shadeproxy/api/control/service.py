@@ -47,7 +47,7 @@ async def stats(context: ControlContext, _request: web.Request) -> web.Response:
 def _snapshot(context: ControlContext) -> dict[str, Any]:
     snapshot = context.counted_stats().snapshot()
     orders = {name: order_summary(context, name) for name in context.hints.orders.states()}
-    return {**snapshot, "orders": orders}
+    return {**snapshot, "orders": orders, "sharing": context.sharing.summary()}
 
 
 SINCE = {"since": "only points after this Unix time"}

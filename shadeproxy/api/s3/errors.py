@@ -40,6 +40,7 @@ TABLE: dict[type[errors.ShadeProxyError], Row] = {
     errors.NotSupported: Row(501, "NotImplemented"),
     errors.UnknownName: Row(404, "NoSuchKey"),
     errors.Conflict: Row(409, "OperationAborted"),
+    errors.NotFeasible: Row(409, "OperationAborted"),
     errors.RangeNotSatisfiable: Row(416, "InvalidRange"),
     errors.AuthError: Row(403, "AccessDenied"),
     errors.AccessDenied: Row(403, "AccessDenied"),

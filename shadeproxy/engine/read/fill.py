@@ -12,7 +12,8 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.tracing import READER
+from shadeproxy.core.types import Intent, JobContext, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.read.callback_fill import fill_at_once
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
@@ -81,12 +82,15 @@ class PageFiller:
         part: Span | None = None,
         explained: bool = False,
         reads: CallbackOrigin | None = None,
+        job: JobContext | None = None,
     ) -> tuple[Flight, bool]:
         """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a flight
         if there is none. Return the flight, and whether it was running already.
 
-        ``explained``: an order or scores explain the read. ``reads``: fetch the page by these.
+        ``explained``: an order or scores explain the read. ``reads``: fetch the page by these. ``job``: of
+        the read, to which the origin's link is charged.
         """
+        READER.set(job or ref)
         part_only = False
         if intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
@@ -122,11 +126,13 @@ class PageFiller:
         meta: ObjectMeta,
         part: Span | None,
         explained: bool,
+        job: JobContext | None,
     ) -> Flight | None:
         """Join or start the flight of a page that will be wanted soon. Return None when memory is short.
 
         A reader that waits for memory for one page must not hold memory for the next pages.
         """
+        READER.set(job or ref)
         length = page_span(number, self._page_size, meta.size).length
         readahead_bytes = self._ledger.capacity_bytes * READAHEAD_SHARE
         running = self.flights.find_serving(ref, number, meta.etag, part) is not None

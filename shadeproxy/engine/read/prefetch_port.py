@@ -16,7 +16,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import page_span, pages_of
-from shadeproxy.core.types import SHARED, Intent, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.namespaces import NO_CLIENT, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.versions import Versions
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
@@ -182,8 +182,10 @@ class PrefetchPort:
 
     # ------------------------------------------------------------------ fetches
 
-    def begin(self, need: Need, ended: Callable[[Fetched], None]) -> Flight:
-        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before."""
+    def begin(self, need: Need, ended: Callable[[Fetched], None], job: str = "") -> Flight:
+        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before. ``job``: for which
+        it is fetched; "" for a guess.
+        """
         meta = self._versions.known_now(need.ref)
         upstream = self._upstreams.get(need.ref.namespace, NO_CLIENT)
         flight, coalesced = self._filling.join(
@@ -193,6 +195,7 @@ class PrefetchPort:
             intent=Intent.PREFETCH,
             meta=meta,
             reads=self._reads() if upstream == SHARED else None,
+            job=JobContext(job) if job else None,
         )
         assert not coalesced, "the caller knows which pages are on their way"
         self._begun.add(flight)

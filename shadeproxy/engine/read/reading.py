@@ -90,6 +90,7 @@ class EngineReading:
             part=None if meta is None else self._part(number),
             explained=self.explained,
             reads=reads,
+            job=self.request.job,
         )
         self.joined[number] = flight
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
@@ -263,6 +264,7 @@ class EngineReading:
                 meta=self.meta,
                 part=self._part(coming),
                 explained=self.explained,
+                job=self.request.job,
             )
             if flight is None:
                 return
@@ -281,6 +283,7 @@ class EngineReading:
             part=None if self._span is None else self._part(number),
             explained=self.explained or again,
             reads=self._reads,
+            job=request.job,
         )
         self.joined[number] = flight
         return flight, coalesced

@@ -18,7 +18,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, Deadline, ReadBounds
 from shadeproxy.core.delegated_body import BodyPlace, BodyWriter, WrittenBody
 from shadeproxy.core.ranges import RangeSpec
-from shadeproxy.core.tracing import CLIENT
+from shadeproxy.core.tracing import CLIENT, READER
 from shadeproxy.core.types import OWN, SHARED, Intent, JobContext, ObjectMeta, ObjectRef
 from shadeproxy.engine.base import NothingKnown, ReadRequest
 from shadeproxy.engine.read.fill_memory import FillMemory
@@ -212,6 +212,7 @@ class WorkerFills:
             return False
         whose = CLIENT.set(message.client)
         bounded = DEADLINE.set(Deadline(self._clock, self._bounds))
+        reader = READER.set(request.job or request.ref)
         try:
             slot = self.slots.take_now(Intent.DEMAND)
             if slot is None:
@@ -222,6 +223,7 @@ class WorkerFills:
         finally:
             CLIENT.reset(whose)
             DEADLINE.reset(bounded)
+            READER.reset(reader)
         if begun is None:
             read.give_slot()
             return False

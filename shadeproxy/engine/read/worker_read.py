@@ -27,6 +27,7 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.origin.base import HandedOver, Sink, Wanted
 from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
+from shadeproxy.origin.link import LinkSlot
 
 _ERRORS: dict[str, type[OriginError]] = {
     error.__name__: error for error in (BodyCutShort, BodyDamaged, ObjectChanged, OriginUnavailable)
@@ -212,6 +213,8 @@ class WorkerRead:
         self._opened, self._start, self._length = True, message.start, message.length
         self._doubtful = message.doubtful
         fills.counts.note_first_byte(self._started_s)
+        if isinstance(self.slot, LinkSlot):
+            self.slot.charge(message.length)
         if self._sink.opened(meta, message.length, doubtful=message.doubtful, memory=memory) is None:
             fills.outbox.send(AbortFill(self._ident))
             self._hand_over(None, 0)

@@ -26,6 +26,8 @@ class JobActivity:
     """
 
     def __init__(self) -> None:
+        self.raised = 1.0
+        """The factor by which the job's need raises its weight (policy/sharing.py)."""
         self.reads = 0
         self.gap = 0.0
         # Averages, less the share that chance explains. So they may fall below 0, or rise above 1.

@@ -2,13 +2,16 @@ import asyncio
 import io
 import json
 import math
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from shadeproxy.api.control import bodies, jobs
+from shadeproxy.core.errors import NotFeasible
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.hints.hashing import object_hash
+from shadeproxy.hints.needs import NO_SHARE, JobNeed
 
 BINARY = {"Content-Type": "application/vnd.shadeproxy.scores"}
 
@@ -56,6 +59,8 @@ async def test_a_job_shows_what_it_is(client, job, clock):
         "gap_reads": None,
         "silent_reads": 0,
         "trust_reason": "it announces nothing and posts no scores",
+        "best_effort": False,
+        "share": asdict(NO_SHARE),
     }
     listed = await (await client.get("/v1/jobs")).json()
     assert [item["job"] for item in listed["jobs"]] == ["resnet"]
@@ -415,3 +420,81 @@ async def test_a_run_that_begins_draws_from_nothing_that_was_scored_before(clien
     assert "rank 2 of job 'resnet', whose world size is 2" in await refused(refusal, 400, "invalid_request")
     refusal = await client.put(f"{job}?starts=1", json=spec)
     assert "parameters: begins, resume_scores" in await refused(refusal, 400, "invalid_request")
+
+
+# ------------------------------------------------------------------ needs
+
+
+class Judge:
+    """Refuses every need above 100 samples a second."""
+
+    def judge(self, name, _dataset, need):
+        if need.samples_per_s and need.samples_per_s > 100:
+            raise NotFeasible(f"job {name!r} would get 100, 0.5 of it", hint="ask for less")
+
+    def share_of(self, _name):
+        return replace(NO_SHARE, need="samples_per_s", feasible=True, would_get_per_s=100.0)
+
+    def summary(self):
+        return {"mode": "needs"}
+
+
+async def put(client, path, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = await client.put(path, data=data, headers={"Content-Type": "application/json"})
+    return answer.status, await answer.json()
+
+
+async def test_a_need_is_answered_with_what_the_job_would_get(client, job, context):
+    context.sharing = Judge()
+    status, shown = await put(
+        client, job, {"dataset": "train", "world_size": 2, "samples_per_s": 50, "weight": 2}
+    )
+    assert status == 200
+    assert (shown["share"]["feasible"], shown["share"]["would_get_per_s"]) == (True, 100.0)
+    assert context.hints.jobs.get("resnet").need == JobNeed(samples_per_s=50.0)
+    assert (await (await client.get("/v1/stats")).json())["sharing"] == {"mode": "needs"}
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        ({"slowdown": 1.1, "samples_per_s": 5}, (400, "slowdown and samples_per_s: a job has one need")),
+        (
+            {"slowdown": 1.1, "best_effort": True},
+            (400, "best_effort gives up a job's need, but slowdown states"),
+        ),
+        ({"deadline_s": 5}, (400, "deadline_s 5 is ")),
+        ({"slowdown": 0.9}, (400, "Expected `float` >= 1.0 - at `$.slowdown`")),
+        ({"samples_per_s": 0}, (400, "Expected `float` > 0.0 - at `$.samples_per_s`")),
+        ({"epochs": 0}, (400, "Expected `int` >= 1 - at `$.epochs`")),
+        ({"epochs": 3}, (400, "epochs belongs to a deadline")),
+        ({"speed": 3}, (400, "Object contains unknown field `speed`")),
+        (b'{"slowdown": NaN}', (400, "JSON is malformed")),
+        (b'{"samples_per_s": 1e999}', (400, "out of range")),
+        ({"samples_per_s": 200}, (422, "job 'resnet' would get 100, 0.5 of it")),
+    ],
+)
+async def test_a_bad_need_changes_nothing(client, job, context, body, refusal):
+    status, message = refusal
+    context.sharing = Judge()
+    before = await (await client.get(job)).json()
+    if not isinstance(body, bytes):
+        body = {"dataset": "train", "world_size": 5, "weight": 7, **body}
+    refused, answer = await put(client, job, body)
+    assert refused == status
+    assert message in answer["error"]["message"]
+    assert await (await client.get(job)).json() == before
+
+
+async def test_an_infeasible_need_registers_no_job(client, job, context):
+    context.sharing = Judge()
+    status, answer = await put(client, "/v1/jobs/other", {"dataset": "train", "samples_per_s": 200})
+    assert (status, answer["error"]["code"], answer["error"]["hint"]) == (422, "not_feasible", "ask for less")
+    assert "other" not in context.hints.jobs
+
+
+async def test_a_need_for_an_unknown_data_set_is_no_question_of_feasibility(client, context):
+    context.sharing = Judge()
+    status, answer = await put(client, "/v1/jobs/other", {"dataset": "missing", "samples_per_s": 200})
+    assert (status, answer["error"]["message"]) == (404, "dataset 'missing' is not registered")

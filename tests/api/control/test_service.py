@@ -40,7 +40,7 @@ async def test_reads_that_wait_are_counted_before_an_answer_shows_them(client, c
 async def test_stats_are_the_snapshot(client, context):
     context.stats.record_read("train", Source.RAM, 10, JobContext("resnet", 3))
     snapshot = json.loads(json.dumps(context.stats.snapshot()))
-    assert await (await client.get("/v1/stats")).json() == snapshot | {"orders": {}}
+    assert await (await client.get("/v1/stats")).json() == snapshot | {"orders": {}, "sharing": {}}
 
 
 async def test_metrics_are_prometheus_text(client, context):

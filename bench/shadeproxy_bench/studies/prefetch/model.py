@@ -27,6 +27,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import OpenOptions, OriginRead
+from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.limit import LimitedOrigin, prefetch_slots
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
@@ -36,8 +37,8 @@ from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.origin import Link
 from shadeproxy_bench.studies.prefetch.virtual import VirtualClock, VirtualLoop, run
 
-_PAGE_BYTES = 1 << 20
-_RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
+PAGE_BYTES = 1 << 20
+RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
 _SEGMENT_BYTES = 1 << 20
 _INFLIGHT_BYTES = 256 << 20
 _AHEAD_BYTES = 256 << 20
@@ -45,7 +46,7 @@ _CONNECTIONS = 128
 _FETCHES = prefetch_slots(_CONNECTIONS)
 _HIT_S = 0.0003
 _BATCHES_AHEAD = 2
-_BUCKET = "data"
+BUCKET = "data"
 _JOB = JobContext("train")
 
 Order = NDArray[np.int64]
@@ -93,14 +94,14 @@ class Found(NamedTuple):
     wasted: int
 
 
-class _ShapedOrigin(MemoryOrigin):
+class ShapedOrigin(MemoryOrigin):
     """Objects that come after a latency, over one link."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, latency_s: float, link_bytes_per_s: float) -> None:
         super().__init__()
         self.bytes = 0
-        self._latency_s = setting.latency_s
-        self._link = Link(setting.link_bytes_per_s)
+        self._latency_s = latency_s
+        self._link = Link(link_bytes_per_s)
 
     @asynccontextmanager
     async def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AsyncIterator[OriginRead]:
@@ -111,31 +112,42 @@ class _ShapedOrigin(MemoryOrigin):
             yield reading
 
 
-class _Proxy:
-    """An engine with one RAM tier and a prefetcher, as ``shadeproxy serve`` composes them."""
+class VirtualProxy:
+    """An engine with one RAM tier of ``room_bytes`` and a prefetcher, composed as ``shadeproxy serve``
+    does.
+    """
 
-    def __init__(self, setting: Setting, way: Way, folder: Path, clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        origin: ShapedOrigin,
+        folder: Path,
+        clock: VirtualClock,
+        *,
+        room_bytes: int,
+        prefetching: bool = True,
+        policy: str = "default",
+    ) -> None:
         self.woken = asyncio.Event()
-        self.hints = HintRegistry(page_size=_PAGE_BYTES, on_orders_changed=self.woken.set)
-        self.origin = _ShapedOrigin(setting)
-        self.stats = Stats()
+        self.hints = HintRegistry(page_size=PAGE_BYTES, on_orders_changed=self.woken.set)
+        self.origin = origin
+        self.limited = LimitedOrigin(origin, max_open=_CONNECTIONS)
+        self.stats = Stats(now_s=clock.now_s)
         self.prefetcher: Prefetcher | None = None
-        if way.prefetching:
+        if prefetching:
             self.prefetcher = Prefetcher(
                 self.hints.orders,
                 self.hints.expectations,
-                page_size=_PAGE_BYTES,
+                page_size=PAGE_BYTES,
                 clock=clock,
-                limits=Limits(_AHEAD_BYTES, _FETCHES, _INFLIGHT_BYTES // 2, 0),
+                limits=Limits(_AHEAD_BYTES, _FETCHES, _INFLIGHT_BYTES // 2, 0, self.limited.may_wait),
                 woken=self.woken,
             )
-        room_bytes = int(setting.cached * setting.samples * (setting.sample_bytes + _RECORD_BYTES))
         tier = SegmentStore("ram", folder, room_bytes, segment_bytes=_SEGMENT_BYTES)
         ledger = Ledger(_INFLIGHT_BYTES)
         rules = Rules(())
         self.cache = PageCache(
             [Medium(tier, Source.RAM)],
-            policy=get_policy("default"),
+            policy=get_policy(policy),
             weights=self.hints,
             next_uses=self.hints.expectations,
             pins=Pins(rules),
@@ -146,23 +158,30 @@ class _Proxy:
         )
         self.cache.open()
         self.engine = Engine(
-            LimitedOrigin(self.origin, max_open=_CONNECTIONS),
+            CountedOrigin(self.limited, stats=self.stats, clock=clock),
             self.cache,
             rules=rules,
             ledger=ledger,
             stats=self.stats,
             clock=clock,
-            page_size=_PAGE_BYTES,
+            page_size=PAGE_BYTES,
             orders=self.hints.expectations,
+            jobs_of=self.hints.jobs_of,
         )
 
     async def get(self, key: str, job: JobContext | None) -> None:
-        request = ReadRequest(ObjectRef(_BUCKET, key), job=job)
+        """Read an object as ``job``, in the time that this takes."""
+        request = ReadRequest(ObjectRef(BUCKET, key), job=job)
         async with self.engine.open(request) as reading:
             async for _ in reading.body(Span(0, reading.meta.size)):
                 pass
         if reading.source is not Source.ORIGIN:
             await asyncio.sleep(_HIT_S)
+
+    def begin(self) -> None:
+        """Start prefetching."""
+        if self.prefetcher is not None:
+            self.prefetcher.start(self.engine.prefetch_port)
 
     async def aclose(self) -> None:
         if self.prefetcher is not None:
@@ -175,34 +194,43 @@ def train(setting: Setting, way: Way, *, seed: int = 0) -> Found:
     loop = VirtualLoop()
     clock = VirtualClock(loop)
     with TemporaryDirectory() as folder:
-        proxy = _Proxy(setting, way, Path(folder), clock)
+        origin = ShapedOrigin(setting.latency_s, setting.link_bytes_per_s)
+        room_bytes = int(setting.cached * setting.samples * (setting.sample_bytes + RECORD_BYTES))
+        proxy = VirtualProxy(origin, Path(folder), clock, room_bytes=room_bytes, prefetching=way.prefetching)
         try:
             return run(_train(proxy, setting, way, clock, seed), loop)
         finally:
             proxy.cache.close()
 
 
-async def _train(proxy: _Proxy, setting: Setting, way: Way, clock: VirtualClock, seed: int) -> Found:
+async def _train(proxy: VirtualProxy, setting: Setting, way: Way, clock: VirtualClock, seed: int) -> Found:
     keys = [f"k{number}" for number in range(setting.samples)]
     body = bytes(setting.sample_bytes)
     for key in keys:
-        proxy.origin.put(_BUCKET, key, body)
+        proxy.origin.put(BUCKET, key, body)
     drawn = np.random.default_rng(seed)
     orders = [drawn.permutation(setting.samples) for _ in range(setting.epochs)]
     if way.announced:
-        _register(proxy.hints, keys, clock)
-        _announce(proxy.hints, 0, orders[0], clock)
-    if proxy.prefetcher is not None:
-        proxy.prefetcher.start(proxy.engine.prefetch_port)
+        register(proxy.hints, keys, Job(_JOB.job, dataset="data"), clock.monotonic_s())
+        announce(proxy.hints, _JOB.job, 0, orders[0], clock.monotonic_s())
+    proxy.begin()
     walls: list[float] = []
     stalled, read_bytes = 0.0, 0
     for epoch, order in enumerate(orders):
 
-        def announce(coming: int = epoch + 1) -> None:
-            if way.announced and coming < setting.epochs:
-                _announce(proxy.hints, coming, orders[coming], clock)
+        def before(batch: int, coming: int = epoch + 1) -> None:
+            if batch == setting.samples // setting.batch // 2 and way.announced and coming < setting.epochs:
+                announce(proxy.hints, _JOB.job, coming, orders[coming], clock.monotonic_s())
 
-        wall_s, stall_s = await _epoch(proxy, setting, [keys[one] for one in order.tolist()], announce)
+        wall_s, stall_s = await read_epoch(
+            proxy,
+            _JOB,
+            [keys[one] for one in order.tolist()],
+            before,
+            workers=setting.workers,
+            batch=setting.batch,
+            rate_per_s=setting.rate_per_s,
+        )
         walls.append(wall_s)
         if epoch:
             stalled += stall_s
@@ -223,46 +251,56 @@ async def _train(proxy: _Proxy, setting: Setting, way: Way, clock: VirtualClock,
     )
 
 
-def _register(hints: HintRegistry, keys: list[str], clock: VirtualClock) -> None:
-    builder = ManifestBuilder("data", page_size=_PAGE_BYTES)
+def register(hints: HintRegistry, keys: list[str], job: Job, now_s: float) -> None:
+    """Register the objects of ``keys`` as the data set of ``job``, and the job."""
+    assert job.dataset is not None, "its name is that of the data set"
+    builder = ManifestBuilder(job.dataset, page_size=PAGE_BYTES)
     for key in keys:
-        builder.add(ObjectRef(_BUCKET, key), None, None)
+        builder.add(ObjectRef(BUCKET, key), None, None)
     hints.put_dataset(builder.finish())
-    hints.put_job(Job(_JOB.job, dataset="data"), clock.monotonic_s())
+    hints.put_job(job, now_s)
 
 
-def _announce(hints: HintRegistry, epoch: int, order: Order, clock: VirtualClock) -> None:
-    announcement = hints.check_order(_JOB.job, order.tolist(), epoch=epoch, rank=0, offset=0)
-    hints.orders.put(announcement, clock.monotonic_s())
+def announce(hints: HintRegistry, job: str, epoch: int, order: Order, now_s: float) -> None:
+    """Announce the order of one epoch of a job, whose only rank is 0."""
+    hints.orders.put(hints.check_order(job, order.tolist(), epoch=epoch, rank=0, offset=0), now_s)
     hints.orders.settle()
 
 
-async def _epoch(
-    proxy: _Proxy, setting: Setting, keys: list[str], at_half: Callable[[], None]
+async def read_epoch(
+    proxy: VirtualProxy,
+    job: JobContext | None,
+    keys: list[str],
+    before: Callable[[int], None],
+    *,
+    workers: int,
+    batch: int,
+    rate_per_s: float,
 ) -> tuple[float, float]:
-    """Read ``keys`` in order; return the seconds that it takes, and those in which the consumer waits."""
+    """Read ``keys`` in order; return the seconds that it takes, and those in which the consumer waits.
+    ``before(n)`` is called before batch n is computed.
+    """
     loop = asyncio.get_running_loop()
-    batches = [keys[at : at + setting.batch] for at in range(0, len(keys), setting.batch)]
+    batches = [keys[at : at + batch] for at in range(0, len(keys), batch)]
     done = [asyncio.Event() for _ in batches]
-    free = [asyncio.Semaphore(_BATCHES_AHEAD) for _ in range(setting.workers)]
+    free = [asyncio.Semaphore(_BATCHES_AHEAD) for _ in range(workers)]
 
     async def work(first: int) -> None:
-        for number in range(first, len(batches), setting.workers):
+        for number in range(first, len(batches), workers):
             await free[first].acquire()
             for key in batches[number]:
-                await proxy.get(key, _JOB)
+                await proxy.get(key, job)
             done[number].set()
 
     began, stall_s = loop.time(), 0.0
-    async with asyncio.TaskGroup() as workers:
-        for first in range(setting.workers):
-            workers.create_task(work(first))
-        for number, batch in enumerate(batches):
+    async with asyncio.TaskGroup() as group:
+        for first in range(workers):
+            group.create_task(work(first))
+        for number, ready in enumerate(batches):
             waits = loop.time()
             await done[number].wait()
             stall_s += loop.time() - waits
-            free[number % setting.workers].release()
-            if number == len(batches) // 2:
-                at_half()
-            await asyncio.sleep(len(batch) / setting.rate_per_s)
+            free[number % workers].release()
+            before(number)
+            await asyncio.sleep(len(ready) / rate_per_s)
     return loop.time() - began, stall_s

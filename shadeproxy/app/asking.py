@@ -1,0 +1,77 @@
+"""Demands of a job on link and cache: its need in samples per second, and its data set in bytes."""
+
+import numpy as np
+
+from shadeproxy.app.measuring import MeasuredJob
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.policy.sharing import Demands
+
+_UNCOUNTED = 1e15
+"""Number of samples of a job without a data set: the cache holds no share of them worth naming."""
+
+
+def samples_of(hints: HintRegistry, dataset: str | None) -> float:
+    """Return the number of samples of a data set; a very large one for a job without."""
+    known = hints.datasets.get(dataset or "")
+    return _UNCOUNTED if known is None else float(known.count)
+
+
+def length_in(hints: HintRegistry, dataset: str | None) -> float:
+    """Return the mean length of the samples as the manifest states it; 0 if it does not."""
+    known = hints.datasets.get(dataset or "")
+    lengths = None if known is None else known.length
+    stated = lengths[lengths > 0] if lengths is not None else None
+    return float(stated.mean()) if stated is not None and len(stated) else 0.0
+
+
+def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -> float:
+    """Return the samples per second to which a job's need amounts; 0 if that is not known, or nothing is
+    left to read. ``samples``: of its data set. ``now_s``: Unix time.
+    """
+    need = job.need
+    if need is None:
+        return 0.0
+    if need.slowdown is not None:
+        return measured.rate / need.slowdown
+    if need.samples_per_s is not None:
+        return need.samples_per_s
+    places = job.progress.values()
+    read = samples * sum(at.epoch for at in places) / max(len(places), 1) + sum(at.position for at in places)
+    left, left_s = need.epochs * samples - read, (need.deadline_s or 0.0) - now_s
+    return left / left_s if left > 0 and left_s > 0 else 0.0
+
+
+def demands_of(rows: list[list[float]]) -> Demands:
+    """Return the columns of rows of (rate, need, sample_bytes, data_bytes)."""
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(Demands._fields)).T
+    return Demands(*columns)
+
+
+def reason_of(
+    job: Job,
+    measured: MeasuredJob,
+    needed: float,
+    *,
+    is_admitted: bool | None,
+    is_link_known: bool,
+    missed: str,
+) -> str:
+    """Return in words why a job gets what it gets. ``is_admitted``: None if the job is not in use.
+    ``missed``: why it misses its need; "" if it does not.
+    """
+    reasons = [
+        (job.best_effort, "it has given up its need"),
+        (job.need is None, "it states no need"),
+        (is_admitted is None, "the job is not in use, or its need is new"),
+        (not measured.rate, "nothing of it is measured yet"),
+        (not needed, "its deadline is over, or all its epochs are read"),
+        (not is_admitted, "its need does not fit beside those that were admitted before it"),
+        (
+            0 < measured.compute < needed,
+            f"it computes {measured.compute:.4g} samples a second, fewer than it needs",
+        ),
+        (bool(missed), missed),
+        (not is_link_known, "the origin's link was never seen full, so its need is admitted for now"),
+    ]
+    return next((words for holds, words in reasons if holds), "it fits beside the others")

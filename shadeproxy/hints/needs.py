@@ -1,0 +1,134 @@
+"""Needs of jobs: how fast a job asks to be, and what it gets beside the others.
+
+Law: a job has one need at most. A need is kept with the job, and changes only by a registration that names
+another one, or gives it up (``best_effort``). Whether a need is feasible is decided from measurements, by
+``SharesJobs``; nothing here measures.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from shadeproxy.core.errors import InvalidRequest
+
+_KINDS = ("slowdown", "samples_per_s", "deadline_s")
+
+
+class JobNeed(NamedTuple):
+    """A need: one of the first three fields. ``slowdown``: the job takes at most so many times as long as if
+    it never waited. ``deadline_s``: the Unix time at which the job has read its data set ``epochs`` times,
+    counted from epoch 0.
+    """
+
+    slowdown: float | None = None
+    samples_per_s: float | None = None
+    deadline_s: float | None = None
+    epochs: int = 1
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is set."""
+        return next(name for name in _KINDS if getattr(self, name) is not None)
+
+    @property
+    def words(self) -> str:
+        """The need in words."""
+        if self.slowdown is not None:
+            return f"a slowdown of at most {self.slowdown:g}"
+        if self.samples_per_s is not None:
+            return f"{self.samples_per_s:g} samples a second"
+        return f"{self.epochs} epochs by its deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class JobShare:
+    """Shares of a job. ``need``: the kind of its need, None if it has none. ``needs_per_s``: samples per
+    second that the need amounts to; ``got_per_s``: those of late. ``feasible``: the need fits beside the
+    others; None: not known yet. ``would_get_per_s``: what it would get beside the others. ``kept``: it got
+    what it needs of late; None: not known yet. ``cache_share``, ``link_share``: its shares of the bytes in
+    the cache, and of those from the origin of late. ``raised``: the factor of its weight. ``reason``: why, in
+    words.
+    """
+
+    need: str | None
+    needs_per_s: float | None
+    got_per_s: float | None
+    feasible: bool | None
+    would_get_per_s: float | None
+    kept: bool | None
+    cache_share: float | None
+    link_share: float | None
+    raised: float
+    reason: str
+
+
+NO_SHARE = JobShare(None, None, None, None, None, None, None, None, 1.0, "nothing is measured")
+
+
+class SharesJobs(Protocol):
+    """Decides which needs are feasible, and shows what jobs get."""
+
+    def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
+        """Check that a need fits beside the admitted ones, as far as measured. Raises NotFeasible."""
+        ...
+
+    def share_of(self, name: str) -> JobShare:
+        """Return the share of a registered job."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Return how link and cache are shared, for the statistics."""
+        ...
+
+
+class NothingShared:
+    """Implements ``SharesJobs`` where nothing is measured."""
+
+    def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
+        """See ``SharesJobs.judge``."""
+
+    def share_of(self, _name: str) -> JobShare:
+        """See ``SharesJobs.share_of``."""
+        return NO_SHARE
+
+    def summary(self) -> dict[str, Any]:
+        """See ``SharesJobs.summary``."""
+        return {}
+
+
+def need_of(
+    *,
+    slowdown: float | None,
+    samples_per_s: float | None,
+    deadline_s: float | None,
+    epochs: int | None,
+    best_effort: bool,
+    has_dataset: bool,
+    now_s: float,
+) -> JobNeed | None:
+    """Return the need that these fields state; None if they state none. Raises InvalidRequest."""
+    stated = {"slowdown": slowdown, "samples_per_s": samples_per_s, "deadline_s": deadline_s}
+    names = [name for name, value in stated.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(names)}: a job has one need", hint=f"send one of {', '.join(_KINDS)}"
+        )
+    if epochs is not None and deadline_s is None:
+        raise InvalidRequest("epochs belongs to a deadline", hint="send deadline_s too, or leave epochs out")
+    if not names:
+        return None
+    if best_effort:
+        raise InvalidRequest(
+            f"best_effort gives up a job's need, but {names[0]} states one", hint="send one of the two"
+        )
+    if deadline_s is not None:
+        if deadline_s <= now_s:
+            raise InvalidRequest(
+                f"deadline_s {deadline_s:.0f} is {now_s - deadline_s:.0f} s in the past",
+                hint="deadline_s is a Unix time: for a deadline in 12 hours add 43200 to the time of now",
+            )
+        if not has_dataset:
+            raise InvalidRequest(
+                "a deadline needs a data set, whose samples are counted",
+                hint="name it as dataset, or state the need as samples_per_s",
+            )
+    return JobNeed(slowdown, samples_per_s, deadline_s, epochs or 1)

@@ -1,0 +1,203 @@
+"""``LinkQueue``: shares the link of the origin by job, in bytes.
+
+Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
+each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
+proportion to its weight, however many reads it has waiting and however long they are. No byte of the link is
+left unused while a read waits. A read waits only while so many bytes are under way that the link is full
+(link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients take turns (core/fair_queue.py). Prefetching
+counts as its job. The length of a read is a guess until its answer has come; then the difference is charged.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from shadeproxy.core.fair_queue import FairQueue
+from shadeproxy.core.tracing import READER
+from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.origin.link_depth import LinkDepth
+
+OTHERS = ""
+"""The flow of reads that belong to no registered job."""
+
+_FIRST_GUESS_BYTES = 256 * 1024
+_LEARNING = 0.1
+_MOST_PREFETCHES = 8
+_LEAST_WEIGHT = 1e-3
+
+Granted = asyncio.Future["LinkSlot"]
+
+
+class LinkSlot(str):
+    """A slot of a read that came through ``queue``. As a string it names the client, as every slot does."""
+
+    __slots__ = ("flow", "is_over", "queue", "size_bytes")
+
+    queue: "LinkQueue"
+    flow: "Flow"
+    size_bytes: float
+    is_over: bool
+
+    def charge(self, length_bytes: int, *, whole: bool = False) -> None:
+        """Charge the true length of the read to its flow, once it is known. ``whole``: all of it is read;
+        otherwise a page of it at most.
+        """
+        if not self.is_over:
+            self.queue.charge(self, length_bytes if whole else min(length_bytes, self.queue.page_bytes))
+
+
+class _Waiter(NamedTuple):
+    client: str
+    is_prefetch: bool
+    future: Granted
+
+
+class Flow:
+    """The reads of one job. ``weight``: its share of the link, relative to other flows. ``served_bytes``: of
+    reads that were let through.
+    """
+
+    def __init__(self, start: float, weight: float = 1.0) -> None:
+        self.weight = weight
+        self.served_bytes = 0.0
+        self.guess_bytes: float = _FIRST_GUESS_BYTES
+        self.flying = 0
+        self.prefetches = 0
+        """Number of prefetches that wait."""
+        self.start = start
+        """The start tag of its next read, in bytes by weight."""
+        self.queue: FairQueue[_Waiter] = FairQueue()
+
+
+class LinkQueue:
+    """The queue of reads that wait for the link. ``job_of``: returns the registered job of a read, or
+    OTHERS. ``page_bytes``: the length of a page. Single event loop; not thread-safe.
+    """
+
+    def __init__(
+        self,
+        job_of: Callable[[JobContext | ObjectRef | None], str],
+        depth: LinkDepth,
+        *,
+        page_bytes: int,
+    ) -> None:
+        self._job_of = job_of
+        self.depth = depth
+        self.page_bytes = page_bytes
+        self.flows: dict[str, Flow] = {}
+        self.is_shared = False
+        """True while reads have to wait for their flow's turn."""
+        self.waiting = 0
+        self.flying = 0
+        self._flying_bytes = 0.0
+        self._now = 0.0  # Virtual time: the start tag of the latest read that was let through.
+
+    @property
+    def is_used(self) -> bool:
+        """True if reads must come through this queue: it is shared, or some wait since it was."""
+        return self.is_shared or self.waiting > 0
+
+    def share(self, weights: Mapping[str, float]) -> None:
+        """Share the link by ``weights``, by job, in any unit. Flows that are not named get the mean."""
+        self.is_shared = True
+        mean = sum(weights.values()) / len(weights) if weights else 1.0
+        for name in list(self.flows):
+            flow = self.flows[name]
+            if name not in weights and not flow.queue.count and not flow.flying:
+                del self.flows[name]  # A job that is gone.
+        for name in {*self.flows, *weights}:
+            flow, weight = self._flow(name), max(weights.get(name, mean) / mean, _LEAST_WEIGHT)
+            # What it has had in advance, in bytes, stays the same.
+            flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
+            flow.weight = weight
+
+    def stop(self) -> None:
+        """Share the link no longer. Reads that wait are served as the link has room, without a limit."""
+        self.is_shared = False
+
+    def may_wait(self, job: str) -> bool:
+        """Return whether a prefetch for ``job`` may start: not too many of them wait already."""
+        flow = self.flows.get(job)
+        return flow is None or not self.is_shared or flow.prefetches < _MOST_PREFETCHES
+
+    def pass_now(self, client: str) -> LinkSlot | None:
+        """Let the present read through, if none waits and the link has room; otherwise return None."""
+        if self.waiting or not self._has_room():
+            return None
+        return self._let_through(self._flow(self._job_of(READER.get())), client)
+
+    def wait(self, client: str, future: Granted, *, is_prefetch: bool) -> tuple[str, _Waiter]:
+        """Queue the present read; ``future`` gets its slot. Return how ``withdraw`` knows it."""
+        name = self._job_of(READER.get())
+        flow, waiter = self._flow(name), _Waiter(client, is_prefetch, future)
+        flow.queue.add(client, waiter)
+        flow.prefetches += is_prefetch
+        self.waiting += 1
+        return name, waiter
+
+    def withdraw(self, name: str, waiter: _Waiter) -> None:
+        """Remove a read that waits no longer."""
+        flow = self.flows[name]
+        flow.queue.remove(waiter.client, waiter)
+        flow.prefetches -= waiter.is_prefetch
+        self.waiting -= 1
+
+    def next(self, may: Callable[[str], bool]) -> tuple[Granted, LinkSlot] | None:
+        """Let the next read through, and return its future and its slot; None if no read may pass now.
+        ``may(client)``: whether the client may have one more slot.
+        """
+        if not self.waiting or not self._has_room():
+            return None
+        for flow in sorted((one for one in self.flows.values() if one.queue.count), key=self._tag):
+            waiter = flow.queue.take(may)
+            if waiter is not None:
+                self.waiting -= 1
+                flow.prefetches -= waiter.is_prefetch
+                return waiter.future, self._let_through(flow, waiter.client)
+        return None
+
+    def charge(self, slot: LinkSlot, size_bytes: int) -> None:
+        """Charge the true length of a read that is under way."""
+        flow, difference = slot.flow, size_bytes - slot.size_bytes
+        slot.size_bytes = size_bytes
+        flow.start += difference / flow.weight
+        flow.served_bytes += difference
+        flow.guess_bytes += _LEARNING * (size_bytes - flow.guess_bytes)
+        self.depth.note(self.flying, self._flying_bytes, 0)
+        self._flying_bytes += difference
+
+    def end(self, slot: str) -> None:
+        """Note that a read is over. Do nothing for a slot of another queue."""
+        if not isinstance(slot, LinkSlot) or slot.is_over:
+            return
+        slot.is_over = True
+        slot.flow.flying -= 1
+        self.depth.note(self.flying, self._flying_bytes, slot.size_bytes)
+        self.flying -= 1
+        self._flying_bytes = max(self._flying_bytes - slot.size_bytes, 0.0) if self.flying else 0.0
+
+    # ------------------------------------------------------------------ inside
+
+    def _tag(self, flow: Flow) -> float:
+        return max(flow.start, self._now)
+
+    def _has_room(self) -> bool:
+        return not self.is_shared or self.depth.has_room(self.flying, self._flying_bytes)
+
+    def _flow(self, name: str) -> Flow:
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = Flow(self._now)
+        return flow
+
+    def _let_through(self, flow: Flow, client: str) -> LinkSlot:
+        slot = LinkSlot(client)
+        slot.queue, slot.flow, slot.size_bytes, slot.is_over = self, flow, flow.guess_bytes, False
+        self._now = self._tag(flow)
+        flow.start = self._now + slot.size_bytes / flow.weight
+        flow.served_bytes += slot.size_bytes
+        flow.flying += 1
+        self.depth.note(self.flying, self._flying_bytes, 0)
+        self.flying += 1
+        self._flying_bytes += slot.size_bytes
+        return slot

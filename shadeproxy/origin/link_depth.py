@@ -1,0 +1,92 @@
+"""``LinkDepth``: how many bytes to have under way at the origin, so that its link is full and no longer queue
+forms beyond it.
+
+Law: times are from the clock that is passed in. The depth is a multiple of the bytes that fill the link: its
+highest rate of late, times the shortest time that a read takes. The shortest time shows only while few reads
+are under way, so now and then, for one interval, few are let through (as BBR does: Cardwell et al., 2016).
+Before both are measured there is no limit.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+_FEW_READS = 4
+_GAIN = 1.5
+_INTERVAL_S = 0.1
+_INTERVAL_READS, _PROBE_READS = 16, 8
+_LONGEST_S = 1.0
+_RATES = 64  # Intervals over which the highest rate counts.
+_TIMES = 2  # Probes over which the shortest time counts.
+_PROBE_AFTER_S = 30.0
+
+
+class LinkDepth:
+    """The depth of one link. ``now_s``: returns a monotonic time."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._rates: deque[float] = deque(maxlen=_RATES)
+        self._times: deque[float] = deque(maxlen=_TIMES)
+        self._is_probing = False
+        self._is_draining = False
+        self._probed_s = 0.0
+        self._began_s = self._last_s = now_s()
+        self._area = self._bytes = 0.0
+        self._reads = 0
+
+    @property
+    def rate_per_s(self) -> float:
+        """The highest rate of late, in bytes; 0 before it is measured."""
+        return max(self._rates, default=0.0)
+
+    @property
+    def latency_s(self) -> float:
+        """The time that a read takes if few are under way; 0 before it is measured."""
+        return min(self._times, default=0.0)
+
+    @property
+    def depth_bytes(self) -> float:
+        """Bytes to have under way; infinite before rate and time are measured."""
+        return _GAIN * self.rate_per_s * self.latency_s if self._times and self._rates else float("inf")
+
+    def has_room(self, flying: int, flying_bytes: float) -> bool:
+        """Return whether one more read may begin, with so many reads and bytes under way."""
+        return flying < _FEW_READS or (not self._is_probing and flying_bytes < self.depth_bytes)
+
+    def note(self, flying: int, flying_bytes: float, came_bytes: float) -> None:
+        """Record that so many reads and bytes have been under way since the last call. ``came_bytes``: bytes
+        of a read that has ended now; 0 if none has.
+        """
+        now_s = self._now_s()
+        self._area += flying_bytes * (now_s - self._last_s)
+        self._last_s = now_s
+        if not came_bytes:
+            return
+        self._bytes += came_bytes
+        self._reads += 1
+        elapsed_s = now_s - self._began_s
+        if self._is_draining:
+            if flying <= _FEW_READS:
+                self._is_draining = False
+                self._begin()
+        elif elapsed_s >= _INTERVAL_S and (
+            self._reads >= (_PROBE_READS if self._is_probing else _INTERVAL_READS) or elapsed_s >= _LONGEST_S
+        ):
+            self._end(elapsed_s)
+
+    def _begin(self) -> None:
+        self._began_s = self._last_s = self._now_s()
+        self._area = self._bytes = 0.0
+        self._reads = 0
+
+    def _end(self, elapsed_s: float) -> None:
+        """Learn from an interval, and begin the next one."""
+        if self._is_probing:
+            self._times.append(self._area / self._bytes)  # Little's law
+            self._is_probing = False
+        else:
+            self._rates.append(self._bytes / elapsed_s)
+            if not self._times or self._last_s - self._probed_s >= _PROBE_AFTER_S:
+                self._is_probing = self._is_draining = True
+                self._probed_s = self._last_s
+        self._begin()

@@ -1,0 +1,173 @@
+"""Shares cache and link among jobs with needs: which needs fit, and how the two knobs move.
+
+Law: pure, columns in and columns out, of shape (n,) over jobs. A rate is in samples per second. ``need`` is
+nan where a job has none. A job's throughput is what the link brings of its misses: rate x bytes x misses. A
+static share c of a data set of d bytes leaves 1 - c / d of its reads as misses, whatever the order.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rates = NDArray[np.float64]
+
+_ROUNDS = 24  # Of bisection: to 1e-7.
+_LEFT_TO_OTHERS = 0.5
+FIRST_SPARE = 1.5
+"""A job with a need begins with so many times the share of the link that it needs."""
+
+_LEAST_SPARE, _MOST_SPARE = 1.05, 3.0
+_MORE_SPARE, _LESS_SPARE = 1.25, 0.9
+_SCARCE = 1.04
+_BURST = 3.0  # Misses cluster in an epoch: as many times the mean, but no more than all reads.
+_LEAST_OF_LINK = 0.1
+_FIRST_WEIGHT = 4.0
+_MOST_WEIGHT = 8.0
+_UP, _DOWN = 1.15, 0.98
+_ENOUGH = 1.08
+_ALL = 0.985  # Of its own rate: nothing lets a job read faster.
+
+
+class Demands(NamedTuple):
+    """Demands of jobs on link and cache. ``rate``: of a job that never waits. ``sample_bytes``: mean length
+    of a sample. ``data_bytes``: of the whole data set.
+    """
+
+    rate: Rates
+    need: Rates
+    sample_bytes: Rates
+    data_bytes: Rates
+
+
+class Room(NamedTuple):
+    """The room that jobs share: the link, in bytes per second, and the cache, in bytes."""
+
+    link_bytes_per_s: float
+    cache_bytes: float
+
+
+class Shares(NamedTuple):
+    """A division of cache and link. ``fits``: see ``fits``. ``others``: the share of its own rate that each
+    job without a need gets. ``rate``: of each job.
+    """
+
+    fits: bool
+    others: float
+    rate: Rates
+
+
+def solve(demands: Demands, room: Room) -> Shares:
+    """Divide link and cache: needs first, the rest to the other jobs, so that all are slowed down alike."""
+    needed, rest = _split(demands)
+    if _load(demands, needed, room) > room.link_bytes_per_s:
+        return Shares(fits=False, others=0.0, rate=needed)
+    others = _largest(demands, needed, rest, room)
+    return Shares(fits(demands, least_of_others(demands, room), room), others, needed + others * rest)
+
+
+def least_of_others(demands: Demands, room: Room) -> float:
+    """Return the share of its own rate that needs must leave to each job without one: half of what all would
+    have if no job had a need.
+    """
+    return _LEFT_TO_OTHERS * _largest(demands, np.zeros_like(demands.rate), demands.rate, room)
+
+
+def fits(demands: Demands, least: float, room: Room) -> bool:
+    """Return whether all needs are met, and the others have ``least``."""
+    needed, rest = _split(demands)
+    return _load(demands, needed + least * rest, room) <= room.link_bytes_per_s
+
+
+def most_for(demands: Demands, job: int, least: float, room: Room) -> float:
+    """Return the highest need of ``job`` that fits beside the others; 0 if none does."""
+    low, high = 0.0, float(demands.rate[job])
+    for _ in range(_ROUNDS):
+        need = demands.need.copy()
+        need[job] = middle = (low + high) / 2
+        if fits(demands._replace(need=need), least, room):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def first_weight(claims: int) -> float:
+    """Return the weight with which a job with a need begins, if ``claims`` jobs have one."""
+    return min(_FIRST_WEIGHT, _most_weight(claims))
+
+
+def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
+    """Move the weights in next use by one step: up for a job that gets less than it needs, else slowly down.
+
+    The product of all weights is at most 8. So many claims together displace the pages of a job without a
+    need no further than one does.
+    """
+    has_need = ~np.isnan(demands.need)
+    wanted = np.minimum(_ENOUGH * demands.need, _ALL * demands.rate)
+    moved = weights * np.where(got < wanted, _UP, _DOWN)
+    most = _most_weight(int(has_need.sum()))
+    return np.where(has_need, np.clip(moved, 1.0, most), 1.0)
+
+
+def next_spares(spares: Rates, got: Rates, demands: Demands) -> Rates:
+    """Move the spare factors of the link by one step: up fast for a job that gets hardly what it needs, down
+    for one that gets more, so that the others get the rest.
+    """
+    has_need = ~np.isnan(demands.need)
+    scarce = got < np.minimum(_SCARCE * demands.need, _ALL * demands.rate)
+    plenty = got > _ENOUGH * demands.need
+    moved = spares * np.where(scarce, _MORE_SPARE, np.where(plenty, _LESS_SPARE, 1.0))
+    return np.where(has_need, np.clip(moved, _LEAST_SPARE, _MOST_SPARE), 1.0)
+
+
+def link_weights(demands: Demands, miss_bytes: Rates, spares: Rates, *, link_bytes_per_s: float) -> Rates:
+    """Return the share of each job in the link, in bytes per second. ``miss_bytes``: measured bytes from the
+    origin for each sample read. ``spares``: see ``next_spares``.
+
+    What jobs with needs leave, a tenth at least, is divided among the others by what they would read.
+    """
+    has_need = ~np.isnan(demands.need)
+    mean = np.where(has_need, spares * demands.need * miss_bytes, 0.0)
+    most = np.where(has_need, spares * demands.need * np.maximum(demands.sample_bytes, miss_bytes), 0.0)
+    needed = np.minimum(_BURST * mean, most)
+    asked = np.where(has_need, 0.0, demands.rate * miss_bytes)
+    least = _LEAST_OF_LINK * link_bytes_per_s
+    left = max(link_bytes_per_s - float(needed.sum()), least)
+    share = needed + left * asked / max(float(asked.sum()), 1e-9)
+    return np.maximum(share, least / max(len(share), 1))
+
+
+def _most_weight(claims: int) -> float:
+    return float(_MOST_WEIGHT ** (1 / max(claims, 1)))
+
+
+def _split(demands: Demands) -> tuple[Rates, Rates]:
+    """Return the rates that are needed, and those that the other jobs would like."""
+    has_need = ~np.isnan(demands.need)
+    needed = np.where(has_need, np.minimum(demands.need, demands.rate), 0.0)
+    return needed, np.where(has_need, 0.0, demands.rate)
+
+
+def _largest(demands: Demands, fixed: Rates, scaled: Rates, room: Room) -> float:
+    """Return the largest r <= 1 for which the link carries ``fixed`` + r ``scaled``."""
+    low, high = 0.0, 1.0
+    if _load(demands, fixed + scaled, room) <= room.link_bytes_per_s:
+        return 1.0
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        if _load(demands, fixed + middle * scaled, room) <= room.link_bytes_per_s:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _load(demands: Demands, rates: Rates, room: Room) -> float:
+    """Return the bytes per second that the link must carry, if the cache holds what saves most of them."""
+    traffic = rates * demands.sample_bytes
+    order = np.argsort(-traffic / np.maximum(demands.data_bytes, 1.0), kind="stable")
+    data_bytes = demands.data_bytes[order]
+    before = np.cumsum(data_bytes) - data_bytes
+    cached = np.clip(room.cache_bytes - before, 0.0, data_bytes)
+    return float((traffic[order] * (1 - cached / np.maximum(data_bytes, 1.0))).sum())

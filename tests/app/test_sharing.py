@@ -1,0 +1,312 @@
+"""The sharing of cache and link on a manual clock: what is admitted, how knobs move, and when they stop."""
+
+import math
+
+import pytest
+from structlog.testing import capture_logs
+
+from shadeproxy.app.sharing import JobSharing
+from shadeproxy.core.errors import NotFeasible
+from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.hints.jobs import Job, Progress
+from shadeproxy.hints.manifest import ManifestBuilder
+from shadeproxy.hints.needs import JobNeed
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.link import OTHERS
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.telemetry.stats import Stats
+from tests.support.clock import ManualClock
+
+SAMPLES, SIZE = 1000, 1000
+LINK = 100_000.0
+SLOWDOWN = JobNeed(slowdown=1.25)
+
+
+class World:
+    """Jobs that read as they are told, in steps of two seconds, over a link that is full."""
+
+    def __init__(self, *, told=LINK, room=0):
+        self.clock = ManualClock()
+        self.hints = HintRegistry()
+        self.stats = Stats(now_s=self.clock.now_s)
+        self.limited = LimitedOrigin(MemoryOrigin(), max_open=8)
+        self.sharing = JobSharing(
+            self.hints,
+            self.stats,
+            self.clock,
+            self.limited,
+            page_bytes=1 << 20,
+            capacity_bytes=lambda: room,
+            told_bytes_per_s=told,
+        )
+        self.done = {}
+        self.shared = None
+        share = self.limited.share
+
+        def record(link, weights):
+            self.shared = weights
+            share(link, weights)
+
+        self.limited.share = record
+
+    def register(self, name, need=None, **fields):
+        builder = ManifestBuilder(name, page_size=1 << 20)
+        for number in range(SAMPLES):
+            builder.add(ObjectRef("b", f"{name}/{number}"), None, None)
+        self.hints.put_dataset(builder.finish())
+        self.put(name, need, **fields)
+
+    def put(self, name, need=None, **fields):
+        self.hints.put_job(Job(name, dataset=name, need=need, **fields), self.clock.now_s())
+
+    def read(self, name, per_s, full=100.0):
+        """Let a job read for two seconds. ``full``: samples per second that it would compute."""
+        count = int(2 * per_s)
+        done = self.done[name] = self.done.get(name, 0) + count
+        epoch, position = divmod(done, SAMPLES)
+        job = JobContext(name, epoch, 0)
+        self.stats.record_reads("b", Source.ORIGIN, count, count * SIZE, job)
+        for _ in range(count):
+            self.stats.record_origin("get", SIZE, 0.1)
+        self.stats.record_training(name, epoch, stall_s=0.0, compute_s=count / full)
+        self.hints.report_progress(name, 0, Progress(epoch, position), self.clock.now_s())
+
+    def step(self, **rates):
+        for name, rate in rates.items():
+            self.read(name, *rate) if isinstance(rate, tuple) else self.read(name, rate)
+        self.clock.advance(2.0)
+        self.sharing.step()
+
+    def steps(self, count, **rates):
+        for _ in range(count):
+            self.step(**rates)
+
+    def mode(self):
+        return self.sharing.summary()["mode"]
+
+
+def test_without_needs_nothing_is_shared():
+    world = World()
+    world.register("a")
+    world.register("b")
+    world.steps(5, a=50, b=50)
+    assert (world.mode(), world.shared) == ("off", None)
+    assert world.sharing.share_of("a").reason == "it states no need"
+    assert world.limited.take_now.__name__ == "take_now"
+
+
+def test_one_job_alone_has_the_link_as_without_a_need():
+    world = World()
+    world.register("a", SLOWDOWN)
+    world.steps(8, a=50)
+    assert (world.mode(), world.shared) == ("off", None)
+    assert world.sharing.summary()["reason"] == "one job reads from the origin"
+
+
+def test_two_jobs_share_by_need_and_the_need_is_kept():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=40, b=50)
+    assert world.mode() == "needs"
+    assert world.shared["a"] == pytest.approx(3.0 * 50 * SIZE, rel=0.01)
+    short = world.sharing.share_of("a")
+    assert (short.kept, short.needs_per_s, short.feasible) == (False, 50.0, True)
+    assert short.raised > 4
+    assert short.link_share == pytest.approx(40 / 90)
+    assert short.reason.startswith("its reads do not wait for the link")
+    world.steps(30, a=60, b=40)
+    kept = world.sharing.share_of("a")
+    assert kept.kept is True
+    assert kept.raised < short.raised
+    assert world.shared["a"] == pytest.approx(1.05 * 50 * SIZE, rel=0.01)
+    assert world.shared["b"] == pytest.approx(LINK - world.shared["a"], rel=0.05)
+    assert world.sharing.missed() == ()
+
+
+def test_the_knob_of_the_cache_is_the_weight_in_next_use():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    for name in "ab":
+        world.hints.expectations._activity(name)
+    world.steps(8, a=10, b=50)
+    raised = {name: one.raised for name, one in world.hints.expectations._activities.items()}
+    assert raised["a"] > 4
+    assert raised["b"] == 1.0
+    world.put("a", best_effort=True)
+    world.step(a=10, b=50)
+    assert world.hints.expectations._activities["a"].raised == 1.0
+    assert world.sharing.share_of("a").reason == "it has given up its need"
+
+
+def test_a_need_is_refused_at_once_with_what_the_job_would_get():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=60.0))
+    world.register("b")
+    world.register("c")
+    world.steps(8, a=50, b=50, c=50)
+    world.sharing.judge("b", "b", JobNeed(samples_per_s=10.0))
+    with pytest.raises(NotFeasible) as refused:
+        world.sharing.judge("b", "b", JobNeed(samples_per_s=80.0))
+    # Of 100 samples a second 60 are a's, and c keeps half of the 33 that it would have.
+    assert str(refused.value) == (
+        "job 'b' cannot have 80 samples a second beside the others: it would get 23.33 samples a second,"
+        " 0.29 of it"
+    )
+    assert refused.value.hint.startswith("ask for less, or send best_effort")
+    assert world.hints.jobs.get("b").need is None
+
+
+def test_a_slowdown_in_the_words_of_the_refusal():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=60.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    with pytest.raises(NotFeasible, match=r"'b' cannot have a slowdown of at most 1\.1 beside"):
+        world.sharing.judge("b", "b", JobNeed(slowdown=1.1))
+
+
+@pytest.mark.parametrize("told", [0.0, LINK])
+def test_of_what_nothing_is_measured_is_admitted_for_now(told):
+    world = World(told=told)
+    world.register("a")
+    world.sharing.judge("a", "a", JobNeed(samples_per_s=1e6))
+    world.put("a", JobNeed(samples_per_s=1e6))
+    world.step()
+    assert world.sharing.share_of("a").reason == "nothing of it is measured yet"
+    assert world.sharing.share_of("a").feasible is None
+
+
+def test_a_link_that_was_never_full_refuses_nothing():
+    world = World(told=0.0)
+    world.register("a")
+    world.register("b")
+    world.steps(8, a=20, b=20)
+    world.sharing.judge("a", "a", JobNeed(samples_per_s=90.0))
+    world.put("a", JobNeed(samples_per_s=90.0))
+    world.steps(2, a=20, b=20)
+    assert world.sharing.summary()["link_is_known"] is False
+    world.steps(20, a=90, b=20)
+    assert world.sharing.share_of("a").reason == (
+        "the origin's link was never seen full, so its need is admitted for now"
+    )
+
+
+def test_a_need_that_no_longer_fits_is_that_of_the_later_job():
+    world = World()
+    world.register("first", JobNeed(samples_per_s=70.0))
+    world.register("second", JobNeed(samples_per_s=60.0))
+    world.steps(3, first=50, second=50)
+    # It was admitted unmeasured, and is judged after ten seconds of measurement.
+    assert world.sharing.share_of("second").feasible is False
+    assert "second" in world.sharing._claims
+    assert world.sharing._claims["second"].admitted
+    world.steps(6, first=50, second=50)
+    first, second = world.sharing.share_of("first"), world.sharing.share_of("second")
+    assert first.feasible
+    assert second.reason == "its need does not fit beside those that were admitted before it"
+    assert second.would_get_per_s == pytest.approx(30.0, abs=0.1)
+    missed = {one.name: one for one in world.sharing.missed()}
+    assert missed["second"].remedy.startswith("ask for at most 30 samples a second, a larger cache")
+
+
+def test_a_wrong_prediction_falls_back_to_equal_shares_and_says_so():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(4, a=50, b=50)
+    flow = world.sharing._queue.flows["a"]
+    flow.queue.add("", None)  # Its reads wait, and yet it gets little.
+    world.steps(4, a=20, b=70)
+    assert world.mode() == "needs"
+    world.steps(2, a=20, b=70)
+    assert world.mode() == "equal"
+    assert set(world.shared.values()) == {1.0}
+    summary = world.sharing.summary()
+    assert summary["reason"] == (
+        "job 'a' got 20 of the 50 samples a second that it should get: all jobs have equal shares for a"
+        " minute"
+    )
+    assert world.sharing.share_of("a").reason == (
+        "all jobs have equal shares, because a prediction was wrong"
+    )
+    flow.queue.take()
+    world.steps(31, a=50, b=50)
+    assert world.mode() == "needs"
+
+
+def test_a_pause_of_training_is_no_miss():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=52, b=48)
+    raised = world.sharing.share_of("a").raised
+    world.steps(10, b=48)
+    share = world.sharing.share_of("a")
+    assert share.kept is True
+    assert share.raised <= raised
+
+
+def test_a_job_that_computes_slower_than_its_need_is_told_so():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=(30, 32.0), b=48)
+    assert world.sharing.share_of("a").reason == "it computes 32 samples a second, fewer than it needs"
+
+
+def test_a_deadline_is_a_rate_that_follows_what_is_left():
+    world = World()
+    world.register("a", JobNeed(deadline_s=world.clock.now_s() + 100, epochs=4))
+    world.register("b")
+    world.steps(10, a=50, b=50)
+    assert world.sharing.share_of("a").needs_per_s == pytest.approx((4000 - 1000) / 80)
+    world.clock.advance(100)
+    world.steps(1, a=50, b=50)
+    assert world.sharing.share_of("a").reason == "its deadline is over, or all its epochs are read"
+
+
+def test_reads_of_no_job_have_a_share_and_ended_jobs_none():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    assert world.shared[OTHERS] == pytest.approx(world.shared["b"])
+    world.hints.end_rank("a", 0)
+    world.step(b=50)
+    assert world.mode() == "off"
+    assert world.sharing.share_of("a").reason == "the job is not in use, or its need is new"
+
+
+def test_of_many_claims_the_first_that_fit_are_admitted():
+    world = World()
+    for number in range(8):
+        world.register(f"j{number}", JobNeed(samples_per_s=30.0))
+    rates = {f"j{number}": 12 for number in range(8)}
+    world.steps(10, **rates)
+    admitted = [name for name, claim in world.sharing._claims.items() if claim.admitted]
+    assert admitted == ["j0", "j1"]
+    assert math.prod(claim.raised for claim in world.sharing._claims.values()) <= 8.01
+
+
+async def test_a_defect_stops_the_sharing_and_not_the_reads():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    calls = []
+
+    def fail():
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        raise ValueError("a defect")
+
+    world.sharing.step = fail
+    with capture_logs() as logs, pytest.raises(KeyboardInterrupt):
+        await world.sharing.run()
+    assert [line["event"] for line in logs] == ["sharing of cache and link failed and goes on"]
+    assert world.shared is None
+    assert not world.sharing._queue.is_shared

@@ -1,0 +1,324 @@
+"""The queue of the link: bytes by job in exact order, and the depth that fills a link."""
+
+import asyncio
+import heapq
+import itertools
+
+import pytest
+
+from shadeproxy.core.errors import Overloaded
+from shadeproxy.core.tracing import CLIENT, READER
+from shadeproxy.core.types import Intent, JobContext, ObjectRef
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.link import OTHERS, LinkQueue
+from shadeproxy.origin.link_depth import LinkDepth
+from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.clock import ManualClock
+
+PAGE = 4_000_000
+JOBS = {"a", "b", "c"}
+
+
+class OneAtATime(LinkDepth):
+    """A link that is full with one read."""
+
+    def __init__(self):
+        super().__init__(lambda: 0.0)
+
+    def has_room(self, flying, _flying_bytes):
+        return not flying
+
+
+def job_of(reader):
+    return reader.job if isinstance(reader, JobContext) and reader.job in JOBS else OTHERS
+
+
+def queue_of(depth=None):
+    return LinkQueue(job_of, depth or OneAtATime(), page_bytes=PAGE)
+
+
+class Reads:
+    """Reads of jobs at a queue whose link carries one at a time."""
+
+    def __init__(self, weights):
+        self.link = queue_of()
+        self.link.share(weights)
+        self.loop = asyncio.get_running_loop()
+        self.sizes = {}
+        self.slot = self.ask("c", 1)  # Keeps the link busy while others come.
+
+    def ask(self, job, size, client="", *, is_prefetch=False):
+        READER.set(JobContext(job))
+        slot = self.link.pass_now(client)
+        if slot is not None:
+            slot.charge(size)
+            return slot
+        future = self.loop.create_future()
+        self.sizes[future] = (job, size)
+        self.link.wait(client, future, is_prefetch=is_prefetch)
+        return None
+
+    def served(self, count=10**6):
+        """End the present read, then each that is let through; return their jobs and lengths in order."""
+        order = []
+        self.link.end(self.slot)
+        while len(order) < count and (passed := self.link.next(lambda _client: True)) is not None:
+            future, slot = passed
+            job, size = self.sizes.pop(future)
+            slot.charge(size)
+            order.append((job, size))
+            self.link.end(slot)
+        return order
+
+
+async def test_jobs_get_bytes_by_weight_however_many_reads_each_has_waiting():
+    reads = Reads({"a": 3.0, "b": 1.0, "c": 1.0})
+    for _ in range(400):
+        reads.ask("b", 1000)
+    for _ in range(30):
+        reads.ask("a", 1000)
+    order = [job for job, _ in reads.served(40)]
+    assert order[:4].count("b") == 1
+    assert (order.count("a"), order.count("b")) == (30, 10)
+
+
+async def test_jobs_with_long_reads_get_no_more_bytes():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    for _ in range(50):
+        reads.ask("a", 100_000)
+        for _ in range(20):
+            reads.ask("b", 10_000)
+    order = reads.served()
+    # From the second read on, each job is charged as it was: at any time they differ by a long read at most.
+    got = {"a": 0, "b": 0}
+    for job, size in order[:300]:
+        got[job] += size
+        assert abs(got["a"] - got["b"]) <= 356_000
+    assert got["a"] == pytest.approx(got["b"], rel=0.2)
+
+
+async def test_a_job_that_was_idle_has_saved_nothing_up():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    for _ in range(100):
+        reads.ask("a", 1000)
+    reads.served(60)
+    reads.slot = None
+    for _ in range(40):
+        reads.ask("b", 1000)
+    order = [job for job, _ in Reads.served(reads, 20) if job]
+    assert 9 <= order.count("b") <= 11
+
+
+async def test_a_single_job_uses_all_of_the_link():
+    reads = Reads({"a": 0.001, "b": 1000.0})
+    for _ in range(10):
+        reads.ask("a", 1000)
+    assert [job for job, _ in reads.served()] == ["a"] * 10
+
+
+async def test_names_that_no_job_has_share_one_flow():
+    reads = Reads({"a": 1.0})
+    for number in range(64):
+        reads.ask(f"made up {number}", 1000)
+        reads.ask("a", 1000)
+    order = [job for job, _ in reads.served(20)]
+    assert order.count("a") == 10
+    assert set(reads.link.flows) == {"a", "c", OTHERS}
+
+
+async def test_clients_of_one_job_take_turns():
+    reads = Reads({"a": 1.0})
+    for number in range(6):
+        reads.ask("a", number, client="greedy")
+    reads.ask("a", 100, client="modest")
+    assert [size for _, size in reads.served()] == [0, 100, 1, 2, 3, 4, 5]
+
+
+async def test_few_prefetches_of_a_job_wait_at_a_time():
+    reads = Reads({"a": 1.0})
+    for _ in range(8):
+        assert reads.link.may_wait("a")
+        reads.ask("a", 1000, is_prefetch=True)
+    assert not reads.link.may_wait("a")
+    assert reads.link.may_wait("b")
+    reads.served(1)
+    assert reads.link.may_wait("a")
+
+
+async def test_a_flow_of_a_job_that_is_gone_is_forgotten():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    reads.served()
+    reads.link.share({"b": 1.0})
+    assert set(reads.link.flows) == {"b"}
+
+
+async def test_new_weights_in_another_unit_starve_no_job():
+    reads = Reads({"a": 1.0, "b": 2000.0})
+    for _ in range(100):
+        reads.ask("a", 1000)
+    reads.served(11)  # Alone, at a small weight: a has had much in advance.
+    reads.slot = None
+    reads.link.share({"a": 5e6, "b": 5e6})
+    for _ in range(60):
+        reads.ask("b", 1000)
+    reads.ask("c", 1000)  # Not named: it gets the mean.
+    order = [job for job, _ in Reads.served(reads, 60)]
+    assert abs(order.count("a") - order.count("b")) <= 3
+    assert "c" in order[:3]
+
+
+# ---------------------------------------------------------------------- the depth
+
+
+class Link:
+    """A store with a latency and a link, in virtual time, with readers that never rest."""
+
+    def __init__(self, *, bytes_per_s, latency_s, size=100_000):
+        self.clock = ManualClock(0.0)
+        self.depth = LinkDepth(self.clock.monotonic_s)
+        self.link = queue_of(self.depth)
+        self.bytes_per_s, self.latency_s, self.size = bytes_per_s, latency_s, size
+        self.free_s = 0.0
+        self.ends = []
+        self.numbers = itertools.count()
+        self.got = {}
+        self.waiting = {}
+        self.loop = asyncio.get_running_loop()
+
+    def ask(self, job):
+        READER.set(JobContext(job))
+        slot = self.link.pass_now("")
+        if slot is None:
+            future = self.loop.create_future()
+            self.waiting[future] = job
+            self.link.wait("", future, is_prefetch=False)
+        else:
+            self.begin(job, slot)
+
+    def begin(self, job, slot):
+        slot.charge(self.size)
+        now_s = self.clock.monotonic_s()
+        self.free_s = max(self.free_s, now_s + self.latency_s) + self.size / self.bytes_per_s
+        heapq.heappush(self.ends, (self.free_s, next(self.numbers), job, slot))
+
+    def run(self, until_s):
+        while self.ends and self.ends[0][0] <= until_s:
+            end_s, _, job, slot = heapq.heappop(self.ends)
+            self.clock.advance(end_s - self.clock.monotonic_s())
+            self.got[job] = self.got.get(job, 0) + self.size
+            self.link.end(slot)
+            while (passed := self.link.next(lambda _client: True)) is not None:
+                self.begin(self.waiting.pop(passed[0]), passed[1])
+            self.ask(job)
+
+
+@pytest.mark.parametrize(("bytes_per_s", "latency_s"), [(55e6, 0.03), (8e6, 0.05), (100e6, 0.02)])
+async def test_the_link_stays_full_and_the_queue_beyond_it_short(bytes_per_s, latency_s):
+    link = Link(bytes_per_s=bytes_per_s, latency_s=latency_s)
+    link.link.share({"a": 1.0, "b": 1.0})
+    for _ in range(200):
+        link.ask("a")
+    link.run(10.0)
+    link.got.clear()
+    link.run(70.0)
+    assert link.got["a"] >= 0.98 * 60 * bytes_per_s
+    fills = bytes_per_s * latency_s + link.size
+    assert fills <= link.depth.depth_bytes <= 2 * max(fills, 4 * link.size)
+
+
+async def test_sixty_four_readers_of_one_job_take_nothing_from_eight_of_another():
+    link = Link(bytes_per_s=55e6, latency_s=0.03)
+    link.link.share({"a": 1.0, "b": 1.0})
+    for _ in range(40):
+        link.ask("a")
+    for _ in range(64):
+        link.ask("b")
+    link.run(10.0)
+    link.got.clear()
+    link.run(40.0)
+    assert link.got["a"] / link.got["b"] == pytest.approx(1.0, abs=0.03)
+
+
+# ---------------------------------------------------------------------- the slots
+
+
+async def hold(limited, job, leave, *, intent=Intent.DEMAND):
+    READER.set(JobContext(job))
+    CLIENT.set(job)
+    async with limited.open(ObjectRef("b", "k"), intent=intent):
+        await leave.wait()
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def limited():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    return LimitedOrigin(memory, max_open=8, max_wait_s=0.05)
+
+
+async def test_slots_come_back_whatever_way_they_were_taken(limited):
+    link, leave = queue_of(), asyncio.Event()
+    early = asyncio.create_task(hold(limited, "a", leave))
+    await settle()
+    limited.share(link, {"a": 1.0})
+    tasks = [asyncio.create_task(hold(limited, "b", leave)) for _ in range(5)]
+    await settle()
+    assert (limited.open_now, limited.waiting) == (2, 4)
+    assert limited.take_now(Intent.DEMAND) is None
+    limited.share(link, None)
+    late = asyncio.create_task(hold(limited, "a", leave))
+    await settle()
+    assert (limited.open_now, limited.waiting) == (7, 0)
+    leave.set()
+    await asyncio.gather(early, late, *tasks)
+    assert (limited.open_now, limited.waiting, link.flying) == (0, 0, 0)
+    assert link.flows["b"].served_bytes == 5 * len(b"body")
+
+
+@pytest.mark.parametrize("when", ["waiting", "granted"])
+async def test_a_reader_that_leaves_takes_nothing_with_it(limited, when):
+    link, leave = queue_of(), asyncio.Event()
+    limited.share(link, {"a": 1.0})
+    first = asyncio.create_task(hold(limited, "a", leave))
+    await settle()
+    gone = asyncio.create_task(hold(limited, "a", leave))
+    await settle()
+    if when == "granted":
+        first.cancel()
+        await asyncio.sleep(0)
+    gone.cancel()
+    leave.set()
+    await asyncio.gather(first, gone, return_exceptions=True)
+    assert (limited.open_now, limited.waiting, link.flying) == (0, 0, 0)
+    async with limited.open(ObjectRef("b", "k")):
+        assert link.flying == 1
+
+
+async def test_a_wait_for_the_link_ends_as_a_wait_for_a_slot(limited):
+    link, leave = queue_of(), asyncio.Event()
+    limited.share(link, {"a": 1.0})
+    first = asyncio.create_task(hold(limited, "a", leave))
+    await settle()
+    with pytest.raises(Overloaded, match=r"all 8 reads of the origin were taken for 0\.05 s.*retry later"):
+        await hold(limited, "a", leave)
+    leave.set()
+    await first
+    assert (limited.open_now, limited.waiting, link.flying) == (0, 0, 0)
+
+
+async def test_a_prefetch_waits_with_its_job(limited):
+    link, leave = queue_of(), asyncio.Event()
+    limited.share(link, {"a": 1.0, "b": 1.0})
+    tasks = [asyncio.create_task(hold(limited, "a", leave)) for _ in range(3)]
+    await settle()
+    tasks.append(asyncio.create_task(hold(limited, "b", leave, intent=Intent.PREFETCH)))
+    await settle()
+    assert link.flows["b"].prefetches == 1
+    leave.set()
+    await asyncio.gather(*tasks)
+    assert link.flows["b"].prefetches == 0
