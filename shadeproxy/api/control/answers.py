@@ -89,9 +89,12 @@ class LatencySummary(msgspec.Struct):
 
 
 class OriginKind(msgspec.Struct):
+    """Requests to the origin. ``first_byte_s``: mean seconds until the first byte of a page; null before it."""
+
     requests: int
     bytes: int
     latency_s: LatencySummary
+    first_byte_s: float | None
 
 
 class OriginFailure(msgspec.Struct):
