@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 
 from shadeproxy.api.control.jobs import OrderSummary
+from shadeproxy.hints.needs import JobShare
 from shadeproxy.telemetry import counters
 from shadeproxy.telemetry.counters import Counters
 
@@ -151,6 +152,21 @@ class RequestStats(msgspec.Struct):
     latency_s: dict[str, RequestLatency]
 
 
+class SharingSummary(msgspec.Struct):
+    """How link and cache are shared by the needs of jobs; docs/protocol.md. ``mode``: "off", "needs" or
+    "equal".
+    """
+
+    mode: str
+    reason: str
+    link_bytes_per_s: float
+    link_is_known: bool
+    depth_bytes: float | None
+    waiting: int
+    others_link_share: float | None
+    jobs: dict[str, JobShare]
+
+
 class StatsReport(msgspec.Struct):
     """All counters since the start; docs/metrics.md describes them. ``cluster``: only with
     ``cluster.name``.
@@ -168,6 +184,7 @@ class StatsReport(msgspec.Struct):
     loop_lag_s: TimerLag
     gauges: dict[str, float]
     orders: dict[str, OrderSummary | None]
+    sharing: SharingSummary
     cluster: ClusterStats | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
 
 
