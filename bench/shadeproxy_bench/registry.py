@@ -9,8 +9,8 @@ from shadeproxy_bench.suites.hits import disk, hits
 from shadeproxy_bench.suites.knowledge import knowledge
 from shadeproxy_bench.suites.matrix import matrix
 from shadeproxy_bench.suites.misses import misses
-from shadeproxy_bench.suites.plan import plan
 from shadeproxy_bench.suites.needs import needs
+from shadeproxy_bench.suites.plan import plan
 from shadeproxy_bench.suites.ratios import ratios
 from shadeproxy_bench.suites.report import report
 from shadeproxy_bench.suites.sdk import sdk
