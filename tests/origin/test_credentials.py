@@ -43,7 +43,9 @@ async def test_from_a_profile(isolated):
 
 
 async def test_none_found_says_what_to_set():
-    with pytest.raises(OriginAnswer, match=r"set AWS_ACCESS_KEY_ID .* or set origin.credentials = \"anonymous\""):
+    with pytest.raises(
+        OriginAnswer, match=r"set AWS_ACCESS_KEY_ID .* or set origin.credentials = \"anonymous\""
+    ):
         await ChainCredentials().credentials()
 
 
