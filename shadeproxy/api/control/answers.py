@@ -90,7 +90,7 @@ class LatencySummary(msgspec.Struct):
 
 
 class OriginKind(msgspec.Struct):
-    """Requests to the origin. ``first_byte_s``: mean seconds until the first byte of a page; null before it."""
+    """Requests. ``first_byte_s``: mean seconds until the first byte of a page; null before the first."""
 
     requests: int
     bytes: int
