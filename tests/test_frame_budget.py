@@ -32,7 +32,7 @@ GOLDEN = {
     # The request and the page handle are remembered.
     "remembered hit": Golden(13, 7),
     # A cached object is requested for the first time on this listener by a known client.
-    "first hit": Golden(70, 24),
+    "first hit": Golden(70, 25),
     # One of 32 misses in a turn of the loop. Each is fetched, sent and stored. ADR 48: the first byte of one
     # of them is timed, in two calls.
     "miss": Golden(3_497 / MISSES, 64),

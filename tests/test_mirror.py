@@ -73,6 +73,7 @@ TABLE = {
     "api.s3.handler": "api/s3/test_disconnects.py",
     "api.s3.head": "bench/fuzz/test_functions.py",
     "api.s3.headers": "api/s3/test_forward.py",
+    "api.s3.response_heads": "api/s3/test_lane.py",
     "api.s3.request_cache": "api/s3/test_lane.py",
     "api.s3.parameters": "api/s3/test_canonical_signed.py",
     "api.s3.port": "api/s3/test_many_readers.py",

@@ -153,7 +153,7 @@ class RequestStats(msgspec.Struct):
 
 
 class SharingSummary(msgspec.Struct):
-    """How link and cache are shared by the needs of jobs; docs/protocol.md. ``mode``: "off", "needs" or
+    """The shares of link and cache by the needs of jobs; docs/protocol.md. ``mode``: "off", "needs" or
     "equal".
     """
 

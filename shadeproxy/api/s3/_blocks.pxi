@@ -5,8 +5,11 @@ cdef enum:
     MOST_DIGITS = 15
     TIME_BYTES = 8  # THHMMSSZ
     SIGNATURE_BYTES = 64
-    PARTS_WITHOUT_RANGE = 3
-    PARTS_WITH_RANGE = 4
+    IF_MATCH_BYTES = 10
+    MOST_ETAG = 128
+    # signed.py: what is signed.
+    RANGE_SIGNED = 1
+    IF_MATCH_SIGNED = 2
     # Positions in named tuples: _Template.
     TEMPLATE_FIXED = 0
     TEMPLATE_TIME = 1
@@ -17,6 +20,7 @@ cdef enum:
     TEMPLATE_PLAN = 6
 
 cdef const char* NAMES = b"\r\nRange: bytes=\r\nrange: bytes="
+cdef const char* MATCH_NAMES = b"\r\nIf-Match: \r\nif-match: "
 
 
 cdef struct Cut:
@@ -29,7 +33,8 @@ cdef struct Cut:
 
 
 cdef object find_plan(
-    cache, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s
+    cache, check_time, const char* block, Py_ssize_t size, bytes path, bytes range_value, bytes if_match,
+    double now_s
 ):
     """Compiled ``RequestCache.plan``."""
     cdef PyObject* found = PyDict_GetItemWithError(
@@ -38,7 +43,7 @@ cdef object find_plan(
     if found != NULL:
         for template in <list><object>found:
             if matches((<tuple>template)[TEMPLATE_FIXED], block, size):
-                if holds(<tuple>template, check_time, block, path, range_value, now_s):
+                if holds(<tuple>template, check_time, block, path, range_value, if_match, now_s):
                     return (<tuple>template)[TEMPLATE_PLAN]
                 return None
     found = find_young(cache, PLANS, PyBytes_FromStringAndSize(block, size))
@@ -56,11 +61,12 @@ cdef bint matches(tuple fixed, const char* block, Py_ssize_t size) except -1:
 
 
 cdef bint holds(
-    tuple template, check_time, const char* block, bytes path, bytes range_value, double now_s
+    tuple template, check_time, const char* block, bytes path, bytes range_value, bytes if_match, double now_s
 ) except -1:
     """Compiled signed.py ``_holds``; ``block`` is as long as the template's."""
     cdef bytes amz_date, signature
     cdef tuple parts
+    cdef int signed
     if not is_invocation(template[TEMPLATE_INVOCATION], block):
         return False
     date = template[TEMPLATE_DATE]
@@ -68,15 +74,21 @@ cdef bint holds(
         return True
     if template[TEMPLATE_SIGNING] is None:
         return can_be_signed(block, template[TEMPLATE_TIME], template[TEMPLATE_SIGNATURE])
-    signer, parts = <tuple>template[TEMPLATE_SIGNING]
+    signer, parts, signed = <tuple>template[TEMPLATE_SIGNING]
     amz_date = date + piece(block, template[TEMPLATE_TIME])
     signature = piece(block, template[TEMPLATE_SIGNATURE])
-    if len(parts) == PARTS_WITHOUT_RANGE:
-        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
-    elif len(parts) == PARTS_WITH_RANGE and range_value:
-        canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
-    else:
+    if (signed & RANGE_SIGNED and not range_value) or (signed & IF_MATCH_SIGNED and not if_match):
         return False
+    if not signed:
+        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
+    elif signed == RANGE_SIGNED:
+        canonical = b"".join((parts[0], path, parts[1], range_value, parts[2], amz_date, parts[3]))
+    elif signed == IF_MATCH_SIGNED:
+        canonical = b"".join((parts[0], path, parts[1], if_match, parts[2], amz_date, parts[3]))
+    else:
+        canonical = b"".join(
+            (parts[0], path, parts[1], if_match, parts[2], range_value, parts[3], amz_date, parts[4])
+        )
     if not compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
     try:
@@ -156,6 +168,34 @@ cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
             at += 1
     cut.stop = at + 2
     return cut.stop <= size and memcmp(block + at, b"\r\n", 2) == 0
+
+
+cdef object cut_if_match(const char* block, Py_ssize_t size):
+    """Compiled signed.py ``cut_if_match``, of bytes: the block without the field, and the ETag; else None."""
+    cdef const char* line
+    cdef Py_ssize_t start, value, stop
+    cdef int name
+    for name in range(2):
+        line = MATCH_NAMES + name * (IF_MATCH_BYTES + 2)
+        if size > IF_MATCH_BYTES and memcmp(block, line + 2, IF_MATCH_BYTES) == 0:
+            start = 0
+        else:
+            line = <const char*>memmem(block, size, line, IF_MATCH_BYTES + 2)
+            if line == NULL:
+                continue
+            start = line - block + 2
+        value = stop = start + IF_MATCH_BYTES
+        if stop >= size or block[stop] != c'"':
+            return None
+        stop += 1
+        while stop < size and c"!" <= block[stop] <= c"~" and block[stop] != c'"' and block[stop] != c",":
+            stop += 1
+        if not 1 <= stop - value - 1 <= MOST_ETAG or stop + 3 > size or memcmp(block + stop, b'"\r\n', 3) != 0:
+            return None
+        stop += 1
+        rest = PyBytes_FromStringAndSize(block, start) + PyBytes_FromStringAndSize(block + stop + 2, size - stop - 2)
+        return rest, PyBytes_FromStringAndSize(block + value, stop - value)
+    return None
 
 
 cdef bytes piece(const char* block, tuple hole):

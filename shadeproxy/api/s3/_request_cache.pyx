@@ -129,7 +129,7 @@ cdef class CompiledHits:
     cdef readonly uint64_t answered
     cdef object looked  # request that was just looked up without an answer
     cdef Py_ssize_t copy_bytes, sendfile_bytes, page_bytes, most_waiting_bytes
-    cdef bytes source_end
+    cdef bytes source_end, if_match
     cdef int64_t end_second
 
     def __init__(
@@ -206,7 +206,7 @@ cdef class CompiledHits:
         if handle is None:
             return False
         plan = self.plan(text + begin, size - begin, cached[TARGET_PATH], b"", now_s)
-        if plan is None:
+        if plan is None or not self.matches(handle.meta):
             return False
         head = cached[TARGET_HEADS][1 if (<tuple>plan)[PLAN_CHECKSUMS] else 0]
         return self.send(out, head, handle, (<tuple>plan)[PLAN_JOB], now_s, 0, WHOLE)
@@ -226,6 +226,8 @@ cdef class CompiledHits:
         if handle is None:
             return False
         meta = handle.meta
+        if not self.matches(meta):
+            return False
         total = meta.size
         stop = min(cut.last + 1, total)
         if cut.first >= stop:
@@ -248,7 +250,23 @@ cdef class CompiledHits:
         return True
 
     cdef object plan(self, const char* block, Py_ssize_t size, bytes path, bytes range_value, double now_s):
-        return find_plan(self.cache, self.check_time, block, size, path, range_value, now_s)
+        """Return the plan of a block, and keep the ETag of its If-Match, if that had to be cut out."""
+        self.if_match = None
+        plan = find_plan(self.cache, self.check_time, block, size, path, range_value, b"", now_s)
+        if plan is not None:
+            return plan
+        cut = cut_if_match(block, size)
+        if cut is None:
+            return None
+        rest, self.if_match = <tuple>cut
+        return find_plan(
+            self.cache, self.check_time, PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest), path, range_value,
+            self.if_match, now_s,
+        )
+
+    cdef bint matches(self, meta) except -1:
+        """Return whether the If-Match of the last plan, if there is one, names this version."""
+        return self.if_match is None or self.if_match.decode() == meta.etag
 
     cdef object part_head(self, bytes target, meta, bytes range_value):
         """Compiled ``RequestCache.part_head``."""

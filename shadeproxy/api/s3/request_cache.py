@@ -11,18 +11,19 @@ is kept. ``_request_cache.pyx`` is ``RequestCache.answer`` compiled: change both
 from bisect import bisect_left
 from typing import NamedTuple, Protocol
 
-from shadeproxy.api.s3.exchange import OWN_FIELDS, Call, with_own
+from shadeproxy.api.s3.exchange import Call
 from shadeproxy.api.s3.head import Head
-from shadeproxy.api.s3.response import http_date, render_head
-from shadeproxy.api.s3.semantics import Answer, answer_read, wants_checksums
-from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_range, plain_plan
+from shadeproxy.api.s3.response import http_date
+from shadeproxy.api.s3.response_heads import PartHead, part_head, whole_heads
+from shadeproxy.api.s3.semantics import answer_read, wants_checksums
+from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_if_match, cut_range, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
-from shadeproxy.core.ranges import content_range, parse_range
+from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.sigv4 import encode_path
 from shadeproxy.core.tracing import next_request_id
-from shadeproxy.core.types import OWN, Headers, JobContext, ObjectMeta, ObjectRef, Source, Span
+from shadeproxy.core.types import OWN, JobContext, ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.engine.base import NO_CONDITIONS, PageHandle, ReadsNow, SendfileSlice
 from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S, RequestCounts
@@ -33,9 +34,6 @@ _MOST_PLANS = 1024
 _MOST_BLOCK_BYTES = 2048
 _MOST_TARGET_BYTES = 1200
 _TOUCH_EVERY_S = 1.0
-_ID_MARK = "0123456789ABCDEF"
-# Marks for the changing values. No server sends these characters in a field.
-_MARKS = {"content-length": "\x01", "content-range": "\x02"}
 
 
 class Writer(Protocol):
@@ -63,22 +61,6 @@ class CachedTarget(NamedTuple):
     canonical_path: bytes
     handle: PageHandle | None
     heads: tuple[bytes, bytes]
-
-
-class PartHead(NamedTuple):
-    """The head of a 206 for an object with ``meta``, up to the request id, cut where length and range go."""
-
-    meta: ObjectMeta
-    before: bytes
-    between: bytes
-    after: bytes
-
-    def of(self, span: Span, request_id: str) -> bytes:
-        """Return the head for ``span``, up to and including the request id."""
-        shown = content_range(span, self.meta.size)
-        return b"%b%d%b%b%b%b" % (
-            self.before, span.length, self.between, shown.encode(), self.after, request_id.encode()
-        )  # fmt: skip
 
 
 class RequestCache:
@@ -145,13 +127,15 @@ class RequestCache:
         cached = targets.get(target) if targets.old else targets.young.get(target)
         return cached is not None and self._answer(cached, target, raw[end + 11 :], out)
 
-    def plan(self, block: bytes, path: bytes, range_value: str, now_s: float) -> Plan | None:
+    def plan(
+        self, block: bytes, path: bytes, range_value: str, now_s: float, if_match: str = ""
+    ) -> Plan | None:
         """Return the plan of a header block, if its client is known; else None. Signed blocks never repeat,
         so templates recognise them.
         """
         plan = None
         if len(block) in self.templates.by_length:
-            plan = self.templates.plan(block, path, range_value, now_s)
+            plan = self.templates.plan(block, path, range_value, now_s, if_match)
         plans = self.plans
         return plan or (plans.get(block) if plans.old else plans.young.get(block))
 
@@ -198,17 +182,20 @@ class RequestCache:
         """
         request, ref, now_s, self._began_s = call.request, call.ref, self.now_s(), began_s
         target, range_value = request.wire_path.encode(), request.fields.get("range")
+        if_match = request.fields.get("if-match", "")
         if len(target) > _MOST_TARGET_BYTES or ref.namespace != OWN:
             return False
         handle, heads = None, (b"", b"")
         if range_value is not None:
-            sent = self._send_range(ref, target, range_value, out, request.job, now_s=now_s)
+            sent = self._send_range(
+                ref, target, range_value, out, request.job, now_s=now_s, if_match=if_match
+            )
             if not sent or self.targets.get(target) is not None:
                 return sent
         else:
             handle = self._engine.find_handle(ref, 0, now_s)
             found = whole_heads(handle.meta) if handle is not None and handle.whole else None
-            if handle is None or found is None:
+            if handle is None or found is None or if_match not in {"", handle.meta.etag}:
                 return False
             heads = found
             start = heads[wants_checksums(request.fields)]
@@ -234,13 +221,19 @@ class RequestCache:
             block = cut[0]
         elif "range" in request.fields:
             return  # Only a block without a Range is remembered, and this Range cannot be cut out.
+        matching = cut_if_match(block)
+        if matching is not None:
+            block = matching[0]
+        elif "if-match" in request.fields:
+            return  # As for the Range.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
             self.plans.put(block, plan)
             return
         path, range_value = encode_path(request.wire_path).encode(), "" if cut is None else cut[1]
-        if self.templates.plan(block, path, range_value, self.now_s()) is None:
+        if_match = "" if matching is None else matching[1]
+        if self.templates.plan(block, path, range_value, self.now_s(), if_match) is None:
             self.templates.learn(block, call, plan)
 
     # ------------------------------------------------------------------ answers
@@ -250,12 +243,18 @@ class RequestCache:
         impossible.
         """
         now_s = self.now_s()
-        plan = self.plan(block, cached.canonical_path, "", now_s)
+        plan, if_match = self.plan(block, cached.canonical_path, "", now_s), ""
         if plan is None:
             cut = cut_range(block)
-            return cut is not None and self._answer_range(cached, target, *cut, out)
+            if cut is not None:
+                return self._answer_range(cached, target, *cut, out)
+            cut = cut_if_match(block)
+            if cut is None:
+                return False
+            block, if_match = cut
+            plan = self.plan(block, cached.canonical_path, "", now_s, if_match)
         handle = cached.handle
-        if handle is None:
+        if plan is None or handle is None or (if_match and if_match != handle.meta.etag):
             return False
         start = cached.heads[plan.checksums]
         head = b"".join((start, next_request_id().encode(), self.end_of_head(handle.source, now_s)))
@@ -269,9 +268,12 @@ class RequestCache:
     ) -> bool:
         """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
         now_s = self.now_s()
-        plan = self.plan(block, cached.canonical_path, range_value, now_s)
+        plan, if_match = self.plan(block, cached.canonical_path, range_value, now_s), ""
+        if plan is None and (cut := cut_if_match(block)) is not None:
+            block, if_match = cut
+            plan = self.plan(block, cached.canonical_path, range_value, now_s, if_match)
         return plan is not None and self._send_range(
-            cached.ref, target, range_value, out, plan.job, now_s=now_s
+            cached.ref, target, range_value, out, plan.job, now_s=now_s, if_match=if_match
         )
 
     def _send_range(
@@ -283,12 +285,17 @@ class RequestCache:
         job: JobContext | None,
         *,
         now_s: float,
+        if_match: str,
     ) -> bool:
-        """Send a range of ``ref``. Return False, with nothing sent, if that is impossible."""
+        """Send a range of ``ref``. Return False, with nothing sent, if that is impossible. ``if_match``: the
+        ETag that the object must have; "" for any.
+        """
         found = self._find_span(ref, range_value, now_s)
         if found is None:
             return False
         handle, span = found
+        if if_match and if_match != handle.meta.etag:
+            return False
         part = self.part_head(target, handle.meta, range_value)
         if part is None:
             return False
@@ -347,44 +354,3 @@ class RequestCache:
         group.seconds += took_s
         group.buckets[bisect_left(REQUEST_BOUNDS_S, took_s)] += 1
         return True
-
-
-def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
-    """Return the heads of a 200 for a whole object, up to the request id: for clients that do not ask for
-    checksums, and for those that do.
-
-    Return None if the origin's own fields replace the proxy's.
-    """
-    plain, full = (
-        answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
-        for shown in (False, True)
-    )
-    head = _up_to_id(200, plain)
-    return None if head is None else (head, head if full == plain else _up_to_id(200, full) or b"")
-
-
-def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
-    """Return the parts that all 206 answers of an object have in common, taken from one ``answer``.
-
-    Return None if ``answer`` is no 206, if the origin's own fields replace the proxy's, or if the changing
-    parts cannot be told apart.
-    """
-    if answer.status != 206:
-        return None
-    marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)
-    head = _up_to_id(206, marked) or b""
-    length, shown = (mark.encode() for mark in _MARKS.values())
-    if head.count(length) != 1 or head.count(shown) != 1:
-        return None
-    before, _, rest = head.partition(length)
-    between, _, after = rest.partition(shown)
-    return PartHead(meta, before, between, after)
-
-
-def _up_to_id(status: int, headers: Headers) -> bytes | None:
-    if any(name.lower() in OWN_FIELDS for name, _ in headers):
-        return None
-    fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
-    # Cut at the last mark: only the proxy's own fields follow the id, while an object's fields may contain
-    # the mark.
-    return render_head(status, fields).rpartition(_ID_MARK.encode())[0]

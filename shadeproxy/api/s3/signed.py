@@ -32,6 +32,7 @@ _PLAIN = frozenset(
         "authorization",
         "connection",
         "host",
+        "if-match",
         "range",
         "user-agent",
         "x-amz-checksum-mode",
@@ -55,14 +56,22 @@ _INVOCATION = re.compile(
 )
 _RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
 _SPEC = re.compile(r"[0-9-]{2,41}")
+_IF_MATCH_NAMES = (b"If-Match: ", b"if-match: ")
+# One strong ETag in quotes. With a comma, a space or a quote inside, it may mean something else.
+_ETAG = re.compile(r'"[!#-+\--~]{1,128}"')
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
 # Marks for the places of the real values in a canonical request. No client sends these characters.
-_PATH_MARK, _TIME_MARK, _RANGE_MARK = "\x01", "\x02", "\x03"
-_ANY_MARK = re.compile("[\x01-\x03]")
-# Signed names are sorted, so "range" comes before "x-amz-date".
-_ORDERS = ([_PATH_MARK, _TIME_MARK], [_PATH_MARK, _RANGE_MARK, _TIME_MARK])
-_PARTS_WITHOUT_RANGE = 3
+_PATH_MARK, _TIME_MARK, _RANGE_MARK, _IF_MATCH_MARK = "\x01", "\x02", "\x03", "\x04"
+_ANY_MARK = re.compile("[\x01-\x04]")
+# Signed names are sorted: "if-match" comes before "range", and "range" before "x-amz-date".
+_RANGE_SIGNED, _IF_MATCH_SIGNED = 1, 2
+_ORDERS = {
+    _PATH_MARK + _TIME_MARK: 0,
+    _PATH_MARK + _RANGE_MARK + _TIME_MARK: _RANGE_SIGNED,
+    _PATH_MARK + _IF_MATCH_MARK + _TIME_MARK: _IF_MATCH_SIGNED,
+    _PATH_MARK + _IF_MATCH_MARK + _RANGE_MARK + _TIME_MARK: _RANGE_SIGNED | _IF_MATCH_SIGNED,
+}
 
 
 class Plan(NamedTuple):
@@ -78,11 +87,13 @@ class Plan(NamedTuple):
 
 class _Signing(NamedTuple):
     """Verifies the blocks of one client on one day. ``parts``: the texts of the canonical request before,
-    between and after path, range (if it is signed) and time.
+    between and after path, If-Match and Range (if they are signed) and time. ``signed``: sum of the numbers
+    of those that are signed.
     """
 
     signer: Signer
     parts: tuple[bytes, ...]
+    signed: int
 
 
 class _Template(NamedTuple):
@@ -114,6 +125,17 @@ def cut_range(block: bytes) -> tuple[bytes, str] | None:
     return None
 
 
+def cut_if_match(block: bytes) -> tuple[bytes, str] | None:
+    """Return ``block`` without its If-Match, and the ETag in it; None unless it is one ETag in quotes."""
+    for name in _IF_MATCH_NAMES:
+        start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
+        if start != 1:
+            stop = block.index(b"\r\n", start) + 2
+            etag = block[start + len(name) : stop - 2].decode("latin-1")
+            return (block[:start] + block[stop:], etag) if _ETAG.fullmatch(etag) else None
+    return None
+
+
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """Return the plan of a read whose client was identified, or None if the request is no plain GET."""
     # The target must be the path and nothing else. A presigned URL has its signature in the query, which is
@@ -124,6 +146,8 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
     if not head.keep_alive or len(set(names)) < len(names) or not _PLAIN.issuperset(names):
         return None
     if call.identity.rights != ALL_RIGHTS:
+        return None
+    if "if-match" in names and not _ETAG.fullmatch(call.request.fields["if-match"]):
         return None
     identity = replace(call.identity, seed=None)
     return Plan(call.request.job, identity, wants_checksums(call.request.fields))
@@ -138,7 +162,7 @@ class Templates:
         self.by_length: dict[int, list[_Template]] = {}
 
     def learn(self, block: bytes, call: Call, plan: Plan) -> None:
-        """Make a template of a block, without its Range, of an identified plain GET."""
+        """Make a template of a block, without its Range and If-Match, of an identified plain GET."""
         template = _template(block, call, plan)
         if template is None:
             return
@@ -148,23 +172,27 @@ class Templates:
         alike.insert(0, template)
         del alike[_MOST_PER_LENGTH:]
 
-    def plan(self, block: bytes, canonical_path: bytes, range_value: str, now_s: float) -> Plan | None:
+    def plan(
+        self, block: bytes, canonical_path: bytes, range_value: str, now_s: float, if_match: str = ""
+    ) -> Plan | None:
         """Return the plan of a GET of ``canonical_path`` with this header block.
 
-        ``block`` includes its empty line. Its Range was cut out and is ``range_value``, or "" if there was
-        none. Return None if the block is not plain, not known, or wrongly signed; ``identify`` then finds out
-        which.
+        ``block`` includes its empty line. Its Range and its If-Match were cut out and are ``range_value`` and
+        ``if_match``, or "" if there was none. Return None if the block is not plain, not known, or wrongly
+        signed; ``identify`` then finds out which.
         """
         for template in self.by_length.get(len(block), ()):
             for start, text in template.fixed:
                 if not block.startswith(text, start):
                     break
             else:
-                return template.plan if _holds(template, block, canonical_path, range_value, now_s) else None
+                values = (if_match.encode(), range_value.encode())
+                return template.plan if _holds(template, block, canonical_path, values, now_s) else None
         return None
 
 
-def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now_s: float) -> bool:
+def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, bytes], now_s: float) -> bool:
+    """Return whether the holes of ``block`` are filled as they must be. ``values``: of If-Match and Range."""
     _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
     if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():
         return False
@@ -174,14 +202,16 @@ def _holds(template: _Template, block: bytes, path: bytes, range_value: str, now
     # Latin-1 decodes every byte. Invalid times and signatures are refused below.
     if signing is None:
         return sigv4.well_formed(amz_date.decode("latin-1"), signature.decode("latin-1"))
-    signer, parts = signing
-    if len(parts) == _PARTS_WITHOUT_RANGE:
-        canonical = b"".join((parts[0], path, parts[1], amz_date, parts[2]))
-    else:
-        canonical = b"".join((parts[0], path, parts[1], range_value.encode(), parts[2], amz_date, parts[3]))
-    # If the Range is among the signed fields, the request must have one.
-    is_there = len(parts) == _PARTS_WITHOUT_RANGE or bool(range_value)
-    if not is_there or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
+    signer, parts, signed = signing
+    given = [
+        value
+        for number, value in zip((_IF_MATCH_SIGNED, _RANGE_SIGNED), values, strict=True)
+        if signed & number
+    ]
+    holes = (path, *given, amz_date, b"")
+    canonical = b"".join([piece for pair in zip(parts, holes, strict=True) for piece in pair])
+    # A signed field must be in the request.
+    if not all(given) or not hmac.compare_digest(signer.sign(amz_date, canonical).encode(), signature):
         return False
     try:
         sigv4.check_time(amz_date.decode("latin-1"), now_s)
@@ -204,13 +234,14 @@ def _template(block: bytes, call: Call, plan: Plan) -> _Template | None:
         return None
     signing = None
     if call.identity.seed is not None:
-        marks = {"x-amz-date": _TIME_MARK, "range": _RANGE_MARK}
+        marks = {"x-amz-date": _TIME_MARK, "range": _RANGE_MARK, "if-match": _IF_MATCH_MARK}
         signed = [(name, marks.get(name, call.request.fields[name])) for name in claim.signed]
         canonical = canonical_request("GET", _PATH_MARK, "", signed, claim.payload_hash)
-        if _ANY_MARK.findall(canonical) not in _ORDERS:
+        which = _ORDERS.get("".join(_ANY_MARK.findall(canonical)))
+        if which is None:
             return None
         parts = tuple(part.encode() for part in _ANY_MARK.split(canonical))
-        signing = _Signing(Signer(call.identity.seed.signing_key, call.identity.seed.scope), parts)
+        signing = _Signing(Signer(call.identity.seed.signing_key, call.identity.seed.scope), parts, which)
     fixed = _between(block, invocation, time, signature)
     return _Template(fixed, time, signature, invocation, claim.scope.date.encode(), signing, plan)
 

@@ -64,6 +64,44 @@ async def test_both_lanes_send_the_same_bytes(two, name, method):
             assert same(await talk(two.port, data)) == same(general), fields
 
 
+@pytest.mark.parametrize("form", ["{}", "{},{}", '"x",{}', "{} ", " {}", "W/{}", "{}x", '"{}"', ""])
+@pytest.mark.parametrize("name", ["one", "page", "two"])
+async def test_both_lanes_understand_if_match_alike(two, name, form):
+    etag = two.origin.buckets["b"][name].meta.etag
+    for bare in (etag, etag.strip('"')):
+        fields = [f"If-Match: {form.replace('{}', bare)}"]
+        for part in ([], ["Range: bytes=0-0"], ["range: bytes=0-0"]):
+            for _ in range(2):
+                data = request(f"/b/{name}", *fields, *part)
+                assert same(await talk(two.port, data)) == same(await talk(two.general_port, data)), data
+
+
+@pytest.mark.parametrize("part", [[], ["Range: bytes=0-0"]], ids=["whole", "part"])
+async def test_a_get_of_the_cached_version_is_answered_from_memory(two, compiled, part):
+    etag = two.origin.buckets["b"]["page"].meta.etag
+    data = request("/b/page", f"If-Match: {etag}", *part, close=False)
+    first, *later = [same(await talk(two.port, data, count=1)) for _ in range(4)]
+    assert later == [first] * 3
+    assert two.lane.known == 3
+    assert two.lane.compiled == (3 if compiled else 0)
+    other = request("/b/page", 'If-Match: "other"', *part, close=False)
+    for _ in range(2):
+        assert (await talk(two.port, other, count=1)).startswith(b"HTTP/1.1 412 ")
+    assert two.lane.known == 3
+
+
+async def test_a_version_that_was_replaced_no_longer_matches(two):
+    etag = two.origin.buckets["b"]["one"].meta.etag
+    data = request("/b/one", f"If-Match: {etag}", close=False)
+    for _ in range(3):
+        assert (await talk(two.port, data, count=1)).startswith(b"HTTP/1.1 200 ")
+    two.origin.put("b", "one", b"new")
+    two.engine._outdated(ObjectRef("b", "one"))
+    for _ in range(3):
+        assert (await talk(two.port, data, count=1)).startswith(b"HTTP/1.1 412 ")
+        await talk(two.port, request("/b/one", close=False), count=1)
+
+
 async def test_the_fast_lane_did_answer(two, compiled):
     """Else the test above would compare the general lane with itself."""
     for name in ("one", "page", "two"):

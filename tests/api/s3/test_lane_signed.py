@@ -1,5 +1,7 @@
 """Signatures in the fast lane: every one is verified, and nothing that was remembered lets another pass."""
 
+import hashlib
+
 import pytest
 
 from shadeproxy.core.sigv4 import EMPTY_SHA256, UNSIGNED_PAYLOAD
@@ -54,6 +56,24 @@ async def test_a_signed_range_is_answered_from_memory(strict, is_signed):
     assert strict.lane.known == before + 2
 
 
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize("span", [(), (("range", "bytes=2-4"),)], ids=["whole", "part"])
+async def test_a_signed_if_match_is_answered_from_memory(strict, is_signed, span):
+    etag = strict.origin.buckets["b"]["k"].meta.etag
+    condition = ("if-match", etag)
+
+    async def ask():
+        unsigned = () if is_signed else (f"If-Match: {etag}",)
+        return await get(strict, "/b/k", *unsigned, extra=(*([condition] if is_signed else ()), *span))
+
+    await ask()
+    before = strict.lane.known
+    for _ in range(3):
+        strict.clock.advance(1.0)
+        assert await ask() == ((206, b"kkk") if span else (200, b"k" * 10))
+    assert strict.lane.known == before + 3
+
+
 async def test_the_id_of_a_proxy_in_front_changes_and_the_rest_is_remembered(strict):
     def asked(number):
         data = signed("/b/k", now_s=strict.clock.now_s())
@@ -75,6 +95,7 @@ def altered(data, old, new):
     return data.replace(old, new, 1)
 
 
+ETAG, OTHER_ETAG = (f'"{hashlib.md5(body).hexdigest()}"' for body in (b"k" * 10, b"other" * 10))
 ALTERATIONS = {
     "another secret": lambda now_s: signed("/b/k", secret="wrong", now_s=now_s),
     "another path": lambda now_s: altered(signed("/b/k", now_s=now_s), b"/b/k ", b"/b/other "),
@@ -90,6 +111,21 @@ ALTERATIONS = {
     ),
     "no range, which was signed as empty": lambda now_s: altered(
         signed("/b/k", extra=(("range", ""),), now_s=now_s), b"range: \r\n", b""
+    ),
+    "another version": lambda now_s: altered(
+        signed("/b/k", extra=(("if-match", ETAG),), now_s=now_s), ETAG.encode(), OTHER_ETAG.encode()
+    ),
+    "no version": lambda now_s: altered(
+        signed("/b/k", extra=(("if-match", ETAG),), now_s=now_s), f"if-match: {ETAG}\r\n".encode(), b""
+    ),
+    "version and range exchanged": lambda now_s: altered(
+        altered(
+            signed("/b/k", extra=(("if-match", ETAG), ("range", "bytes=0-1")), now_s=now_s),
+            f"if-match: {ETAG}".encode(),
+            b"if-match: bytes=0-1",
+        ),
+        b"range: bytes=0-1",
+        f"range: {ETAG}".encode(),
     ),
     "an unsigned x-amz field": lambda now_s: signed("/b/k", "x-amz-meta-a: b", now_s=now_s),
     "another key's name": lambda now_s: signed("/b/k", key="narrow", secret=SECRET, now_s=now_s),
@@ -123,6 +159,8 @@ def _cut(data):
 async def test_what_was_not_signed_so_is_refused(strict, name):
     for _ in range(2):
         await get(strict, "/b/k", extra=(("range", "bytes=0-1"),))
+        await get(strict, "/b/k", extra=(("if-match", ETAG),))
+        await get(strict, "/b/k", extra=(("if-match", ETAG), ("range", "bytes=0-1")))
         await get(strict, "/b/k", key="temporary", secret="temporary-secret", token="a-token")
     before = strict.lane.known
     status, body = await send(strict, ALTERATIONS[name](strict.clock.now_s()))

@@ -1,6 +1,7 @@
 """The compiled and the interpreted form of known hits, side by side."""
 
 import re
+from urllib.parse import unquote
 
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.sender import ENCRYPTED
@@ -75,5 +76,23 @@ def heads(proxy, *keys):
         yield signed(f"/b/{key}", key="temporary", secret="temporary-secret", token="a-token", now_s=now_s)
         yield signed(f"/b/{key}", key="stranger", secret="unknown", now_s=now_s)
         yield signed(f"/b/{key}", "Range: bytes=1-5", key="stranger", secret="unknown", now_s=now_s)
+        yield from _matching(proxy, key, now_s)
+    etag = _etag(proxy, "two")
+    yield request("/b/two", f"If-Match: {etag}", "Range: bytes=65530-65540", close=False)
     for value in ("0-0", "65530-65540", "65536-65536", "70000-200000"):
         yield request("/b/two", f"Range: bytes={value}", JOB, close=False)
+
+
+def _matching(proxy, key, now_s):
+    """Requests whose If-Match names the cached version, signed over it or not."""
+    etag, part = _etag(proxy, key), ("range", "bytes=3-9000")
+    yield request(f"/b/{key}", f"If-Match: {etag}", close=False)
+    yield request(f"/b/{key}", *SDK, f"if-match: {etag}", "Range: bytes=3-7", JOB, close=False)
+    yield signed(f"/b/{key}", f"If-Match: {etag}", now_s=now_s)
+    yield signed(f"/b/{key}", extra=(("if-match", etag),), now_s=now_s)
+    yield signed(f"/b/{key}", extra=(("if-match", etag), part), now_s=now_s)
+    yield signed(f"/b/{key}", "Range: bytes=1-5", extra=(("if-match", etag),), now_s=now_s)
+
+
+def _etag(proxy, key):
+    return proxy.origin.buckets["b"][unquote(key)].meta.etag

@@ -1,0 +1,74 @@
+"""Heads of answers to reads, made once for an object and kept without their changing parts.
+
+``answer_read`` and ``render_head``, the functions of the general lane, make every head.
+"""
+
+from typing import NamedTuple
+
+from shadeproxy.api.s3.exchange import OWN_FIELDS, with_own
+from shadeproxy.api.s3.response import render_head
+from shadeproxy.api.s3.semantics import Answer, answer_read
+from shadeproxy.core.ranges import content_range
+from shadeproxy.core.types import Headers, ObjectMeta, Source, Span
+from shadeproxy.engine.base import NO_CONDITIONS
+
+_ID_MARK = "0123456789ABCDEF"
+# Marks for the changing values. No server sends these characters in a field.
+_MARKS = {"content-length": "\x01", "content-range": "\x02"}
+
+
+class PartHead(NamedTuple):
+    """The head of a 206 for an object with ``meta``, up to the request id, cut where length and range go."""
+
+    meta: ObjectMeta
+    before: bytes
+    between: bytes
+    after: bytes
+
+    def of(self, span: Span, request_id: str) -> bytes:
+        """Return the head for ``span``, up to and including the request id."""
+        shown = content_range(span, self.meta.size)
+        return b"%b%d%b%b%b%b" % (
+            self.before, span.length, self.between, shown.encode(), self.after, request_id.encode()
+        )  # fmt: skip
+
+
+def whole_heads(meta: ObjectMeta) -> tuple[bytes, bytes] | None:
+    """Return the heads of a 200 for a whole object, up to the request id: for clients that do not ask for
+    checksums, and for those that do.
+
+    Return None if the origin's own fields replace the proxy's.
+    """
+    plain, full = (
+        answer_read(meta, method="GET", range_field=None, conditions=NO_CONDITIONS, checksums=shown).headers
+        for shown in (False, True)
+    )
+    head = _up_to_id(200, plain)
+    return None if head is None else (head, head if full == plain else _up_to_id(200, full) or b"")
+
+
+def part_head(answer: Answer, meta: ObjectMeta) -> PartHead | None:
+    """Return the parts that all 206 answers of an object have in common, taken from one ``answer``.
+
+    Return None if ``answer`` is no 206, if the origin's own fields replace the proxy's, or if the changing
+    parts cannot be told apart.
+    """
+    if answer.status != 206:
+        return None
+    marked = tuple((name, _MARKS.get(name.lower(), value)) for name, value in answer.headers)
+    head = _up_to_id(206, marked) or b""
+    length, shown = (mark.encode() for mark in _MARKS.values())
+    if head.count(length) != 1 or head.count(shown) != 1:
+        return None
+    before, _, rest = head.partition(length)
+    between, _, after = rest.partition(shown)
+    return PartHead(meta, before, between, after)
+
+
+def _up_to_id(status: int, headers: Headers) -> bytes | None:
+    if any(name.lower() in OWN_FIELDS for name, _ in headers):
+        return None
+    fields = with_own(headers, request_id=_ID_MARK, now_s=0.0, source=Source.RAM)
+    # Cut at the last mark: only the proxy's own fields follow the id, while an object's fields may contain
+    # the mark.
+    return render_head(status, fields).rpartition(_ID_MARK.encode())[0]
