@@ -150,6 +150,6 @@ def test_the_plot(tmp_path, monkeypatch):
         plots.write_plot([("one", rows)], tmp_path / "none" / "p.png")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(
-        ShadeProxyError, match=r"the plot needs matplotlib; install with: pip install 'shadep"
+        ShadeProxyError, match=r"the plot needs matplotlib; install with: pip install matplotlib"
     ):
         plots.write_plot([("one", rows)], tmp_path / "p.png")
