@@ -82,7 +82,6 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
         box=SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
         pad_edge=False,
-        show_edge=False,
     )
     table.add_column("run", no_wrap=True)
     for heading in (
@@ -91,10 +90,9 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
         "origin\nreads",
         "origin\nMiB",
         "stall\ns",
-        "decode\ns",
         "wall\ns",
-        "samples\nread",
-        "final\nacc.",
+        "distinct\nsamples",
+        "final\naccuracy",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     for run in report.runs:
@@ -162,7 +160,6 @@ def _cells(run: Run) -> list[str]:
         f"{_mean(run, 'origin_requests'):,.0f}",
         f"{_mean(run, 'origin_bytes') / _MIB:.1f}",
         f"{_mean(run, 'stall_s'):.1f}",
-        f"{_mean(run, 'decode_s'):.1f}",
         f"{_mean(run, 'wall_s'):.1f}",
         f"{_mean(run, 'distinct_samples'):,.0f}",
         f"{run.epochs[-1].accuracy:.1%}",

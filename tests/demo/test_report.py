@@ -68,7 +68,6 @@ def test_the_table_fits_a_terminal_and_leaves_the_first_epoch_out(make_run, make
         "750",
         "0.7",
         "10.0",
-        "2.5",
         "11.0",
         "1,000",
         "93.0%",
