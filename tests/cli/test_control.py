@@ -72,8 +72,9 @@ def test_stats_as_json(shade, control, counted):
     assert json.loads(shade("stats", "--json", "--url", control.url).stdout) == counted
 
 
-def test_stats_watch_refreshes_until_interrupted(shade, control, counted, monkeypatch):
-    control.answer = (200, json.dumps(counted))
+@pytest.fixture
+def waits(monkeypatch):
+    """Return the seconds of the waits that were asked for. Ctrl-C ends the third one."""
     waits = []
 
     def sleep(seconds):
@@ -82,22 +83,20 @@ def test_stats_watch_refreshes_until_interrupted(shade, control, counted, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr("time.sleep", sleep)
+    return waits
+
+
+@pytest.mark.usefixtures("waits")
+def test_stats_watch_refreshes_until_interrupted(shade, control, counted):
+    control.answer = (200, json.dumps(counted))
     result = shade("stats", "--watch", "--url", control.url)
     assert result.exit_code == 130
     assert len(control.requests) == 3
     assert "resnet" in result.stdout
 
 
-def test_stats_watch_as_json_prints_a_line_a_second(shade, control, counted, monkeypatch):
+def test_stats_watch_as_json_prints_a_line_a_second(shade, control, counted, waits):
     control.answer = (200, json.dumps(counted))
-    waits = []
-
-    def sleep(seconds):
-        waits.append(seconds)
-        if len(waits) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("time.sleep", sleep)
     result = shade("stats", "--watch", "--json", "--url", control.url)
     assert result.exit_code == 130
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]

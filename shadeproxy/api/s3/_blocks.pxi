@@ -130,7 +130,7 @@ cdef bint is_invocation(tuple hole, const char* block) except -1:
 
 
 cdef bint find_range(const char* block, Py_ssize_t size, Cut* cut):
-    """Compiled signed.py ``cut_range``, for ranges with both ends; False for others, which stay in the block."""
+    """Compiled signed.py ``cut_field`` of a Range with both ends; False for others, which stay in the block."""
     cdef const char* line
     cdef int name
     for name in range(2):
@@ -171,7 +171,7 @@ cdef bint find_ends(const char* block, Py_ssize_t size, Cut* cut):
 
 
 cdef object cut_if_match(const char* block, Py_ssize_t size):
-    """Compiled signed.py ``cut_if_match``, of bytes: the block without the field, and the ETag; else None."""
+    """Compiled signed.py ``cut_field`` of an If-Match: the block without the field, and the ETag; else None."""
     cdef const char* line
     cdef Py_ssize_t start, value, stop
     cdef int name

@@ -14,7 +14,7 @@ from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.request import NO_QUERY, PLAIN_LINE, S3Request
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.semantics import Answer
-from shadeproxy.api.s3.signed import cut_range
+from shadeproxy.api.s3.signed import RANGE, cut_field
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.ranges import RangeSpec, parse_range
@@ -157,7 +157,7 @@ class FastLane:
         wanted_range: RangeSpec | None = None
         plan = memory.plan(block, canonical, "", now_s)
         if plan is None:
-            cut = cut_range(block)
+            cut = cut_field(block, RANGE)
             if cut is None:
                 return None
             block, fields["range"] = cut

@@ -16,7 +16,7 @@ from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.response import http_date
 from shadeproxy.api.s3.response_heads import PartHead, part_head, whole_heads
 from shadeproxy.api.s3.semantics import answer_read, wants_checksums
-from shadeproxy.api.s3.signed import CHANGING, Plan, Templates, cut_if_match, cut_range, plain_plan
+from shadeproxy.api.s3.signed import CHANGING, IF_MATCH, RANGE, Plan, Templates, cut_field, plain_plan
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.memo import Memo
@@ -216,12 +216,12 @@ class RequestCache:
     def _remember(self, raw: bytes, call: Call, plan: Plan) -> None:
         request = call.request
         block = raw[raw.index(b"\r\n") + 2 :]
-        cut = cut_range(block)
+        cut = cut_field(block, RANGE)
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
             return  # Only a block without a Range is remembered, and this Range cannot be cut out.
-        matching = cut_if_match(block)
+        matching = cut_field(block, IF_MATCH)
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
@@ -245,10 +245,10 @@ class RequestCache:
         now_s = self.now_s()
         plan, if_match = self.plan(block, cached.canonical_path, "", now_s), ""
         if plan is None:
-            cut = cut_range(block)
+            cut = cut_field(block, RANGE)
             if cut is not None:
                 return self._answer_range(cached, target, *cut, out)
-            cut = cut_if_match(block)
+            cut = cut_field(block, IF_MATCH)
             if cut is None:
                 return False
             block, if_match = cut
@@ -269,7 +269,7 @@ class RequestCache:
         """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
         now_s = self.now_s()
         plan, if_match = self.plan(block, cached.canonical_path, range_value, now_s), ""
-        if plan is None and (cut := cut_if_match(block)) is not None:
+        if plan is None and (cut := cut_field(block, IF_MATCH)) is not None:
             block, if_match = cut
             plan = self.plan(block, cached.canonical_path, range_value, now_s, if_match)
         return plan is not None and self._send_range(

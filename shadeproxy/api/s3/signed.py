@@ -54,11 +54,6 @@ _SIGNATURE = re.compile(rb"Signature=([0-9a-f]{64})\r\n")
 _INVOCATION = re.compile(
     rb"(?:\r\n|^)(?:amz-sdk-invocation-id|x-shade-request-id): ([0-9A-Za-z-]{1,64})\r\n", re.IGNORECASE
 )
-_RANGE_NAMES = (b"Range: bytes=", b"range: bytes=")
-_SPEC = re.compile(r"[0-9-]{2,41}")
-_IF_MATCH_NAMES = (b"If-Match: ", b"if-match: ")
-# One strong ETag in quotes. With a comma, a space or a quote inside, it may mean something else.
-_ETAG = re.compile(r'"[!#-+\--~]{1,128}"')
 _MOST_PER_LENGTH = 8
 _MOST_LENGTHS = 256
 # Marks for the places of the real values in a canonical request. No client sends these characters.
@@ -72,6 +67,18 @@ _ORDERS = {
     _PATH_MARK + _IF_MATCH_MARK + _TIME_MARK: _IF_MATCH_SIGNED,
     _PATH_MARK + _IF_MATCH_MARK + _RANGE_MARK + _TIME_MARK: _RANGE_SIGNED | _IF_MATCH_SIGNED,
 }
+
+
+class CutField(NamedTuple):
+    """A request field that is cut out of a header block. ``plain``: the form of a value that is cut out."""
+
+    names: tuple[bytes, bytes]
+    plain: re.Pattern[str]
+
+
+RANGE = CutField((b"Range: ", b"range: "), re.compile(r"bytes=[0-9-]{2,41}"))
+# One strong ETag in quotes. With a comma, a space or a quote inside, it may mean something else.
+IF_MATCH = CutField((b"If-Match: ", b"if-match: "), re.compile(r'"[!#-+\--~]{1,128}"'))
 
 
 class Plan(NamedTuple):
@@ -113,26 +120,15 @@ class _Template(NamedTuple):
     plan: Plan
 
 
-def cut_range(block: bytes) -> tuple[bytes, str] | None:
-    """Return ``block`` without its Range, and the value of the Range; None if there is no plain Range."""
-    for name in _RANGE_NAMES:
-        # The Range may also be the first field. The whole line with its end is cut out.
+def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
+    """Return ``block`` without ``field``, and the field's value; None if there is none, or no plain one."""
+    for name in field.names:
+        # The field may also be the first one. The whole line with its end is cut out.
         start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
         if start != 1:
             stop = block.index(b"\r\n", start) + 2
             value = block[start + len(name) : stop - 2].decode("latin-1")
-            return (block[:start] + block[stop:], f"bytes={value}") if _SPEC.fullmatch(value) else None
-    return None
-
-
-def cut_if_match(block: bytes) -> tuple[bytes, str] | None:
-    """Return ``block`` without its If-Match, and the ETag in it; None unless it is one ETag in quotes."""
-    for name in _IF_MATCH_NAMES:
-        start = 0 if block.startswith(name) else block.find(b"\r\n" + name) + 2
-        if start != 1:
-            stop = block.index(b"\r\n", start) + 2
-            etag = block[start + len(name) : stop - 2].decode("latin-1")
-            return (block[:start] + block[stop:], etag) if _ETAG.fullmatch(etag) else None
+            return (block[:start] + block[stop:], value) if field.plain.fullmatch(value) else None
     return None
 
 
@@ -147,7 +143,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
         return None
     if call.identity.rights != ALL_RIGHTS:
         return None
-    if "if-match" in names and not _ETAG.fullmatch(call.request.fields["if-match"]):
+    if "if-match" in names and not IF_MATCH.plain.fullmatch(call.request.fields["if-match"]):
         return None
     identity = replace(call.identity, seed=None)
     return Plan(call.request.job, identity, wants_checksums(call.request.fields))
