@@ -14,16 +14,20 @@ from shadeproxy.telemetry.counters import JobReads
 from shadeproxy.telemetry.stats import JobEpochs, Stats
 
 _PAGE_GET = "get"
-_RESTING = 0.1  # Of its own rate.
+# A job rests in a window in which it reads at less than this share of its own rate.
+_RESTING = 0.1
 _BEST_WINDOWS = 3
-_FADING = 0.999  # Of the best rate, at each window: half in 23 minutes.
+# Factor of the best rate for each window that passes. The rate halves in 23 minutes.
+_FADING = 0.999
 _AVERAGE_S = 6.0
 _MISSES_S = 20.0
 _ENOUGH_COMPUTE_S = 2.0
 _LINK_WINDOWS = 64
 _ENOUGH_READS = 8
-_NEARLY = 0.9  # Of the highest rate.
-_FULL = 1.5  # Times the shortest latency: then reads wait for each other.
+# The link is full in a window with at least this share of the highest rate, if reads took so many times the
+# shortest latency, because they waited for each other.
+_NEARLY = 0.9
+_FULL = 1.5
 
 
 class _Counted(NamedTuple):

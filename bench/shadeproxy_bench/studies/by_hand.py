@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-_READ_BY_HAND = "## What it shows, and what it does not"
+_READ_BY_HAND = "## Findings and limits"
 
 
 def kept(earlier: Path) -> str:

@@ -20,7 +20,9 @@ from shadeproxy_bench.sharing import Loop, SideBySide, run_side_by_side
 _BYTES = 50_000
 _LATENCY_S = 0.03
 _CACHED = 0.2
-_LINK = 0.355  # Of what the loops would read if they never waited: 55 of 155 MB/s in the design.
+# The link carries this share of the bytes that the loops would read if they never waited. In the design they
+# would read 155 MB/s, and the link carries 55.
+_LINK = 0.355
 _LOOPS = (
     Loop("a", 25.0, 250, _BYTES, {"slowdown": 1.10}),
     Loop("b", 12.5, 190, _BYTES + 1),
@@ -29,7 +31,7 @@ _LOOPS = (
 )
 _KEPT = tuple(loop for loop in _LOOPS if loop.needs)
 _OTHERS = tuple(loop for loop in _LOOPS if not loop.needs)
-_AFTER = 2  # Epochs that are not counted.
+_AFTER = 2  # the first epochs, which are not counted
 _NEWCOMER = Loop("newcomer", 1000.0, 4000, _BYTES + 4, workers=64, is_announced=False)
 
 

@@ -1,6 +1,7 @@
 """``GET /``: the page that shows the proxy in a browser.
 
-Laws: it is one document that loads nothing and runs only its own scripts; the browser is told their hashes.
+Laws: the page is one document. It loads no other file. Its Content-Security-Policy has the hashes of its own
+scripts and styles, so that the browser runs no others.
 It holds no number and no secret, so it is served without the token. Its script asks for the token, and sends
 it with the calls that it makes (ADR 51).
 """

@@ -47,7 +47,7 @@ def test_every_policy_is_a_line():
 def test_what_a_person_wrote_stays():
     first = document(0.1, 0.2)
     again = document(0.1, 0.3, earlier=f"{first}\nLRU is useless here.\n")
-    assert again.endswith("does not\n\nLRU is useless here.\n")
+    assert again.endswith("## Findings and limits\n\nLRU is useless here.\n")
     assert "30.0%" in again
 
 

@@ -49,7 +49,7 @@ def test_a_page_made_anew_keeps_what_was_written_by_hand(tmp_path):
     page.write_text(page.read_text() + "\nIt shows little.\n")
     again = markdown(found, SCALE, tmp_path, [])
     assert again.endswith("It shows little.\n")
-    assert again.count("## What it shows") == 1
+    assert again.count("## Findings and limits") == 1
 
 
 def test_only_whole_runs_of_the_same_loop_are_kept(tmp_path):

@@ -51,7 +51,7 @@ def test_a_page_made_anew_keeps_what_was_written_by_hand(tmp_path):
     page.write_text(page.read_text() + "\nIt shows little.\n")
     again = markdown(found, 10, tmp_path, [])
     assert again.endswith("It shows little.\n")
-    assert again.count("## What it shows") == 1
+    assert again.count("## Findings and limits") == 1
 
 
 @pytest.mark.parametrize("way", [grid.WAYS[0], grid.WAYS[-1]])

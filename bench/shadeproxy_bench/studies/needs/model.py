@@ -34,8 +34,8 @@ _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``begins_s``: after the others. ``job``: False if the proxy is told nothing of it: no
-    job, no order.
+    """A training loop. ``begins_s``: seconds between the others' start and its own. ``is_job``: False if it
+    registers no job and announces no order.
     """
 
     name: str
