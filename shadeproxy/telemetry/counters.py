@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from math import log, sqrt
 from typing import Any, Protocol, TypeVar
 
+from shadeproxy.telemetry.histogram import interpolated_quantile, shown_quantiles
+
 OTHER = "other"
 _LEAST_S = 1e-6  # Shorter latencies, which only tests have, count as this one.
 LATENCY_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -225,21 +227,13 @@ class OriginCounters(Counters):
 
     def quantile_s(self, share: float) -> float:
         """Return the latency below which ``share`` of the requests lie, interpolated within its bucket."""
-        wanted, seen = share * sum(self.buckets), 0
-        for number, count in enumerate(self.buckets):
-            if count and seen + count >= wanted:
-                low = LATENCY_BOUNDS_S[number - 1] if number else 0.0
-                high = LATENCY_BOUNDS_S[min(number, len(LATENCY_BOUNDS_S) - 1)]
-                return low + (high - low) * (wanted - seen) / count
-            seen += count
-        return 0.0
+        return interpolated_quantile(LATENCY_BOUNDS_S, self.buckets, share)
 
     def as_json(self) -> dict[str, Any]:
-        latency_s = {f"p{percent}": self.quantile_s(percent / 100) for percent in (50, 90, 99)}
         return {
             "requests": self.requests,
             "bytes": self.bytes,
-            "latency_s": {"sum": self.latency_sum_s, **latency_s},
+            "latency_s": {"sum": self.latency_sum_s, **shown_quantiles(self.quantile_s)},
             "first_byte_s": self.first_byte_s,
         }
 

@@ -9,6 +9,8 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Any
 
+from shadeproxy.telemetry.histogram import shown_quantiles
+
 LAG_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 RECENT_S = 60.0
 _EVERY_S = 0.02
@@ -52,7 +54,7 @@ class LoopLag:
             "count": sum(self.buckets),
             "sum": self.sum_s,
             "max": self.max_s,
-            **{f"p{percent}": self.quantile_s(percent / 100) for percent in (50, 90, 99)},
+            **shown_quantiles(self.quantile_s),
             "recent_p99": self.recent_quantile_s(0.99),
         }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shadeproxy.core.types import Source
+from shadeproxy.telemetry.histogram import interpolated_quantile, shown_quantiles
 
 REQUEST_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -74,12 +75,7 @@ class RequestGroup:
 
     def quantile_s(self, share: float) -> float:
         """Return the duration below which ``share`` of the requests lie, interpolated within its bucket."""
-        wanted, seen, low = share * self.requests, 0, 0.0
-        for bound, count in zip((*REQUEST_BOUNDS_S, REQUEST_BOUNDS_S[-1]), self.buckets, strict=True):
-            if count and seen + count >= wanted:
-                return low + (bound - low) * (wanted - seen) / count
-            seen, low = seen + count, bound
-        return 0.0
+        return interpolated_quantile(REQUEST_BOUNDS_S, self.buckets, share)
 
 
 class RequestCounts:
@@ -149,7 +145,7 @@ class RequestCounts:
                 str(source): {
                     "count": group.requests,
                     "sum": group.seconds,
-                    **{f"p{percent}": group.quantile_s(percent / 100) for percent in (50, 90, 99)},
+                    **shown_quantiles(group.quantile_s),
                 }
                 for source, group in sorted(sources.items())
                 if group.requests
