@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.requests import CLIENT
 
 _SHM = Path("/dev/shm")
+_CALL_TIMEOUT_S = 60.0
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.origin")
 
 
@@ -52,6 +54,15 @@ class Served(NamedTuple):
     def control_fields(self) -> dict[str, str]:
         """Header fields of a control call."""
         return {"Authorization": f"Bearer {self.control_token}"} if self.control_token else {}
+
+    def call(
+        self, method: str, path: str, body: bytes | None = None, content_type: str = "application/json"
+    ) -> bytes:
+        """Make a control call, and return the body of its answer. Raises HTTPError, URLError."""
+        fields = {"Content-Type": content_type, **self.control_fields}
+        request = urllib.request.Request(self.control_url + path, data=body, method=method, headers=fields)
+        with urllib.request.urlopen(request, timeout=_CALL_TIMEOUT_S) as answer:
+            return bytes(answer.read())
 
 
 @contextmanager

@@ -8,21 +8,18 @@ wall time over its computing time, so a processor that is busy with other work c
 import asyncio
 import json
 import time
-import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
-from shadeproxy_bench.announce import Order, put_order
+from shadeproxy_bench.announce import Order, put_order, register
 from shadeproxy_bench.loader import Epoch, Loader
-from shadeproxy_bench.objects import BUCKET, Piece
+from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
 _RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
-_TIMEOUT_S = 30.0
 _REPORT_S = 1.0
 
 
@@ -102,7 +99,9 @@ async def _run(ours: Served, loops: list[Loop], lasting_s: float) -> SideBySide:
     epochs: list[Ended] = []
     began_s = time.perf_counter()
     for loop in loops:
-        await asyncio.to_thread(_register, ours, loop)
+        if loop.is_announced:
+            pieces = [Piece(loop.sample_bytes, number) for number in range(loop.samples)]
+            await asyncio.to_thread(register, ours, pieces, [loop.name], dataset=loop.name, needs=loop.needs)
     tasks = [
         asyncio.create_task(_train(ours, loop, epochs, seed=seed, began_s=began_s, lasting_s=lasting_s))
         for seed, loop in enumerate(loops)
@@ -114,8 +113,8 @@ async def _run(ours: Served, loops: list[Loop], lasting_s: float) -> SideBySide:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     wall_s = time.perf_counter() - began_s
-    shown = await asyncio.to_thread(_call, ours, "GET", "/v1/stats", None)
-    return SideBySide(epochs, sum(read), wall_s, shown)
+    shown = await asyncio.to_thread(ours.call, "GET", "/v1/stats")
+    return SideBySide(epochs, sum(read), wall_s, json.loads(shown))
 
 
 async def _train(
@@ -179,27 +178,4 @@ class _Reader:
             }
             self._reported_s, self._reported = now_s, read
             path = f"/v1/jobs/{self._loop.name}/progress"
-            await asyncio.to_thread(_call, self._ours, "POST", path, json.dumps(report).encode())
-
-
-def _register(ours: Served, loop: Loop) -> None:
-    lines = [
-        msgspec.json.encode({"bucket": BUCKET, "key": Piece(loop.sample_bytes, number).path.split("/", 2)[2]})
-        for number in range(loop.samples)
-    ]
-    if not loop.is_announced:
-        return
-    _call(ours, "PUT", f"/v1/datasets/{loop.name}", b"\n".join(lines), "application/jsonl")
-    body = {"dataset": loop.name, **loop.needs}
-    _call(ours, "PUT", f"/v1/jobs/{loop.name}", json.dumps(body).encode())
-
-
-def _call(
-    ours: Served, method: str, path: str, body: bytes | None, content_type: str = "application/json"
-) -> Any:
-    request = urllib.request.Request(
-        ours.control_url + path, data=body, method=method, headers={"Content-Type": content_type}
-    )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        read = answer.read()
-        return json.loads(read) if read else None
+            await asyncio.to_thread(self._ours.call, "POST", path, json.dumps(report).encode())

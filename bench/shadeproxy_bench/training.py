@@ -7,7 +7,6 @@ reported apart from the later ones.
 
 import asyncio
 import json
-import urllib.request
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from shadeproxy_bench.server import Served, origin, proxy, workplace
 CACHED = 0.2
 _RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
 _JOB = "train"
-_TIMEOUT_S = 30.0
 
 
 class Load(NamedTuple):
@@ -124,6 +122,5 @@ def _counted(server: Served, load: Load, epochs: int) -> tuple[int, dict[str, in
     """Return the bytes read from the origin so far, and the counts of prefetched pages by outcome."""
     if not server.control_url:
         return epochs * load.samples * load.sample_bytes, {}
-    with urllib.request.urlopen(f"{server.control_url}/v1/stats", timeout=_TIMEOUT_S) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found["origin"]["bytes"], found["prefetch"]
+    found: dict[str, Any] = json.loads(server.call("GET", "/v1/stats"))
+    return found["origin"]["bytes"], found["prefetch"]

@@ -5,7 +5,6 @@ Reads wait for the origin rather than for processors, so that a busy machine har
 
 import asyncio
 import json
-import urllib.request
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +26,6 @@ LATER, LATER_ANNOUNCED = 4, 2
 the time of a short one depends on where its misses lie.
 """
 _JOB = "train"
-_TIMEOUT_S = 30.0
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -136,22 +134,14 @@ def _report(ours: Served, point: Point, epoch: int, found: Epoch, samples: int) 
         "compute_s": found.wall_s - found.stall_s,
         "loader": {"workers": point.workers, "batch_size": BATCH, "prefetch_factor": PREFETCH_FACTOR},
     }
-    _call(ours, f"/v1/jobs/{_JOB}/progress", json.dumps(report).encode())
+    ours.call("POST", f"/v1/jobs/{_JOB}/progress", json.dumps(report).encode())
 
 
 def _counted(ours: Served) -> tuple[int, int]:
     """Return the hits and the bytes from the origin so far."""
-    found: dict[str, Any] = json.loads(_call(ours, "/v1/stats"))
+    found: dict[str, Any] = json.loads(ours.call("GET", "/v1/stats"))
     return found["totals"]["hits_ram"], found["origin"]["bytes"]
 
 
 def _profile(ours: Served) -> Profile:
-    return read_profile(_call(ours, f"/v1/jobs/{_JOB}/profile"), "the profile of the run")
-
-
-def _call(ours: Served, path: str, body: bytes | None = None) -> bytes:
-    request = urllib.request.Request(
-        ours.control_url + path, data=body, headers={"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        return bytes(answer.read())
+    return read_profile(ours.call("GET", f"/v1/jobs/{_JOB}/profile"), "the profile of the run")

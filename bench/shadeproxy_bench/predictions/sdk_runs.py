@@ -4,7 +4,6 @@ The origin's latencies spread as those of object stores do: a batch then ends wi
 """
 
 import time
-import urllib.request
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 import shadeproxy_sdk as shade
-from shadeproxy.plan.profile import Profile, read_profile
+from shadeproxy.plan.profile import read_profile
 from shadeproxy_bench.loader import Epoch
 from shadeproxy_bench.objects import BUCKET, Piece
 from shadeproxy_bench.predictions.runs import Found, Point
@@ -26,7 +25,6 @@ SPREAD = 0.5
 LATENCY_S = 0.2
 _EPOCHS = 4
 _JOB = "train"
-_TIMEOUT_S = 30.0
 
 PROFILED = Point(cached=0.2, workers=2, announced=False, latency_s=LATENCY_S)
 OTHERS = (
@@ -86,8 +84,7 @@ def _ids(samples: Sequence[Any]) -> tuple[str, list[int]]:
 
 
 def _found(ours: Served, point: Point, epochs: list[Epoch]) -> Found:
-    with urllib.request.urlopen(f"{ours.control_url}/v1/jobs/{_JOB}/profile", timeout=_TIMEOUT_S) as answer:
-        profile: Profile = read_profile(answer.read(), "the profile of the run")
+    profile = read_profile(ours.call("GET", f"/v1/jobs/{_JOB}/profile"), "the profile of the run")
     later = profile.epochs[1:]
     return Found(
         point,

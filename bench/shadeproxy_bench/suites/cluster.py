@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -76,8 +75,8 @@ def cluster(count: int, *, samples: int) -> Iterator[Cluster]:
 def register(one: Served, samples: int, *, world_size: int) -> None:
     """Register the data set and the job of the bench."""
     lines = "".join(f'{{"bucket":"bench","key":"images/{n:08d}.jpg"}}\n' for n in range(samples))
-    _call(one, "PUT", "/v1/datasets/bench", lines.encode(), "application/x-ndjson")
-    _call(one, "PUT", _JOB, json.dumps({"dataset": "bench", "world_size": world_size}).encode())
+    one.call("PUT", "/v1/datasets/bench", lines.encode(), "application/x-ndjson")
+    one.call("PUT", _JOB, json.dumps({"dataset": "bench", "world_size": world_size}).encode())
 
 
 def score_elsewhere(shared: Cluster, *, rounds: int) -> Measured:
@@ -102,10 +101,10 @@ def order_everywhere(shared: Cluster, *, samples: int, rounds: int) -> Measured:
             _progress(one, epoch)
         ids = drawn.permutation(samples).astype("<u4").tobytes()
         started = time.monotonic()
-        _call(here, "PUT", f"{_JOB}/epochs/{epoch}/order", ids, _OCTETS)
+        here.call("PUT", f"{_JOB}/epochs/{epoch}/order", ids, _OCTETS)
         _until(_has_announced, there, epoch, samples)
         spent.append(time.monotonic() - started)
-        _call(here, "DELETE", f"{_JOB}/epochs/{epoch}/order")
+        here.call("DELETE", f"{_JOB}/epochs/{epoch}/order")
         _until(_has_announced, there, epoch, 0)
     return measured(spent)
 
@@ -194,32 +193,22 @@ def suite(scale: Scale) -> Iterator[Planned]:
     )
 
 
-def _call(
-    one: Served, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
-) -> bytes:
-    request = urllib.request.Request(one.control_url + path, data=body, method=method)
-    request.add_header("Content-Type", kind)
-    with urllib.request.urlopen(request, timeout=_LIMIT_S) as answer:
-        found: bytes = answer.read()
-    return found
-
-
 def _get(one: Served, path: str) -> Any:
-    return json.loads(_call(one, "GET", path))
+    return json.loads(one.call("GET", path))
 
 
 def _scores(one: Served) -> Any:
-    return np.frombuffer(_call(one, "GET", f"{_JOB}/scores"), "<f4")
+    return np.frombuffer(one.call("GET", f"{_JOB}/scores"), "<f4")
 
 
 def _post_scores(one: Served, ids: Any, scores: Any) -> None:
     body = len(ids).to_bytes(4, "little") + ids.astype("<u4").tobytes() + scores.astype("<f4").tobytes()
-    _call(one, "POST", f"{_JOB}/scores", body, "application/vnd.shadeproxy.scores")
+    one.call("POST", f"{_JOB}/scores", body, "application/vnd.shadeproxy.scores")
 
 
 def _progress(one: Served, epoch: int) -> None:
     report = {"epoch": epoch, "rank": 0, "position": 0}
-    _call(one, "POST", f"{_JOB}/progress", json.dumps(report).encode())
+    one.call("POST", f"{_JOB}/progress", json.dumps(report).encode())
 
 
 def _is_joined(one: Served) -> bool:
