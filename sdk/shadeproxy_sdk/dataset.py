@@ -30,13 +30,13 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     keeping one view keeps the whole batch in memory. ``name``: of the dataset at the proxy; by default made
     from bucket and prefix.
 
-    ``reads_at_once``: of the samples of a batch that are not cached, so many are read at a time, for
+    ``reads_at_once``: number of samples of a batch that are read from the origin at a time, for
     ``shadeproxy plan``.
 
     Raises ConfigError, ControlError, and ReadError when neither proxy nor origin can list the objects.
     """
 
-    reads_at_once = 32  # As POST /v1/batch does.
+    reads_at_once = 32  # POST /v1/batch reads that many at a time.
 
     def __init__(
         self,

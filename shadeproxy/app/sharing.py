@@ -50,8 +50,10 @@ _OFF = 0.7
 _OFF_S = 10.0
 _EQUAL_S = 60.0
 _KEPT = 0.98
-_MUCH = 0.01  # Of the link: less than that harms no job.
-_MUCH_OF_OTHERS = 0.1  # Their share is what is left, and pages of which jobs read only parts are in it.
+# A job reads from the origin if more than this share of the link's bytes is its own.
+_MUCH = 0.01
+# The limit is higher for the reads of no job: parts of pages that jobs read are counted there too.
+_MUCH_OF_OTHERS = 0.1
 
 Held = Callable[[list[Job]], Awaitable[dict[str, float]]]
 """The type of a function that returns the share of the cache that each job's data set holds."""

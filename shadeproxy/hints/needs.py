@@ -14,8 +14,8 @@ _KINDS = ("slowdown", "samples_per_s", "deadline_s")
 
 
 class JobNeed(NamedTuple):
-    """A need: one of the first three fields. ``slowdown``: the job takes at most so many times as long as if
-    it never waited. ``deadline_s``: the Unix time at which the job has read its data set ``epochs`` times,
+    """A need: one of the first three fields. ``slowdown``: highest allowed ratio of the job's time to its
+    time without waits. ``deadline_s``: the Unix time at which the job has read its data set ``epochs`` times,
     counted from epoch 0.
     """
 

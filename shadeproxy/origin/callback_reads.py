@@ -28,8 +28,8 @@ from shadeproxy.origin.verified import HELD_BYTES, Check, check_of, damage_of
 
 _READABLE = frozenset({200, 206})
 _TIMED = 32
-"""The first byte of one in so many reads is timed: the mean needs no more (docs/adr/0048). They are counted
-as they start, because of 32 reads that start together the last answer is the slowest.
+"""One read in this many is timed until its first byte: the mean needs no more (docs/adr/0048). Reads are
+counted when they start. If answers were counted, the slowest of 32 reads that start together would be timed.
 """
 
 

@@ -3,7 +3,7 @@
 Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
 each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
 proportion to its weight, however many reads it has waiting and however long they are. No byte of the link is
-left unused while a read waits. A read waits only while so many bytes are under way that the link is full
+left unused while a read waits. A read waits only while the bytes under way fill the link
 (link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients take turns (core/fair_queue.py). Prefetching
 counts as its job. The length of a read is a guess until its answer has come; then the difference is charged.
 """

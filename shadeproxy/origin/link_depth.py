@@ -50,12 +50,12 @@ class LinkDepth:
         return _GAIN * self.rate_per_s * self.latency_s if self._times and self._rates else float("inf")
 
     def has_room(self, flying: int, flying_bytes: float) -> bool:
-        """Return whether one more read may begin, with so many reads and bytes under way."""
+        """Return whether one more read may begin while ``flying`` reads of ``flying_bytes`` are under way."""
         return flying < _FEW_READS or (not self._is_probing and flying_bytes < self.depth_bytes)
 
     def note(self, flying: int, flying_bytes: float, came_bytes: float) -> None:
-        """Record that so many reads and bytes have been under way since the last call. ``came_bytes``: bytes
-        of a read that has ended now; 0 if none has.
+        """Record the reads and bytes that have been under way since the last call. ``came_bytes``: bytes of
+        a read that has ended now; 0 if none has.
         """
         now_s = self._now_s()
         self._area += flying_bytes * (now_s - self._last_s)

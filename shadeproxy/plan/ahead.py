@@ -10,8 +10,8 @@ from shadeproxy.prefetch.pace import FEWEST, LEAD, MOST_READY, SPARE
 
 
 class Ahead(NamedTuple):
-    """Numbers of samples. ``unread``: at most so many are fetched, or being fetched, and not yet read.
-    ``lost``: so many fewer are hits in an epoch.
+    """Numbers of samples. ``unread``: the most that are fetched, or being fetched, and not yet read.
+    ``lost``: those of an epoch that are no hits because of it.
     """
 
     unread: float
@@ -28,7 +28,8 @@ def fetched_ahead(
     ``cache_samples``: samples that fit into the cache.
     """
     needed_s = max(compute_s, miss_ratio * link_s)
-    flying = latency_s / needed_s if needed_s else 0.0  # Until its sample comes, a fetch is so many before.
+    # The samples that are needed while one fetch is under way.
+    flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
         # Every fetch comes late: none of them waits for its reader, and nothing is lost.

@@ -100,7 +100,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         knows only when the first read ended and when the last report came.
         """
         told_s = (epoch.stall_s + epoch.compute_s) / self.world_size if epoch.compute_s else 0.0
-        # Without the reports of one rank, less is told than this.
+        # If one rank sent no report, the reported time is less than this.
         return told_s if told_s >= epoch.wall_s * (1 - 0.5 / self.world_size) else epoch.wall_s
 
     @property

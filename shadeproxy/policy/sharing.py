@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 Rates = NDArray[np.float64]
 
-_ROUNDS = 24  # Of bisection: to 1e-7.
+_ROUNDS = 24  # Steps of the bisection, which leave an error of 1e-7.
 _LEFT_TO_OTHERS = 0.5
 FIRST_SPARE = 1.5
-"""A job with a need begins with so many times the share of the link that it needs."""
+"""Factor by which the first share of the link of a job with a need exceeds the share that it needs."""
 
 _LEAST_SPARE, _MOST_SPARE = 1.05, 3.0
 _MORE_SPARE, _LESS_SPARE = 1.25, 0.9
@@ -26,7 +26,7 @@ _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
 _ENOUGH = 1.08
-_ALL = 0.985  # Of its own rate: nothing lets a job read faster.
+_ALL = 0.985  # From this share of its own rate on, no larger share of the link makes a job faster.
 
 
 class Demands(NamedTuple):

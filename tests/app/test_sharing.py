@@ -24,7 +24,7 @@ SLOWDOWN = JobNeed(slowdown=1.25)
 
 
 class World:
-    """Jobs that read as they are told, in steps of two seconds, over a link that is full."""
+    """Jobs that read at given rates, in steps of two seconds, over a full link."""
 
     def __init__(self, *, told=LINK, room=0):
         self.clock = ManualClock()
@@ -150,7 +150,7 @@ def test_a_need_is_refused_at_once_with_what_the_job_would_get():
     world.sharing.judge("b", "b", JobNeed(samples_per_s=10.0))
     with pytest.raises(NotFeasible) as refused:
         world.sharing.judge("b", "b", JobNeed(samples_per_s=80.0))
-    # Of 100 samples a second 60 are a's, and c keeps half of the 33 that it would have.
+    # The link carries 100 samples a second. Job a has 60; c would have 33, and keeps half of them.
     assert str(refused.value) == (
         "job 'b' cannot have 80 samples a second beside the others: it would get 23.33 samples a second,"
         " 0.29 of it"

@@ -110,7 +110,7 @@ def test_an_epoch_takes_as_long_as_training_says():
     for factor in (0.9, 1.2):
         seen = msgspec.structs.replace(one, wall_s=one.wall_s * factor)
         assert profile().epoch_s(seen) == pytest.approx(one.wall_s)
-    # Of four ranks one does not report its times.
+    # One of four ranks does not report its times.
     three = msgspec.structs.replace(one, stall_s=one.stall_s * 3, compute_s=one.compute_s * 3)
     assert profile(world_size=4).epoch_s(three) == one.wall_s
     four = msgspec.structs.replace(

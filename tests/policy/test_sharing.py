@@ -126,7 +126,7 @@ def test_a_kept_job_gives_the_link_back_down_to_what_it_needs():
 
 @pytest.mark.parametrize("claims", [1, 10])
 def test_claims_leave_a_client_without_a_job_its_hits(claims, monkeypatch):
-    """Ten jobs announce all, some with the highest weight that so many claims may have, beside a hot set."""
+    """Ten jobs announce all, beside a hot set. Some have the highest weight that ``claims`` needs give."""
     random, jobs, samples, hot, epochs = np.random.default_rng(0), 10, 100, 50, 6
     columns = [random.integers(0, hot, samples * epochs)]
     for job in range(jobs):

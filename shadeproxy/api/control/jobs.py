@@ -74,8 +74,8 @@ class OrderSummary(msgspec.Struct):
 class JobSummary(msgspec.Struct):
     """A job. ``order_trust`` and ``score_trust``: how far reads bear out its order and its scores, from 0 to
     1. ``gap_reads``: reads of all clients between two reads of the job. ``silent_reads``: reads of all
-    clients since its last read, 0 while so many are usual. ``trust_reason``: why, in words. ``share``: the
-    job's need, and what it gets.
+    clients since its last read, 0 while a gap of that length is usual. ``trust_reason``: why, in words.
+    ``share``: the job's need, and what it gets.
     """
 
     job: str

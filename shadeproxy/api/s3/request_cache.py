@@ -225,7 +225,7 @@ class RequestCache:
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
-            return  # As for the Range.
+            return  # This If-Match cannot be cut out either.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:

@@ -110,7 +110,7 @@ class EvictionPool:
         return self._queue[-1][3] if self._is_any_left() else np.inf
 
     def note_refused(self, count: int) -> None:
-        """Let the pool serve more pages, because ``count`` of those that ``worst_key`` was told took none."""
+        """Take back the ``count`` pages of a refused batch from those served, but for one in ``_REFUSED``."""
         self._left += count - -(-count // _REFUSED)
 
     def _is_any_left(self) -> bool:

@@ -27,7 +27,7 @@ from shadeproxy.telemetry.stats import Stats
 
 READAHEAD_SHARE = 0.5
 _TOGETHER = 32
-"""Number of pages that are stored at once when so many have come."""
+"""The number of fetched pages that are stored together without a wait for more."""
 
 _TOGETHER_BYTES = 1 << 20
 """Bytes of pages that are stored at once: copying more into a tier would hold the event loop too long."""

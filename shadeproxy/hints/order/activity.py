@@ -100,7 +100,7 @@ class JobActivity:
         return JobScale(gap, silent, divisor, weight / gap, horizon, 1 - trust)
 
     def silence(self, tick: float) -> float:
-        """Return the ticks since the job's last read; 0 while so many are usual at its pace."""
+        """Return the ticks since the job's last read; 0 while a gap of that length is usual for it."""
         if self._last is None:
             return 0.0
         silent = tick - self._last
