@@ -35,8 +35,8 @@ from shadeproxy.core.types import SHARED, ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.credentials import StaticCredentials

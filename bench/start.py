@@ -33,8 +33,8 @@ from shadeproxy.core.identity import etag_hash, group_name, object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
 from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import RecordHeader

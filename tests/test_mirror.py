@@ -152,6 +152,7 @@ TABLE = {
     "engine.read.upkeep": "engine/storage/test_listing.py",
     "engine.rules": "engine/test_engine_rights.py",
     "engine.storage.hot_pages": "engine/read/test_hits.py",
+    "engine.storage.medium": "engine/storage/test_disks.py",
     "engine.storage.page_cache": "engine/test_state_machine.py",
     "engine.storage.pinning": "engine/placement/test_pins.py",
     "engine.storage.record_reader": "engine/test_engine_rights.py",

@@ -4,6 +4,7 @@ module.
 
 from shadeproxy_bench.plan import Suite
 from shadeproxy_bench.suites.cluster import suite as cluster
+from shadeproxy_bench.suites.disks import disks
 from shadeproxy_bench.suites.epochs import epochs
 from shadeproxy_bench.suites.hits import disk, hits
 from shadeproxy_bench.suites.knowledge import knowledge
@@ -34,6 +35,7 @@ SUITES: dict[str, Suite] = {
     "cluster": cluster,
     "epochs": epochs,
     "tiers": tiers,
+    "disks": disks,
     "knowledge": knowledge,
     "ratios": ratios,
     "stall": stall,

@@ -248,7 +248,7 @@ class Checkup:
 
     def _look_at_tiers(self, settings: Settings) -> tuple[TierFacts, ...]:
         cache = settings.cache
-        sections: dict[str, RamCache | DiskCache] = {"ram": cache.ram, "disk": cache.disk}
+        sections: dict[str, RamCache | DiskCache] = {"ram": cache.ram, **cache.disk_tiers}
         found = []
         for tier in self._tiers:
             section = sections[tier.name]

@@ -107,7 +107,7 @@ class Clustering:
         if self._log is None or self._node is None:
             return
         cluster, cache = self._settings.cluster, self._settings.cache
-        capacity = (cache.ram.capacity + cache.disk.capacity) / _GIB
+        capacity = cache.capacity_bytes / _GIB
         facts = NodeFacts(
             node=self._node.name,
             weight=capacity if isinstance(cluster.weight, str) else cluster.weight,

@@ -50,8 +50,8 @@ def tier_settings(settings: Settings) -> Iterator[TierSetting]:
     """Yield the tiers that are switched on, fastest first."""
     cache = settings.cache
     yield TierSetting("cache.ram", cache.ram.path, cache.ram.capacity, cache.ram.min_free)
-    if cache.disk.capacity:
-        yield TierSetting("cache.disk", cache.disk.path, cache.disk.capacity, cache.disk.min_free)
+    for name, disk in cache.disk_tiers.items():
+        yield TierSetting(f"cache.{name}", disk.path, disk.capacity, disk.min_free)
 
 
 def judge_memory(settings: Settings, limit: MemoryLimit) -> Verdict:

@@ -1,21 +1,24 @@
-"""Builds the tiers from ``[cache]``, and the threads for the disk tier's I/O."""
+"""Builds the tiers from ``[cache]``, and the threads for the I/O of disk tiers."""
 
 import asyncio
 import grp
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from shadeproxy.app.origins import origin_name
 from shadeproxy.config import Settings
+from shadeproxy.config.sections import DiskCache
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.types import Source
 from shadeproxy.engine.placement.histories import counted_bytes
+from shadeproxy.engine.storage.medium import Medium, RunIO
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium, RunIO
 from shadeproxy.policy.registry import POLICIES
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.tiers.medium import SYSTEM, Calls, is_tmpfs
+from shadeproxy.tiers.read_speed import measure_read_speed
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy.tiers.tier import Tier
 
@@ -23,8 +26,8 @@ _DISK_READERS = 8
 
 
 class Media:
-    """The tiers, fastest first. The disk tier has one thread for ordered writes and several threads for
-    reads.
+    """The RAM tier, and then the disk tiers. Each disk tier has one thread for ordered writes and several
+    threads for reads.
 
     ``calls``: for the name of a tier, system calls on its segments that replace those of the kernel.
     """
@@ -48,26 +51,24 @@ class Media:
             calls=calls.get("ram", SYSTEM),
         )
         self.media = [Medium(ram, Source.RAM)]
-        if cache.disk.capacity:
-            writer = self._pool(1, "disk-writer")
-            readers = self._pool(_DISK_READERS, "disk-reader")
-
-            def submit(work: Callable[[], None]) -> None:
-                writer.submit(work)
-
-            disk = SegmentStore(
-                "disk",
-                cache.disk.path,
-                _without_ghosts(settings, cache.disk.capacity),
-                min_free_bytes=cache.disk.min_free,
+        for name, disk in cache.disk_tiers.items():
+            writer = self._pool(1, f"{name}-writer")
+            readers = self._pool(_DISK_READERS, f"{name}-reader")
+            store = SegmentStore(
+                name,
+                disk.path,
+                _without_ghosts(settings, disk.capacity),
+                min_free_bytes=disk.min_free,
                 contents=contents,
                 set_aside=set_aside,
                 group_id=group_id,
-                submit=submit,
-                calls=calls.get("disk", SYSTEM),
+                submit=partial(_submit, writer),
+                calls=calls.get(name, SYSTEM),
                 tombstones=_tombstones(settings),
             )
-            self.media.append(Medium(disk, Source.DISK, write=_runner(writer), load=_runner(readers)))
+            write, load = _runner(writer), _runner(readers)
+            speed = partial(_read_speed, disk)
+            self.media.append(Medium(store, Source.DISK, write=write, load=load, read_speed=speed))
 
     def close(self) -> None:
         """Wait until all queued I/O has run (blocking). The caller must have closed the tiers."""
@@ -78,6 +79,15 @@ class Media:
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._pools.append(pool)
         return pool
+
+
+def _read_speed(disk: DiskCache, room_bytes: int) -> float:
+    """Return the speed that the configuration gives, or else measure it (blocking)."""
+    return float(disk.read_speed) or measure_read_speed(disk.path, room_bytes)
+
+
+def _submit(writer: Executor, work: Callable[[], None]) -> None:
+    writer.submit(work)
 
 
 def _without_ghosts(settings: Settings, capacity_bytes: int) -> int:
@@ -91,7 +101,7 @@ def ghost_share(settings: Settings) -> float:
     """Return the share of the capacity that ghosts take: 0.6 % of most caches, 0 if the policy does not
     learn.
     """
-    total_bytes = settings.cache.ram.capacity + settings.cache.disk.capacity
+    total_bytes = settings.cache.capacity_bytes
     learns = POLICIES[settings.policy.name].learns
     return counted_bytes(total_bytes) / total_bytes if learns and total_bytes else 0.0
 

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.checkup import find_held_shares
 from shadeproxy.app.history_file import HistoryFile
@@ -44,6 +46,7 @@ from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
+_log = structlog.get_logger(__name__)
 _LISTED_AT_ONCE = 1000
 _MOST_OTHERS = 2  # Most listed objects that are not of the data set, as a multiple of those that are.
 
@@ -257,6 +260,8 @@ class PartOpener:
         )
         self._stack.push_async_callback(asyncio.to_thread, cache.close)
         await asyncio.to_thread(cache.open)
+        if speeds := cache.transfers.disks.speeds:
+            _log.info("disk read speeds", bytes_per_s=speeds)
         if policy.learns:
             await self._keep_histories(cache, learning)
         cache.start_recovery()

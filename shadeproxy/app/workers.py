@@ -41,7 +41,7 @@ from shadeproxy.app.worker_forwards import ForwardsOpener, OpenForwards
 from shadeproxy.config import Settings
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.index.columns import Share
-from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.worker_reads import TierFiles
 from shadeproxy.telemetry.requests import RequestRow
 from shadeproxy.tiers.store import SegmentStore

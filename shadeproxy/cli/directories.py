@@ -199,8 +199,7 @@ def empty_caches(settings: Settings, place: str, *, dry_run: bool, as_json: bool
             f" leave out {place}, or --all"
         )
     paths = {"cache.ram.path": settings.cache.ram.path}
-    if settings.cache.disk.capacity:
-        paths["cache.disk.path"] = settings.cache.disk.path
+    paths |= {f"cache.{name}.path": disk.path for name, disk in settings.cache.disk_tiers.items()}
     # Check all directories before changing any.
     for setting, path in paths.items():
         drop_cache(path, setting=setting, dry_run=True)

@@ -27,7 +27,11 @@ _WRITE = {
     "path_type": 'write text in quotes, as in "text"',
     "missing": "is missing: write it",
 }
-_TABLES = {"rules": ("prefix", "data/"), "auth.clients": ("access_key", "trainer")}
+_TABLES = {
+    "rules": ("prefix", "data/"),
+    "auth.clients": ("access_key", "trainer"),
+    "cache.disks": ("path", "/mnt/nvme1"),
+}
 """Keys that are lists of tables, each with a key and a value for an example."""
 _SECRETIVE = ("token", "secret", "password", "credentials")
 _USER_INFO = re.compile("//[^/]*@")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainValidator, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr, field_validator, model_validator
 
 from shadeproxy.config.fields import (
     Address,
@@ -52,6 +52,15 @@ def _disk_directory() -> Path:
 def _state_directory() -> Path:
     return _cache_home() / "state"
 
+
+def _required_path(value: Any) -> Any:
+    if value == "":
+        raise ValueError("a disk of [[cache.disks]] needs path: a directory on that disk")
+    return Path(value).expanduser() if isinstance(value, str) else value
+
+
+MOST_DISKS = 32
+"""Most tables of ``[[cache.disks]]``; each has nine threads."""
 
 MOST_WORKERS = 64
 AUTO = "auto"
@@ -280,6 +289,21 @@ class DiskCache(Section):
     path: Annotated[Path, path_or(_disk_directory)] = Field(default="", validate_default=True)
     capacity: Size = 8 * _GIB
     min_free: Size = 1 * _GIB
+    read_speed: Size = 0
+
+
+class FurtherDisk(DiskCache):
+    """A disk tier beside ``[cache.disk]``."""
+
+    path: Annotated[Path, BeforeValidator(_required_path)]
+    capacity: Size
+
+    @field_validator("capacity")
+    @classmethod
+    def _some(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("a disk of [[cache.disks]] needs a capacity: write it, or delete the table")
+        return value
 
 
 class Cache(Section):
@@ -289,6 +313,18 @@ class Cache(Section):
     on_other_origin: Literal["refuse", "set-aside"] = "refuse"
     ram: RamCache = Field(default_factory=RamCache)
     disk: DiskCache = Field(default_factory=DiskCache)
+    disks: Annotated[tuple[FurtherDisk, ...], Field(max_length=MOST_DISKS)] = ()
+
+    @property
+    def disk_tiers(self) -> dict[str, DiskCache]:
+        """The disk tiers by name. A tier's name is its table below ``cache``: "disk", "disks[0]"."""
+        first = {"disk": self.disk} if self.disk.capacity else {}
+        return first | {f"disks[{place}]": disk for place, disk in enumerate(self.disks)}
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Capacity of all tiers together, in bytes."""
+        return self.ram.capacity + sum(disk.capacity for disk in self.disk_tiers.values())
 
     @field_validator("page_size")
     @classmethod

@@ -142,8 +142,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _own_directories(self) -> Self:
         paths = {"cache.ram.path": self.cache.ram.path, "state.path": self.state.path}
-        if self.cache.disk.capacity:
-            paths["cache.disk.path"] = self.cache.disk.path
+        paths |= {f"cache.{name}.path": disk.path for name, disk in self.cache.disk_tiers.items()}
         taken: dict[Path, str] = {}
         for key, path in paths.items():
             other = taken.setdefault(path.absolute(), key)

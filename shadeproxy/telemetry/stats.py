@@ -5,7 +5,8 @@ are shares of demand GETs; other requests do not count in them.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from shadeproxy.core.types import JobContext, Source
@@ -82,6 +83,7 @@ class Stats:
         self.buckets: Capped[str, Reads] = Capped(Reads, cap=MAX_BUCKETS, other=OTHER)
         self.jobs: Capped[str, JobEpochs] = Capped(JobEpochs, cap=MAX_JOBS, other=OTHER)
         self.tiers: Capped[str, TierCounters] = Capped(TierCounters, cap=MAX_KINDS, other=OTHER)
+        self.disk_reads: Counter[str] = Counter()
         self.origin: Capped[str, OriginCounters] = Capped(OriginCounters, cap=MAX_KINDS, other=OTHER)
         self.origin_errors: dict[str, int] = {}
         self.pages = PageCounters()
@@ -156,6 +158,11 @@ class Stats:
 
     def record_admission(self, tier: str, pages: int = 1) -> None:
         self.tiers[tier].admissions += pages
+
+    def record_disk_reads(self, reads: Mapping[str, int]) -> None:
+        """Count reads of pages by disk tier, of a proxy with several. The tiers' hits are divided by them."""
+        for name, count in reads.items():
+            self.disk_reads[name] += count
 
     def record_eviction(self, tier: str, reason: str, pages: int = 1) -> None:
         """Count pages that left ``tier``. ``reason``: "capacity", "demoted", "invalidated", "purged",
@@ -274,8 +281,10 @@ class Stats:
         }
 
     def _tier_now(self, name: str, totals: Reads) -> dict[str, Any]:
-        hits = getattr(totals, f"hits_{name}", 0)
-        hit_bytes = getattr(totals, f"hit_bytes_{name}", 0)
+        hits, hit_bytes = totals.hits_ram, totals.hit_bytes_ram
+        if name != _RAM.value:
+            share = self._share_of_disk(name)
+            hits, hit_bytes = round(totals.hits_disk * share), round(totals.hit_bytes_disk * share)
         now = self.tier_gauges.get(name, lambda: TierGauges(0, 0, 0))()
         return {
             "hits": hits,
@@ -295,6 +304,12 @@ class Stats:
             "tombstones": now.tombstones,
             "in_doubt": now.in_doubt,
         }
+
+    def _share_of_disk(self, name: str) -> float:
+        """Return a disk tier's share of the hits on disks. Reads are not counted by disk if there is one."""
+        reads = sum(self.disk_reads.values())
+        first = next(tier for tier in self.tiers if tier != _RAM.value)
+        return self.disk_reads[name] / reads if reads else float(name == first)
 
     def _evictions(self) -> dict[str, int]:
         by_reason: dict[str, int] = {}

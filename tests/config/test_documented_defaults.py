@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from shadeproxy.config import Settings
-from shadeproxy.config.sections import Client, RuleSection
+from shadeproxy.config.sections import Client, FurtherDisk, RuleSection
 
 CONFIG = Path(__file__).parents[2] / "config.toml"
 
@@ -29,7 +29,7 @@ def test_every_value_is_the_default_in_code():
 
 def test_every_key_is_there():
     written = set(keys(tomllib.loads(CONFIG.read_text())))
-    lists_of_tables = {("rules",), ("auth", "clients")}
+    lists_of_tables = {("rules",), ("auth", "clients"), ("cache", "disks")}
     assert written == set(keys(Settings().masked())) - lists_of_tables
 
 
@@ -42,10 +42,12 @@ def test_every_key_has_a_comment():
 
 def test_examples_of_clients_and_rules_are_complete_and_valid():
     values = examples()
-    client, rule = values["auth"]["clients"][0], values["rules"][0]
+    client, rule, disk = values["auth"]["clients"][0], values["rules"][0], values["cache"]["disks"][0]
     assert set(client) == set(Client.model_fields)
     assert set(rule) == set(RuleSection.model_fields)
+    assert set(disk) == set(FurtherDisk.model_fields)
     assert RuleSection(**rule) == RuleSection()
+    assert FurtherDisk(**disk) == FurtherDisk(path="/mnt/nvme1/shadeproxy", capacity="500 GiB")
     assert Client(**client).model_copy(update={"buckets": ()}) == Client(
         access_key="trainer", secret_env="TRAINER_SECRET"
     )

@@ -122,6 +122,23 @@ UNREADABLE = [
     ),
     ('[telemetry]\naccess_log = "maybe"', '{file}: telemetry.access_log = "maybe": write true or false'),
     ("[cache.ram]\npath = 3", '{file}: cache.ram.path = 3: write text in quotes, as in "text"'),
+    (
+        '[cache]\ndisks = "a"',
+        '{file}: cache.disks = "a": write each as a table of its own: a line [[cache.disks]]',
+    ),
+    ("[[cache.disks]]\ncapacity = 1", "{file}: cache.disks[0].path: is missing: write it"),
+    (
+        '[[cache.disks]]\npath = ""\ncapacity = 1',
+        '{file}: cache.disks[0].path = "": a disk of [[cache.disks]] needs path: a directory on that disk',
+    ),
+    (
+        '[[cache.disks]]\npath = "/a"\ncapacity = 0',
+        "{file}: cache.disks[0].capacity = 0: a disk of [[cache.disks]] needs a capacity: write it",
+    ),
+    (
+        '[cache]\ndisks = [{path = "/a", capacity = 1}, {path = "/a", capacity = 1}]',
+        "cache.disks[0].path and cache.disks[1].path are both /a: give each its own directory",
+    ),
     ("[s3", "{file}: is not valid TOML: "),
     (
         '[cache.ram]\npath = "/a"\n[state]\npath = "/a"',

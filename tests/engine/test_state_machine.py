@@ -23,8 +23,8 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.placement import partial_reads
 from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES, get_policy

@@ -5,6 +5,7 @@ import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
@@ -31,6 +32,7 @@ from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.medium import SYSTEM, Calls
 from shadeproxy.tiers.store import SegmentStore
 from tests.support.clock import ManualClock
 
@@ -42,6 +44,10 @@ async def slowly(work: Callable[[], None]) -> None:
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
+
+
+def _speed(bytes_per_s: float, _room_bytes: int) -> float:
+    return bytes_per_s
 
 
 class Weights:
@@ -135,6 +141,8 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         origin: Origin | None = None,
         ram_bytes: int = 1 << 20,
         disk_bytes: int = 0,
+        more_disks: dict[str, tuple[int, float]] | None = None,
+        calls: dict[str, Calls] | None = None,
         policy: str = "default",
         rules: tuple[Rule, ...] = (),
         page_size: int = PAGE,
@@ -157,13 +165,23 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         for prefix in pinned:
             pins.add(PinnedPrefix("b", prefix, 0.0))
         stats, clock, ledger, weights = Stats(), clock or ManualClock(), Ledger(budget_bytes), Weights()
+        # By name of a further disk: its capacity and its read speed.
+        more = more_disks or {}
         sizes = [("ram", ram_bytes, Source.RAM), ("disk", disk_bytes, Source.DISK)]
+        sizes += [(tier, capacity, Source.DISK) for tier, (capacity, _) in more.items()]
         media = [
             Medium(
-                SegmentStore(tier, folder / name / tier, size, segment_bytes=segment_bytes),
+                SegmentStore(
+                    tier,
+                    folder / name / tier,
+                    size,
+                    segment_bytes=segment_bytes,
+                    calls=(calls or {}).get(tier, SYSTEM),
+                ),
                 source,
-                write=slowly if tier == "disk" else None,
-                load=slowly if tier == "disk" else None,
+                write=slowly if source is Source.DISK else None,
+                load=slowly if source is Source.DISK else None,
+                read_speed=partial(_speed, more.get(tier, (0, 1.0))[1]),
             )
             for tier, size, source in sizes
             if size

@@ -12,8 +12,9 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium, NewPage
+from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats

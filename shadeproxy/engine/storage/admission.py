@@ -24,7 +24,8 @@ from shadeproxy.engine.placement.histories import WORTH_COLUMNS
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
-from shadeproxy.engine.storage.transfers import Medium, NewPage
+from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32

@@ -8,7 +8,8 @@ import structlog
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
-from shadeproxy.engine.storage.transfers import Medium, Transfers, run_io
+from shadeproxy.engine.storage.medium import Medium, run_io
+from shadeproxy.engine.storage.transfers import Transfers
 
 _log = structlog.get_logger(__name__)
 _SETTLE_S = 30.0

@@ -10,7 +10,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectMeta, ObjectRef, Source
 from shadeproxy.engine.base import PageHandle
 from shadeproxy.engine.index.residents import NO_TIER, Residents
-from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.tiers.base import Location, Place, RecordHeader
 
 COPY_BYTES = 16 * 1024

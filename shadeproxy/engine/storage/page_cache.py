@@ -31,10 +31,11 @@ from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
-from shadeproxy.engine.storage.transfers import Medium, NewPage
+from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.hints.order.upcoming import NextUses, NothingAnnounced
 from shadeproxy.policy.base import Policy
 from shadeproxy.telemetry.stats import Stats
@@ -149,7 +150,9 @@ class PageCache:
         placed = self.residents.tier[slots] != NO_TIER
         self.placement.note_uses(slots := slots[placed], explained[placed])
         self.transfers.note_first_uses(slots.tolist() if self.residents.unread else ())
-        lower = np.unique(slots[self.residents.tier[slots] > 0])
+        lower = slots[self.residents.tier[slots] > 0]
+        self.transfers.note_disk_reads(lower)
+        lower = np.unique(lower)
         for slot in self.placement.deserving(lower)[:_PROMOTIONS].tolist() if len(lower) else ():
             view = self.hot.view(slot)
             if view is not None:
@@ -162,6 +165,7 @@ class PageCache:
         self.placement.note_use(slot, explained=explained)
         self.transfers.note_first_uses((slot,))
         if self.residents.tier[slot] > 0:
+            self.transfers.note_disk_reads(np.array([slot]))
             self.transfers.promote(slot, view)
 
     def miss(self, ref: ObjectRef, number: int, *, explained: bool) -> None:
@@ -217,9 +221,7 @@ class PageCache:
         return self.residents.object_hash[ready], self.residents.number[ready]
 
     def view_now(self, page: Page) -> memoryview | None:
-        """Return the body of a page that was just stored, without waiting; None if the page is
-        gone already.
-        """
+        """Return the body of a page that was just stored, without waiting; None if it is gone already."""
         if (slot := self.find(page)) is None:
             return None
         try:
@@ -246,10 +248,7 @@ class PageCache:
     async def insert(
         self, page: Page, meta: ObjectMeta, body: memoryview, validated_s: float, wanted: Callable[[], bool]
     ) -> bool:
-        """Store one page. Return False if it was served without being stored.
-
-        Cancelling the call does not end the write.
-        """
+        """Store one page; cancelling does not end that. Return False if it was served and not stored."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.insert_many([NewPage(page, meta, body, validated_s, wanted, partial(answer_waiter, answer))])
         return await answer
@@ -282,10 +281,11 @@ class PageCache:
     def open(self) -> None:
         """Open the tiers; ``recover`` or ``start_recovery`` then reads their pages (blocking)."""
         self._recovery.open()
+        self.transfers.disks.measure()
 
     def recover(self) -> int:
         """Open the tiers and read all their pages (blocking). Return the number of pages."""
-        self._recovery.open()
+        self.open()
         self._recovery.run()
         return len(self.residents)
 

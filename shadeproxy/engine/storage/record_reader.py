@@ -13,7 +13,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
 from shadeproxy.engine.index.residents import Residents
-from shadeproxy.engine.storage.transfers import Medium, RunIO, run_io
+from shadeproxy.engine.storage.medium import Medium, RunIO, run_io
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shadeproxy.core.identity import GroupName
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
 from shadeproxy.engine.index.residents import Residents, Slots
-from shadeproxy.engine.storage.transfers import Medium
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.rows import ROW, Contents, Rows
 

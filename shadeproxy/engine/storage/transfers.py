@@ -5,7 +5,7 @@ page dropped while it is written loses its token and is never placed. A location
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -16,32 +16,18 @@ import structlog
 from shadeproxy.core.delegated_body import BodyWriter, WrittenBody
 from shadeproxy.core.errors import TierError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import ObjectMeta, Page, Source
+from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.engine.index.residents import Residents, Slots
 from shadeproxy.engine.page_observer import PageObserver
+from shadeproxy.engine.placement.disk_choice import DiskChoice
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.placement.placement import Placement
+from shadeproxy.engine.storage.medium import Medium, RunIO
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
 
 _log = structlog.get_logger(__name__)
-
-RunIO = Callable[[Callable[[], None]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Medium:
-    """A tier, the source that its hits have, and the functions that run its I/O. None: the I/O cannot block,
-    so it runs inline.
-
-    ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes.
-    """
-
-    tier: Tier
-    source: Source
-    write: RunIO | None = None
-    load: RunIO | None = None
 
 
 class NewPage(NamedTuple):
@@ -100,6 +86,7 @@ class Transfers:
         self._stats = stats
         self._ledger = ledger
         self._observer = observer
+        self.disks = DiskChoice([one.tier for one in media], [one.read_speed for one in media[1:]])
         self._unplaced: dict[int, object] = {}  # By slot: the token of the write that will place its page.
         self._tasks: set[asyncio.Future[bool]] = set()
         self.released = [0] * len(media)
@@ -193,12 +180,25 @@ class Transfers:
             self._stats.record_prefetch("used")
             self._observer.note_first_use(int(table.object_hash[slot]), int(table.number[slot]))
 
+    def note_disk_reads(self, slots: Slots) -> None:
+        """Count reads of pages on disks by disk, if there are several: an answer's source does not tell them
+        apart.
+        """
+        if len(self._media) > 2 and len(slots):
+            reads = np.bincount(self._residents.tier[slots], minlength=len(self._media)).tolist()
+            self._stats.record_disk_reads(
+                {one.tier.name: count for one, count in zip(self._media, reads, strict=True) if count}
+            )
+
     def _first_place(self, slot: int) -> tuple[int, Location | None]:
-        for index in range(len(self._media)):
-            location = self._reserve(slot, index)
-            if location is not None:
-                return index, location
-        return 0, None
+        location, index = self._reserve(slot, 0), 0
+        if location is None and (disk := self._disk_of(slot)) is not None:
+            location, index = self._reserve(slot, disk), disk
+        return index, location
+
+    def _disk_of(self, slot: int) -> int | None:
+        table = self._residents
+        return self.disks.choose(int(table.object_hash[slot]), int(table.number[slot]), table.sizes[slot])
 
     def _reserve(self, slot: int, index: int) -> Location | None:
         try:
@@ -309,20 +309,19 @@ class Transfers:
         self._residents.remove(slot)
 
     def _evict(self, slot: int, reason: str) -> None:
-        lower = self._residents.tiers[slot] + 1
-        if reason != "policy" or lower >= len(self._media) or not self._demote(slot, lower):
+        if reason != "policy" or self._residents.tiers[slot] > 0 or not self._demote(slot):
             self.drop(slot, reason)
 
-    def _demote(self, slot: int, lower: int) -> bool:
-        """Move a page one tier down, if it outranks the pages it displaces there."""
-        size = self._residents.sizes[slot]
-        if not self._ledger.try_take(size):
+    def _demote(self, slot: int) -> bool:
+        """Move a page from the RAM tier to a disk, if it outranks the pages it displaces there."""
+        size, lower = self._residents.sizes[slot], self._disk_of(slot)
+        if lower is None or not self._ledger.try_take(size):
             return False
         target = self._reserve(slot, lower)
         if target is None:
             self._ledger.give(size)
             return False
-        upper = self._media[lower - 1].tier
+        upper = self._media[0].tier
         try:
             place = Location(self._residents.locations[slot])
             header = (
@@ -337,7 +336,7 @@ class Transfers:
             self._release(lower, target)
             return False
         _, location = self._residents.displace(slot)
-        self._release(lower - 1, location)
+        self._release(0, location)
         token = self._unplaced[slot] = object()
         self._stats.record_eviction(upper.name, "demoted")
         plan = Write(slot, token, lower, target, size, header, body)
@@ -390,11 +389,3 @@ def _tell(stored: Callable[[bool], None], task: asyncio.Task[bool]) -> None:
     stored(not failed and task.result())
     if not task.cancelled():
         task.result()  # Raises an unforeseen error, so that the loop reports it.
-
-
-async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
-    """Run I/O in the way that the medium requires."""
-    if run is None:
-        work()
-    else:
-        await run(work)

@@ -14,8 +14,8 @@ from shadeproxy.core.types import ObjectRef, Page, Source
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.tiers import pending_segments

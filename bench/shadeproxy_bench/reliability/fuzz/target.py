@@ -27,8 +27,8 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import SHARED, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.memory import MemoryOrigin

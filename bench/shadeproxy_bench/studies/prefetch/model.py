@@ -21,8 +21,8 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.page_cache import PageCache
-from shadeproxy.engine.storage.transfers import Medium
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry

@@ -1,0 +1,145 @@
+"""Two disk tiers of speeds 1:4: the bytes a second that they deliver together, and with pages split evenly.
+
+The tiers are real segment stores, and each page is read from its record. A disk's speed is made by a queue:
+it serves one read at a time, and no read before its bytes could have come. No page counts as hot.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import ObjectMeta, ObjectRef, Page, Source
+from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.store import SegmentStore
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.rounds import measured
+
+SPEEDS = (20e6, 80e6)
+_BODY_BYTES = 100_000
+_OBJECTS = 600
+_READERS = 64
+_CAPACITY_BYTES = 2 * _OBJECTS * (_BODY_BYTES + 8192)
+
+
+class _Cold(SegmentStore):
+    """A tier whose pages are never in the page cache."""
+
+    def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - as the tier
+        return False
+
+
+class _Device:
+    """A disk that serves one read at a time, ``bytes_per_s``."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._read_s = _BODY_BYTES / bytes_per_s
+        self._free_s = 0.0
+
+    async def load(self, work: Callable[[], None]) -> None:
+        self._free_s = max(self._free_s, time.monotonic()) + self._read_s
+        await asyncio.sleep(self._free_s - time.monotonic())
+        work()
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> float:
+    """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the speeds by which
+    pages are dealt. Raises BenchError for a wrong byte.
+    """
+    ram = SegmentStore("ram", directory / "ram", 1 << 20)
+    disks = [
+        Medium(
+            _Cold(f"disks[{place}]", directory / f"disk{place}", _CAPACITY_BYTES),
+            Source.DISK,
+            write=_at_once,
+            load=_Device(speed).load,
+            read_speed=partial(_told, told[place]),
+        )
+        for place, speed in enumerate(SPEEDS)
+    ]
+    cache = PageCache(
+        [Medium(ram, Source.RAM), *disks],
+        policy=get_policy("default"),
+        weights=HintRegistry(),
+        stats=Stats(),
+        ledger=Ledger(_CAPACITY_BYTES),
+        rng=np.random.default_rng(0),
+    )
+    await asyncio.to_thread(cache.recover)
+    try:
+        for number in range(_OBJECTS):
+            page, body = _page(number), memoryview(number.to_bytes(4, "big") * (_BODY_BYTES // 4))
+            await cache.insert(page, ObjectMeta(page.etag, _BODY_BYTES, ()), body, 0.0, lambda: True)
+        await cache.drain()
+        return await _read(cache, seconds)
+    finally:
+        await asyncio.to_thread(cache.close)
+
+
+def _told(bytes_per_s: float, _room_bytes: int) -> float:
+    return bytes_per_s
+
+
+def _page(number: int) -> Page:
+    return Page(ObjectRef("bench", f"{number:06d}"), '"1"', 0)
+
+
+async def _read(cache: PageCache, seconds: float) -> float:
+    on_disk = [number for number in range(_OBJECTS) if cache.source(_slot(cache, number)) is Source.DISK]
+    random, ends_s, delivered = np.random.default_rng(1), time.monotonic() + seconds, [0]
+
+    async def reader() -> None:
+        while time.monotonic() < ends_s:
+            number = on_disk[int(random.integers(len(on_disk)))]
+            view = await cache.view(_slot(cache, number))
+            if bytes(view[:4]) != number.to_bytes(4, "big"):
+                raise BenchError(f"object {number} has wrong bytes")
+            delivered[0] += len(view)
+
+    began_s = time.monotonic()
+    await asyncio.gather(*(reader() for _ in range(_READERS)))
+    return delivered[0] / (time.monotonic() - began_s)
+
+
+def _slot(cache: PageCache, number: int) -> int:
+    slot = cache.find(_page(number))
+    if slot is None:
+        raise BenchError(f"object {number} is not resident")
+    return slot
+
+
+def compare(*, rounds: int, seconds: float) -> Measured:
+    """Measure the share of the disks' speed that is delivered: pages dealt by speed, and evenly, in turn."""
+    by_speed, evenly = list[float](), list[float]()
+    for _ in range(rounds):
+        for shares, told in ((evenly, (1.0, 1.0)), (by_speed, SPEEDS)):
+            with TemporaryDirectory(dir="/dev/shm") as directory:
+                shares.append(asyncio.run(deliver(Path(directory), told, seconds=seconds)) / sum(SPEEDS))
+    return measured(by_speed, evenly)
+
+
+def disks(scale: Scale) -> Iterator[Planned]:
+    yield Planned(
+        "two disks of speeds 1:4: share of the sum that is delivered, beside an even split",
+        "of the sum",
+        Target(0.95, of="ours"),
+        "64 readers of random pages of 100 KB; a queue that serves one read at a time makes a disk's speed",
+        partial(compare, rounds=scale.rounds, seconds=scale.pick(4, 2)),
+        ratio_is="ours / reference",
+    )

@@ -1,0 +1,37 @@
+"""``Medium``: a tier, and how its I/O runs."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from shadeproxy.core.types import Source
+from shadeproxy.tiers.tier import Tier
+
+RunIO = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+def _unknown(_room_bytes: int) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A tier, the source that its hits have, and the functions that run its I/O. None: the I/O cannot block,
+    so it runs inline.
+
+    ``write`` keeps the order of the tier's ``submit``. ``load`` may overtake writes. ``read_speed``: see
+    ``DiskChoice``.
+    """
+
+    tier: Tier
+    source: Source
+    write: RunIO | None = None
+    load: RunIO | None = None
+    read_speed: Callable[[int], float] = _unknown
+
+
+async def run_io(run: RunIO | None, work: Callable[[], None]) -> None:
+    """Run I/O in the way that the medium requires."""
+    if run is None:
+        work()
+    else:
+        await run(work)

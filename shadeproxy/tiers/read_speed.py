@@ -1,0 +1,70 @@
+"""Measures how fast a directory's medium reads."""
+
+import logging
+import mmap
+import os
+import time
+from pathlib import Path
+
+_logger = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1024 * 1024
+_PIECES = 32
+_FILE_BYTES = _PIECES * _PIECE_BYTES
+_MOST_S = 0.25
+_NAME = "speed"
+
+
+def measure_read_speed(directory: Path, room_bytes: int) -> float:
+    """Return how many bytes a second the medium of ``directory`` reads (blocking, for up to a second).
+
+    Writes a file of up to 32 MiB there, and reads it past the page cache where the file system can
+    (open(2), O_DIRECT). Returns 0 if that fails, or if the file does not fit into ``room_bytes``: the caller
+    then knows no speed.
+    """
+    path = directory / _NAME
+    try:
+        path.unlink(missing_ok=True)
+        return _measure(path) if room_bytes >= _FILE_BYTES else 0.0
+    except OSError as error:
+        _logger.warning("the read speed of %s is unknown: %s", directory, error.strerror)
+        return 0.0
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _measure(path: Path) -> float:
+    # O_DIRECT needs memory at the start of a page.
+    with mmap.mmap(-1, _PIECE_BYTES) as piece:
+        piece.write(os.urandom(_PIECE_BYTES))  # A medium that compresses must not gain by zeros.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            written = _write(descriptor, piece)
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        descriptor = _open_direct(path)
+        try:
+            began, read = time.perf_counter(), 0
+            while read < written and time.perf_counter() - began < _MOST_S:
+                read += os.preadv(descriptor, [piece], read)
+            return read / (time.perf_counter() - began)
+        finally:
+            os.close(descriptor)
+
+
+def _write(descriptor: int, piece: mmap.mmap) -> int:
+    """Write up to ``_PIECES`` pieces, but no longer than the time limit. Return the number of bytes."""
+    began, written = time.perf_counter(), 0
+    while written < _FILE_BYTES and time.perf_counter() - began < _MOST_S:
+        written += os.pwrite(descriptor, piece, written)
+    return written
+
+
+def _open_direct(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT)
+    except OSError:  # tmpfs before Linux 6.6
+        return os.open(path, flags)

@@ -1,0 +1,135 @@
+"""Several disk tiers: pages are spread over them, found on each, and outlive a change of the disks."""
+
+import asyncio
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from shadeproxy.core.types import Source
+from shadeproxy.engine.index.residents import NO_TIER
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
+
+SIZE = 3000
+RAM_BYTES = 64 << 10
+DISK_BYTES = 8 << 20
+COUNT = 400
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+
+
+def body(number: int) -> bytes:
+    return number.to_bytes(2, "big") * (SIZE // 2)
+
+
+def origin() -> MemoryOrigin:
+    made = MemoryOrigin()
+    for number in range(COUNT):
+        made.put("b", f"k{number}", body(number))
+    return made
+
+
+def disks(*speeds: float) -> dict[str, tuple[int, float]]:
+    return {f"disks[{place}]": (DISK_BYTES, speed) for place, speed in enumerate(speeds)}
+
+
+async def read_all(bench) -> Counter:
+    """Read every object, compare it, and return how many came from where."""
+    sources = Counter()
+    for number in range(COUNT):
+        found, source = await bench.get(f"k{number}")
+        assert found == body(number)
+        sources[source] += 1
+        await bench.settle()
+    return sources
+
+
+def by_tier(bench) -> list[int]:
+    tiers = bench.cache.residents.tier
+    return np.bincount(tiers[tiers != NO_TIER], minlength=len(bench.cache.media)).tolist()
+
+
+async def test_pages_are_spread_by_speed_and_all_are_hits(make_bench):
+    bench = await make_bench(
+        origin=origin(), ram_bytes=RAM_BYTES, more_disks=disks(1e8, 4e8), rules=IMMUTABLE
+    )
+    await read_all(bench)
+    ram, slow, fast = by_tier(bench)
+    assert ram + slow + fast == COUNT
+    assert 0.12 < slow / (slow + fast) < 0.28
+    sources = await read_all(bench)
+    assert sources[Source.ORIGIN] == 0
+    assert sources[Source.DISK] > COUNT / 2
+    # The tiers' hits add up to those of the answers, and are divided as the pages are.
+    tiers = bench.counted_stats().snapshot()["tiers"]
+    assert tiers["ram"]["hits"] == sources[Source.RAM]
+    hits = [tiers[f"disks[{place}]"]["hits"] for place in (0, 1)]
+    assert sum(hits) == sources[Source.DISK]
+    assert hits[0] / sum(hits) == pytest.approx(slow / (slow + fast), abs=0.05)
+
+
+async def test_a_restart_finds_the_pages_of_every_disk_and_a_new_speed_moves_none(make_bench):
+    bench = await make_bench(
+        origin=origin(), ram_bytes=RAM_BYTES, more_disks=disks(1e8, 4e8), rules=IMMUTABLE
+    )
+    await read_all(bench)
+    held = by_tier(bench)
+    await asyncio.to_thread(bench.cache.close)
+    again = await make_bench(
+        origin=bench.origin, ram_bytes=RAM_BYTES, more_disks=disks(9e8, 1e8), rules=IMMUTABLE
+    )
+    assert by_tier(again) == held
+    assert (await read_all(again))[Source.ORIGIN] == 0
+
+
+async def test_an_added_disk_loses_nothing_of_the_only_one(make_bench):
+    bench = await make_bench(origin=origin(), ram_bytes=RAM_BYTES, disk_bytes=DISK_BYTES, rules=IMMUTABLE)
+    await read_all(bench)
+    held = by_tier(bench)
+    await asyncio.to_thread(bench.cache.close)
+    again = await make_bench(
+        origin=bench.origin,
+        ram_bytes=RAM_BYTES,
+        disk_bytes=DISK_BYTES,
+        more_disks=disks(1e8),
+        rules=IMMUTABLE,
+    )
+    assert by_tier(again) == [*held, 0]
+    assert (await read_all(again))[Source.ORIGIN] == 0
+
+
+async def test_a_disk_that_was_removed_costs_its_pages_only(make_bench, tmp_path):
+    bench = await make_bench(
+        origin=origin(), ram_bytes=RAM_BYTES, more_disks=disks(1e8, 1e8), rules=IMMUTABLE
+    )
+    await read_all(bench)
+    _, first, _ = by_tier(bench)
+    await asyncio.to_thread(bench.cache.close)
+    await asyncio.to_thread(shutil.rmtree, tmp_path / "one" / "disks[0]")
+    again = await make_bench(
+        origin=bench.origin, ram_bytes=RAM_BYTES, more_disks=disks(1e8, 1e8), rules=IMMUTABLE
+    )
+    assert (await read_all(again))[Source.ORIGIN] == first
+
+
+async def test_a_disk_that_fails_for_good_is_left_out_without_the_others(make_bench):
+    broken_calls = FaultyCalls(scheduled(rates={MediumFault.WRITE_EIO: 1.0}))
+    bench = await make_bench(
+        origin=origin(),
+        ram_bytes=RAM_BYTES,
+        more_disks=disks(1e8, 1e8),
+        rules=IMMUTABLE,
+        calls={"disks[0]": broken_calls},
+    )
+    await read_all(bench)
+    _, broken, sound = by_tier(bench)
+    assert bench.cache.media[1].tier.disabled_reason is not None
+    assert bench.cache.media[2].tier.disabled_reason is None
+    # The pages on which it failed were dropped; no other page was.
+    assert broken == 0
+    assert sound > COUNT - 64
+    tiers = bench.counted_stats().snapshot()["tiers"]
+    assert sum(tiers["disks[0]"]["errors"].values()) < 16
+    assert not tiers["disks[1]"]["errors"]
