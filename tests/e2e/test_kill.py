@@ -6,6 +6,7 @@ points.
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -50,16 +51,21 @@ class Traffic:
 
 
 @pytest.mark.timeout(120 + 10 * ROUNDS)
-def test_kill_9_under_load(serve, bucket_directory, tmp_path):
+@pytest.mark.parametrize("disks", [0, 2])
+def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
+    """``disks``: number of further disks, of which each round loses one with all that it holds."""
     (tmp_path / "rules.toml").write_text(RULES)
     for n, key in enumerate(KEYS):
         (bucket_directory / "data" / key).write_bytes(body(n))
+    lost = [tmp_path / "disk-a", tmp_path / "disk-b"]
+    tables = [f'{{path="{path}", capacity="256 KiB"}}' for path in lost]
     proxy = serve(
         tmp_path / "rules.toml",
         origin__kind="file",
         origin__path=str(bucket_directory),
         cache__ram__capacity="256 KiB",
         cache__disk__capacity="512 KiB",
+        cache__disks=f"[{', '.join(tables[:disks])}]",
         policy__name="lru",  # evicts, demotes and promotes all the time
     )
     rng, survived = random.Random(ROUNDS), 0
@@ -71,6 +77,8 @@ def test_kill_9_under_load(serve, bucket_directory, tmp_path):
         proxy.stop(signal.SIGKILL)
         for thread in traffic.threads:
             thread.join()
+        if disks:
+            shutil.rmtree(lost[turn % disks])
         proxy.start_whole()
         survived += sum(tier["pages"] for tier in proxy.stats()["tiers"].values())
         pool, wrong = urllib3.PoolManager(), []
