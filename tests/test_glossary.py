@@ -20,7 +20,7 @@ PLAIN_WORDS = """
     cross decision decode delete direct document draw drop durable encode end envelope erase failure
     field file flying follow forbidden forget form found freeze from granted halt has header heartbeat
     held host huggingface id integer item keep kind known latency leave left length level lightning
-    limit line list load mds media merge message meta meter mixin name not nothing now observe once one
+    limit line list mds media merge message meta meter mixin name not nothing now observe once one
     openapi outgoing outlet overdue own pack parameter pass path peer plain position post prepare
     propose protocol purge put query readiness ready recent redis refuse report revalidate s3 scan
     script sdk seed semantics sent serve service setting shade shadeproxy share side sign sigv2 sigv4

@@ -116,6 +116,7 @@ class TierCounters(Counters):
     errors: dict[str, int] = field(
         default_factory=dict, metadata=by_label("kind", "Failures of the tier; each became a miss.")
     )
+    left_to_origin: int = counter("Reads of the tier's pages that the origin answered sooner.")
 
 
 @dataclass(slots=True)

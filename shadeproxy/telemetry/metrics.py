@@ -204,7 +204,10 @@ def _help_of(name: str) -> str:
 def _with_known(tier: TierCounters) -> TierCounters:
     zeros = [dict.fromkeys(names, 0) for names in (_EVICTIONS, _TIER_ERRORS)]
     return TierCounters(
-        admissions=tier.admissions, evictions=zeros[0] | tier.evictions, errors=zeros[1] | tier.errors
+        admissions=tier.admissions,
+        evictions=zeros[0] | tier.evictions,
+        errors=zeros[1] | tier.errors,
+        left_to_origin=tier.left_to_origin,
     )
 
 

@@ -159,6 +159,9 @@ class Stats:
     def record_admission(self, tier: str, pages: int = 1) -> None:
         self.tiers[tier].admissions += pages
 
+    def record_left_to_origin(self, tier: str) -> None:
+        self.tiers[tier].left_to_origin += 1
+
     def record_disk_reads(self, reads: Mapping[str, int]) -> None:
         """Count reads of pages by disk tier, of a proxy with several. The tiers' hits are divided by them."""
         for name, count in reads.items():

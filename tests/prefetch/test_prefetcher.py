@@ -286,7 +286,7 @@ async def test_of_a_shard_the_pages_of_its_samples(make_fetching):
     await until(lambda: len(bench.cache.residents) == 3)
     await fetching.idle()
     meta = await bench.origin.head(ref)
-    assert [number for number, *_ in bench.cache.pages(ref, meta.etag)] == [0, 2, 3]
+    assert [number for number, *_ in bench.cache.listing.pages_of(ref, meta.etag)] == [0, 2, 3]
     assert bench.origin.gets == 3
 
 

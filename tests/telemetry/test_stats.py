@@ -77,6 +77,7 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
     snapshot = stats.snapshot()
     assert snapshot["tiers"]["ram"] == {
         "admissions": 1,
+        "left_to_origin": 0,
         "evictions": {"capacity": 1},
         "errors": {},
         "hits": 1,

@@ -6,7 +6,7 @@ it serves one read at a time, and no read before its bytes could have come. No p
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,42 +20,19 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
-from shadeproxy.tiers.base import Location
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.suites import slow_disk
+from shadeproxy_bench.suites.slow_medium import ColdStore, Device, at_once
 
 SPEEDS = (20e6, 80e6)
 _BODY_BYTES = 100_000
 _OBJECTS = 600
 _READERS = 64
 _CAPACITY_BYTES = 2 * _OBJECTS * (_BODY_BYTES + 8192)
-
-
-class _Cold(SegmentStore):
-    """A tier whose pages are never in the page cache."""
-
-    def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - as the tier
-        return False
-
-
-class _Device:
-    """A disk that serves one read at a time, ``bytes_per_s``."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._read_s = _BODY_BYTES / bytes_per_s
-        self._free_s = 0.0
-
-    async def load(self, work: Callable[[], None]) -> None:
-        self._free_s = max(self._free_s, time.monotonic()) + self._read_s
-        await asyncio.sleep(self._free_s - time.monotonic())
-        work()
-
-
-async def _at_once(work: Callable[[], None]) -> None:
-    work()
 
 
 async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> float:
@@ -65,10 +42,10 @@ async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> 
     ram = SegmentStore("ram", directory / "ram", 1 << 20)
     disks = [
         Medium(
-            _Cold(f"disks[{place}]", directory / f"disk{place}", _CAPACITY_BYTES),
+            ColdStore(f"disks[{place}]", directory / f"disk{place}", _CAPACITY_BYTES),
             Source.DISK,
-            write=_at_once,
-            load=_Device(speed).load,
+            write=at_once,
+            load=Device(_BODY_BYTES / speed).load,
             read_speed=partial(_told, told[place]),
         )
         for place, speed in enumerate(SPEEDS)
@@ -141,5 +118,16 @@ def disks(scale: Scale) -> Iterator[Planned]:
         Target(0.95, of="ours"),
         "64 readers of random pages of 100 KB; a queue that serves one read at a time makes a disk's speed",
         partial(compare, rounds=scale.rounds, seconds=scale.pick(4, 2)),
+        ratio_is="ours / reference",
+    )
+    objects, epochs = scale.pick(600, 300), scale.pick(4, 3)
+    yield Planned(
+        "a disk slower than the origin: wall of epochs, beside none",
+        "s",
+        Target(1.0, at_least=False),
+        f"{objects} x 100 KB, {slow_disk.READERS} readers, epochs 2 to {epochs}; origin"
+        f" {slow_disk.LATENCY_S * 1000:.0f} ms, disk {slow_disk.DISK_READS_PER_S:.0f} reads/s;"
+        " 10 % in RAM, 60 % on it",
+        partial(slow_disk.compare, rounds=scale.rounds, objects=objects, epochs=epochs),
         ratio_is="ours / reference",
     )

@@ -81,18 +81,22 @@ class PageFiller:
         meta: ObjectMeta | None,
         part: Span | None = None,
         explained: bool = False,
+        late: bool = False,
         reads: CallbackOrigin | None = None,
         job: JobContext | None = None,
     ) -> tuple[Flight, bool]:
         """Join the flight of a page, or at least of the span ``part`` within it, as a waiter. Start a flight
         if there is none. Return the flight, and whether it was running already.
 
-        ``explained``: an order or scores explain the read. ``reads``: fetch the page by these. ``job``: of
-        the read, to which the origin's link is charged.
+        ``explained``: an order or scores explain the read. ``late``: a tier has the page, but would read it
+        more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: fetch the
+        page by these. ``job``: of the read, to which the origin's link is charged.
         """
         READER.set(job or ref)
         part_only = False
-        if intent is Intent.DEMAND:
+        if late:
+            part_only = part is not None
+        elif intent is Intent.DEMAND:
             self._cache.miss(ref, number, explained=explained)
             self.observer.note_wanted(ref, number)
             part_only = part is not None and meta is not None and self._takes_part(ref, number, meta, part)
@@ -109,6 +113,8 @@ class PageFiller:
                 fill_at_once, self._filler, meta, self._callback_reads if reads is None else reads
             ),
         )
+        if late and not coalesced:
+            flight.kept = False
         if intent is Intent.DEMAND:
             if coalesced:
                 self._stats.record_coalesced()

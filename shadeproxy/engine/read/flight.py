@@ -65,7 +65,7 @@ class Flight:
     __slots__ = (
         "__weakref__", "_called", "_pace", "_suspended", "_through", "_waiting", "budget_bytes",
         "buffer", "context", "doubtful", "ended", "error", "filled", "filling", "followers", "intent",
-        "meta", "number", "on_over", "over", "page", "part", "passed", "prefetched", "publishable",
+        "kept", "meta", "number", "on_over", "over", "page", "part", "passed", "prefetched", "publishable",
         "ref", "served", "start", "stored", "task", "upstream", "waiters", "wanted",
     )  # fmt: skip
 
@@ -106,6 +106,8 @@ class Flight:
         up.
         """
         self.publishable = True
+        self.kept = True
+        """False if a tier has the page already, so it is not stored once more."""
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0

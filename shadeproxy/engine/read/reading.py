@@ -12,6 +12,8 @@ from shadeproxy.core.errors import (
     DeadlineExceeded,
     ObjectChanged,
     OriginAnswer,
+    OriginError,
+    Overloaded,
     ShadeProxyError,
     TierError,
     Unidentified,
@@ -53,6 +55,7 @@ class EngineReading:
         self.joined: dict[int, Flight] = {}
         """The flights that were joined and not left, by page number."""
         self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
+        self._late: set[int] = set()  # Pages that a tier has, but would read more slowly than the origin.
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
@@ -137,7 +140,7 @@ class EngineReading:
             # Read the first page now: if it proves damaged, the answer's header can still say "origin".
             if source is None or (number == numbers.start and not await self._load_first(number)):
                 self._start(number)
-                await self._flight(number)
+                await self._flight_or_page(number)
                 return
             if source is Source.DISK:
                 self.source = source
@@ -164,7 +167,7 @@ class EngineReading:
             self._readahead_pages = min(2 * self._readahead_pages, _MOST_READAHEAD_PAGES)
         self._readahead.discard(number)
         self._read_ahead(number, stop)
-        return await self._flight(number)
+        return await self._flight_or_page(number)
 
     def done(self, number: int, *, served: bool = False) -> None:
         """Leave the flight of a page, if there is one; idempotent. ``served``: all of the page was read."""
@@ -177,6 +180,7 @@ class EngineReading:
         """Forget the opened version, because the origin has another one. The read stays noted."""
         for number in list(self.joined):
             self.done(number)
+        self._late.clear()
         self.explained = True
         self._meta = self._span = None
         self._loaded = None
@@ -217,6 +221,19 @@ class EngineReading:
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
 
+    async def _flight_or_page(self, number: int) -> "Flight | memoryview":
+        """Return the opened flight of a page; or its bytes, if the origin failed and a slow tier has them."""
+        try:
+            return await self._flight(number)
+        except (OriginError, Overloaded) as error:
+            if number not in self._late or isinstance(error, ObjectChanged | DeadlineExceeded):
+                raise
+            self.done(number)
+            if (view := await self._load(number, late=True)) is None:
+                raise
+            self.source, self._loaded = Source.DISK, (number, view)
+            return view
+
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
         """Return whether the cause of a failure may be the reader that started the flight."""
         if self.deadline is not None and self.deadline.left_s <= 0:
@@ -233,19 +250,20 @@ class EngineReading:
 
     async def _resident(self, number: int) -> memoryview | None:
         """Return the body of a page that is in a tier, and note its demand read. None if there is none."""
-        view = None
-        if self._loaded is not None and self._loaded[0] == number:
-            view = self._loaded[1]
-        self._loaded = None
-        if view is None:
-            view = await self._load(number)
+        loaded, self._loaded = self._loaded, None
+        view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
         if view is not None and self.request.intent is Intent.DEMAND:
             self._cache.use(Page(self.request.ref, self.meta.etag, number), view, explained=self.explained)
         return view
 
-    async def _load(self, number: int) -> memoryview | None:
-        slot = self._cache.find(Page(self.request.ref, self.meta.etag, number))
-        if slot is None:
+    async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
+        """Return a page's body from its tier. None if it is in none, or too slow and not ``late``."""
+        page = Page(self.request.ref, self.meta.etag, number)
+        if (slot := self._cache.find(page)) is None:
+            return None
+        if not late and self.request.intent is Intent.DEMAND and self._cache.is_behind(slot):
+            self._late.add(number)
+            self._cache.use(page, None, explained=self.explained)
             return None
         try:
             return await self._cache.view(slot)
@@ -282,6 +300,7 @@ class EngineReading:
             meta=self._meta,
             part=None if self._span is None else self._part(number),
             explained=self.explained or again,
+            late=number in self._late,
             reads=self._reads,
             job=request.job,
         )

@@ -51,4 +51,4 @@ async def inspect(
     known = await versions.known(ref) or await cache.listing.known(ref)
     if known is None:
         return None
-    return known, rules.of(ref).age(known.validated_s, now_s), cache.pages(ref, known.meta.etag)
+    return known, rules.of(ref).age(known.validated_s, now_s), cache.listing.pages_of(ref, known.meta.etag)

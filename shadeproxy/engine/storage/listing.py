@@ -5,6 +5,7 @@ thread. Steps on the event loop take about 2 ms. Pages that come or leave meanwh
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.engine.index.metadata import KnownMetadata
 from shadeproxy.engine.index.prefix_groups import PrefixGroups
-from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
+from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots, etag_hash
+from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
 from shadeproxy.engine.storage.recovery import Recovery
 
@@ -24,12 +26,18 @@ class Listing:
     """Lists the pages of ``residents``, once ``recovery`` is over."""
 
     def __init__(
-        self, residents: Residents, groups: PrefixGroups, places: RecordReader, recovery: Recovery
+        self,
+        residents: Residents,
+        groups: PrefixGroups,
+        places: RecordReader,
+        recovery: Recovery,
+        media: Sequence[Medium],
     ) -> None:
         self._residents = residents
         self._groups = groups
         self._places = places
         self._recovery = recovery
+        self._media = media
 
     async def under(
         self, bucket: str, prefix: str, namespace: str = OWN, *, start_after: str, limit: int
@@ -52,6 +60,20 @@ class Listing:
                 first = sorted(first)[:limit]
         first = sorted(first)[:limit]
         return [ref for _, ref in first], found - len(first)
+
+    def pages_of(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
+        """Return the readable pages of one version as (number, tier, bytes, pinned), in order."""
+        table = self._residents
+        return sorted(
+            (
+                int(table.number[slot]),
+                self._media[int(table.tier[slot])].tier.name,
+                int(table.body_bytes[slot]),
+                bool(table.pinned[slot]),
+            )
+            for slot in table.pages_of(object_hash(ref))
+            if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
+        )
 
     async def known(self, ref: ObjectRef) -> KnownMetadata | None:
         """Return metadata of an object whose first page is not cached, from another page's record. Its time

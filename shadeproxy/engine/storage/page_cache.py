@@ -31,6 +31,7 @@ from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
+from shadeproxy.engine.storage.load_queue import OriginPace
 from shadeproxy.engine.storage.medium import Medium
 from shadeproxy.engine.storage.pinning import Pinning
 from shadeproxy.engine.storage.record_reader import ASKED, RecordReader
@@ -92,7 +93,10 @@ class PageCache:
             observer=self.observer,
         )
         self.erasing = Erasing(media, self.transfers)
-        self._places = RecordReader(self.residents, media, failed=self.transfers.note_failure)
+        self._places = RecordReader(
+            self.residents, media, origin_s=OriginPace(stats).get_s, failed=self.transfers.note_failure
+        )
+        self.is_behind = self._places.is_behind
         self._pinning = Pinning(
             self.pins, self.residents, self.groups, placement=self.placement, places=self._places
         )
@@ -105,7 +109,7 @@ class PageCache:
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
         )
-        self.listing = Listing(self.residents, self.groups, self._places, self._recovery)
+        self.listing = Listing(self.residents, self.groups, self._places, self._recovery, media)
         self._partial = PartialReads(self.placement, self.pins)
         self.insert_many = PageAdmission(
             self.residents,
@@ -158,13 +162,17 @@ class PageCache:
             if view is not None:
                 self.transfers.promote(slot, view)
 
-    def use(self, page: Page, view: memoryview, *, explained: bool) -> None:
-        """Note a demand read of a resident page, and promote the page if it earned a faster tier."""
+    def use(self, page: Page, view: memoryview | None, *, explained: bool) -> None:
+        """Note a demand read of a resident page, and promote the page if it earned a faster tier. ``view``:
+        None if the read is left to the origin.
+        """
         if (slot := self.find(page)) is None:
             return
         self.placement.note_use(slot, explained=explained)
         self.transfers.note_first_uses((slot,))
-        if self.residents.tier[slot] > 0:
+        if view is None:
+            self.transfers.note_left_to_origin(slot)
+        elif self.residents.tier[slot] > 0:
             self.transfers.note_disk_reads(np.array([slot]))
             self.transfers.promote(slot, view)
 
@@ -228,20 +236,6 @@ class PageCache:
             return self.media[self.residents.tiers[slot]].tier.pin(Location(self.residents.locations[slot]))
         except TierError:
             return None
-
-    def pages(self, ref: ObjectRef, etag: str) -> list[tuple[int, str, int, bool]]:
-        """Return the readable pages of one version as (number, tier, bytes, pinned), in order."""
-        table = self.residents
-        return sorted(
-            (
-                int(table.number[slot]),
-                self.media[int(table.tier[slot])].tier.name,
-                int(table.body_bytes[slot]),
-                bool(table.pinned[slot]),
-            )
-            for slot in table.pages_of(object_hash(ref))
-            if table.tier[slot] != NO_TIER and table.etag[slot] == etag_hash(etag)
-        )
 
     # ------------------------------------------------------------------ writing
 

@@ -13,6 +13,7 @@ from shadeproxy.core.errors import TierError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.index.columns import NO_TIER
 from shadeproxy.engine.index.residents import Residents
+from shadeproxy.engine.storage.load_queue import LoadQueue
 from shadeproxy.engine.storage.medium import Medium, RunIO, run_io
 from shadeproxy.tiers.base import Location, RecordHeader
 from shadeproxy.tiers.tier import Tier
@@ -30,17 +31,21 @@ class PagePosition(NamedTuple):
 
 
 class RecordReader:
-    """Reads records of ``residents`` in ``media``. ``failed``: called for each unreadable record."""
+    """Reads records of ``residents`` in ``media``. ``origin_s``: as in ``LoadQueue``. ``failed``: called for
+    each unreadable record.
+    """
 
     def __init__(
         self,
         residents: Residents,
         media: Sequence[Medium],
         *,
+        origin_s: Callable[[], float],
         failed: Callable[[Tier, str, TierError], None],
     ) -> None:
         self._residents = residents
         self._media = media
+        self._queues = [LoadQueue(origin_s) for _ in media]
         self._failed = failed
 
     def of(self, slot: int) -> PagePosition:
@@ -59,8 +64,18 @@ class RecordReader:
     async def load(self, place: PagePosition, *, verify: bool) -> RecordHeader:
         """Return the record's header, with its body read into the page cache. Raises TierError."""
         medium, loaded = self._media[place.tier], list[RecordHeader]()
-        await run_io(medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify)))
+        await self._queues[place.tier].run(
+            medium.load, lambda: loaded.append(medium.tier.load(place.location, verify=verify))
+        )
         return loaded[0]
+
+    def is_behind(self, slot: int) -> bool:
+        """Return whether a readable page would come sooner from the origin than from its tier."""
+        table, tier = self._residents, self._residents.tiers[slot]
+        if not self._queues[tier].is_behind():
+            return False
+        hot = self._media[tier].tier.is_hot(Location(table.locations[slot]))
+        return bool(table.unverified[slot]) or not hot
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
         """Return the record headers of readable slots, without slots whose page moved meanwhile. A record

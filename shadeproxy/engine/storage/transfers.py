@@ -190,6 +190,10 @@ class Transfers:
                 {one.tier.name: count for one, count in zip(self._media, reads, strict=True) if count}
             )
 
+    def note_left_to_origin(self, slot: int) -> None:
+        """Count a read of a page whose disk was behind."""
+        self._stats.record_left_to_origin(self._media[self._residents.tiers[slot]].tier.name)
+
     def _first_place(self, slot: int) -> tuple[int, Location | None]:
         location, index = self._reserve(slot, 0), 0
         if location is None and (disk := self._disk_of(slot)) is not None:

@@ -1,0 +1,114 @@
+"""A disk tier that is slower than the origin: wall time of epochs with it, beside the same proxy without it.
+
+The engine is the real one, over an origin in memory that answers after a while. The disk's rate is made by a
+queue that serves one read at a time, and no page counts as hot.
+"""
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.types import ObjectRef, Source, Span
+from shadeproxy.engine.base import ReadRequest
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.medium import Medium
+from shadeproxy.engine.storage.page_cache import PageCache
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.counted import CountedOrigin
+from shadeproxy.origin.delayed import DelayedOrigin
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.policy.registry import get_policy
+from shadeproxy.telemetry.stats import Stats
+from shadeproxy.tiers.store import SegmentStore
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.results import Measured
+from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.suites.slow_medium import ColdStore, Device, at_once
+
+LATENCY_S = 0.03
+DISK_READS_PER_S = 150.0
+READERS = 16
+_BODY_BYTES = 100_000
+_PLACE_BYTES = _BODY_BYTES + 8192
+_IN_RAM, _ON_DISK = 0.1, 0.6
+
+
+async def _train(directory: Path, *, objects: int, epochs: int, with_disk: bool) -> tuple[float, float]:
+    """Return the wall time of the epochs after the first one, and the share of reads that the disk answered.
+    Raises BenchError for a wrong byte.
+    """
+    memory, clock, stats = MemoryOrigin(), SystemClock(), Stats()
+    bodies = [number.to_bytes(4, "big") * (_BODY_BYTES // 4) for number in range(objects)]
+    for number, body in enumerate(bodies):
+        memory.put("bench", f"{number:06d}", body)
+    media = [Medium(_store("ram", directory, _IN_RAM * objects), Source.RAM)]
+    if with_disk:
+        store = ColdStore("disk", directory / "disk", round(_ON_DISK * objects * _PLACE_BYTES))
+        media.append(Medium(store, Source.DISK, write=at_once, load=Device(1 / DISK_READS_PER_S).load))
+    ledger = Ledger(256 << 20)
+    cache = PageCache(
+        media,
+        policy=get_policy("default"),
+        weights=HintRegistry(),
+        stats=stats,
+        ledger=ledger,
+        rng=np.random.default_rng(0),
+    )
+    await asyncio.to_thread(cache.recover)
+    origin = CountedOrigin(DelayedOrigin(memory, delay_s=LATENCY_S, clock=clock), stats=stats, clock=clock)
+    engine = Engine(
+        origin, cache, rules=Rules(()), ledger=ledger, stats=stats, clock=clock, page_size=4 << 20
+    )
+    try:
+        await _epoch(engine, bodies, 0)
+        began_s = time.monotonic()
+        for epoch in range(1, epochs):
+            await _epoch(engine, bodies, epoch)
+        wall_s = time.monotonic() - began_s
+        engine.access_log.flush()
+        totals = stats.totals()
+        return wall_s, totals.hits_disk / max(1, objects * epochs)
+    finally:
+        await engine.aclose()
+        await asyncio.to_thread(cache.close)
+
+
+def _store(name: str, directory: Path, pages: float) -> SegmentStore:
+    return SegmentStore(name, directory / name, round(pages * _PLACE_BYTES))
+
+
+async def _epoch(engine: Engine, bodies: list[bytes], epoch: int) -> None:
+    order = iter(np.random.default_rng(epoch).permutation(len(bodies)).tolist())
+
+    async def reader() -> None:
+        for number in order:
+            async with engine.open(ReadRequest(ObjectRef("bench", f"{number:06d}"))) as reading:
+                found = b"".join([bytes(piece) async for piece in reading.body(Span(0, _BODY_BYTES))])
+            if found != bodies[number]:
+                raise BenchError(f"object {number} has wrong bytes")
+
+    await asyncio.gather(*(reader() for _ in range(READERS)))
+
+
+def compare(*, rounds: int, objects: int, epochs: int) -> Measured:
+    """Measure the wall time of epochs with the slow disk and without it, in turn."""
+    walls: dict[bool, list[float]] = {True: [], False: []}
+    shares = list[float]()
+    for _ in range(rounds):
+        for with_disk in (False, True):
+            train = partial(_train, objects=objects, epochs=epochs, with_disk=with_disk)
+            with TemporaryDirectory(dir="/dev/shm") as directory:
+                wall_s, share = asyncio.run(train(Path(directory)))
+            walls[with_disk].append(wall_s)
+            if with_disk:
+                shares.append(share)
+    found = measured(walls[True], walls[False])
+    note = f"the disk answered {np.median(shares):.0%} of the reads; the row without it beside"
+    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)

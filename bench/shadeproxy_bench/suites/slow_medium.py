@@ -1,0 +1,33 @@
+"""Disks with a speed of their own, over tiers in memory: what the suites of disks share."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from shadeproxy.tiers.base import Location
+from shadeproxy.tiers.store import SegmentStore
+
+
+class ColdStore(SegmentStore):
+    """A tier whose pages are never in the page cache."""
+
+    def is_hot(self, location: Location) -> bool:  # noqa: ARG002 - as the tier
+        return False
+
+
+class Device:
+    """A disk that serves one read at a time, each for ``read_s``."""
+
+    def __init__(self, read_s: float) -> None:
+        self._read_s = read_s
+        self._free_s = 0.0
+
+    async def load(self, work: Callable[[], None]) -> None:
+        self._free_s = max(self._free_s, time.monotonic()) + self._read_s
+        await asyncio.sleep(self._free_s - time.monotonic())
+        work()
+
+
+async def at_once(work: Callable[[], None]) -> None:
+    """Run I/O that takes no time."""
+    work()

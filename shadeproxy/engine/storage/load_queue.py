@@ -1,0 +1,79 @@
+"""The reads of a disk that wait, and whether one more would end later than a read from the origin.
+
+Laws: plain defs decide. A disk is behind only while the origin answers, and by measured times of both. A
+disk is never behind an origin that was not measured.
+"""
+
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+from shadeproxy.engine.storage.medium import RunIO, run_io
+from shadeproxy.telemetry.stats import Stats
+
+_ALWAYS_FINE_S = 0.02
+"""A read that a disk ends within this time is left to the disk: less is in the noise of the measurement, and
+each byte of the origin may cost money.
+"""
+
+_WEIGHT = 1 / 16
+"""Weight of the newest read in the mean time for each read."""
+
+_TRIED_EVERY_S = 1.0
+"""A disk that gets no reads cannot show that it became fast again, so it gets one in this time."""
+
+_LEAST_GETS = 32
+"""Number of GETs in a mean of the origin's times."""
+
+
+class OriginPace:
+    """The mean time of the origin's latest GETs, from ``stats``."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self._requests = 0
+        self._sum_s = 0.0
+        self._mean_s = inf
+
+    def get_s(self) -> float:
+        """Return the mean in seconds of the latest 32 GETs or more. inf: the origin does not answer, or has
+        answered less.
+        """
+        counted = self._stats.origin.get("get")
+        if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
+            self._mean_s = (counted.latency_sum_s - self._sum_s) / new
+            self._requests, self._sum_s = counted.requests, counted.latency_sum_s
+        return self._mean_s if self._stats.origin_health().get("answering", True) else inf
+
+
+class LoadQueue:
+    """Runs the reads of bodies of one medium. ``origin_s``: as ``OriginPace.get_s``."""
+
+    def __init__(self, origin_s: Callable[[], float], *, now_s: Callable[[], float] = monotonic) -> None:
+        self._origin_s = origin_s
+        self._now_s = now_s
+        self._waiting = 0
+        self._pace_s = 0.0
+        """Mean time between the ends of two reads, while there are reads. 0: not measured."""
+        self._ended_s = 0.0
+        """The end of the last read, or the start of the first one after a pause."""
+
+    async def run(self, load: RunIO | None, work: Callable[[], None]) -> None:
+        """Run a read in the way that the medium requires, as ``run_io`` does."""
+        if not self._waiting:
+            self._ended_s = self._now_s()
+        self._waiting += 1
+        try:
+            await run_io(load, work)
+        finally:
+            self._waiting -= 1
+        now_s = self._now_s()
+        spacing_s, self._ended_s = now_s - self._ended_s, now_s
+        self._pace_s += (spacing_s - self._pace_s) * (_WEIGHT if self._pace_s else 1.0)
+
+    def is_behind(self) -> bool:
+        """Return whether one more read would end later than a GET from the origin probably would."""
+        ends_s = (self._waiting + 1) * self._pace_s
+        if ends_s <= _ALWAYS_FINE_S or ends_s <= self._origin_s():
+            return False
+        return self._waiting > 0 or self._now_s() - self._ended_s < _TRIED_EVERY_S

@@ -1,0 +1,227 @@
+"""A disk that is slower than the origin takes no reads beyond its rate, but serves if the origin fails."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.ranges import RangeSpec
+from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy.engine.storage.load_queue import LoadQueue, OriginPace
+from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.telemetry.stats import Stats
+
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+SIZE = 3000
+COUNT = 60
+
+
+class Disk:
+    """A disk with a virtual clock: each read takes ``read_s`` after the one before."""
+
+    def __init__(self, read_s: float) -> None:
+        self.read_s = read_s
+        self.now_s = 0.0
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+
+    async def load(self, work) -> None:
+        await self.goes_on.wait()
+        self.now_s += self.read_s
+        work()
+
+
+def queue_of(disk: Disk, origin_s: float) -> LoadQueue:
+    return LoadQueue(lambda: origin_s, now_s=lambda: disk.now_s)
+
+
+async def test_a_disk_is_behind_once_its_queue_is_longer_than_a_get():
+    disk = Disk(0.01)
+    queue = queue_of(disk, 0.05)
+    await queue.run(disk.load, lambda: None)
+    assert not queue.is_behind()  # one read: 10 ms, the origin takes 50
+    disk.goes_on.clear()
+    running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert not queue.is_behind()  # the fifth ends after 50 ms
+    running.append(asyncio.create_task(queue.run(disk.load, lambda: None)))
+    await asyncio.sleep(0)
+    assert queue.is_behind()
+    disk.goes_on.set()
+    await asyncio.gather(*running)
+    assert not queue.is_behind()
+
+
+async def test_a_fast_disk_is_never_behind_a_faster_origin():
+    disk = Disk(0.0001)
+    queue = queue_of(disk, 0.00001)
+    await queue.run(disk.load, lambda: None)
+    disk.goes_on.clear()
+    running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert not queue.is_behind()  # all end within 20 ms
+    disk.goes_on.set()
+    await asyncio.gather(*running)
+
+
+async def test_a_disk_that_was_left_alone_gets_one_read_a_second_and_recovers():
+    disk = Disk(0.2)
+    queue = queue_of(disk, 0.05)
+    await queue.run(disk.load, lambda: None)
+    assert queue.is_behind()
+    disk.now_s += 1.5
+    assert not queue.is_behind()
+    disk.read_s = 0.001
+    for _ in range(64):
+        await queue.run(disk.load, lambda: None)
+    assert not queue.is_behind()
+
+
+async def test_a_failed_read_leaves_no_place_in_the_queue():
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    disk = Disk(0.1)
+    queue = queue_of(disk, 0.05)
+    for _ in range(10):
+        with pytest.raises(OSError, match="Input/output"):
+            await queue.run(disk.load, fail)
+    await queue.run(disk.load, lambda: None)
+    disk.now_s += 1.5
+    assert not queue.is_behind()  # nothing waits
+
+
+def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
+    health = {"answering": True}
+    stats = Stats(origin_health=lambda: health)
+    pace = OriginPace(stats)
+    assert pace.get_s() == float("inf")
+    for _ in range(32):
+        stats.record_origin("get", 1000, 0.5)
+    assert pace.get_s() == pytest.approx(0.5)
+    for _ in range(31):
+        stats.record_origin("get", 1000, 0.01)
+    assert pace.get_s() == pytest.approx(0.5)
+    stats.record_origin("get", 1000, 0.01)
+    assert pace.get_s() == pytest.approx(0.01)
+    health["answering"] = False
+    assert pace.get_s() == float("inf")
+
+
+class SlowDisk:
+    """A bench whose disk tier has objects k0 ..., and which says when that disk is behind."""
+
+    def __init__(self, bench) -> None:
+        self.bench = bench
+        self.loads = 0
+        medium = bench.cache.media[1]
+        tier = medium.tier
+        # The test machine has these pages in its page cache.
+        tier.is_hot = lambda _location: False
+        self.queue = bench.cache._places._queues[1]
+        bench.cache.media[1] = replace(medium, load=self._load)
+
+    async def _load(self, work) -> None:
+        self.loads += 1
+        await asyncio.sleep(0)
+        work()
+
+    def be_behind(self) -> None:
+        self.queue._pace_s = 10.0
+        self.queue._ended_s = self.queue._now_s()
+        self.queue._origin_s = lambda: 0.03
+
+    def on_disk(self) -> list[str]:
+        tiers = self.bench.cache.residents
+        return [name for name in names() if tiers.tiers[first_slot(self.bench, name)] == 1]
+
+
+def names() -> list[str]:
+    return [f"k{number}" for number in range(COUNT)]
+
+
+def body(name: str) -> bytes:
+    return (name.encode() * SIZE)[:SIZE]
+
+
+def first_slot(bench, name: str) -> int:
+    return bench.cache.residents.first_page(object_hash(ObjectRef("b", name)))
+
+
+@pytest.fixture
+async def slow(make_bench):
+    origin = MemoryOrigin()
+    for name in names():
+        origin.put("b", name, body(name))
+    bench = await make_bench(origin=origin, ram_bytes=64 << 10, disk_bytes=8 << 20, rules=IMMUTABLE)
+    for name in names():
+        await bench.get(name)
+        await bench.settle()
+    return SlowDisk(bench)
+
+
+async def test_reads_of_a_disk_that_is_behind_go_to_the_origin_and_its_pages_stay(slow):
+    bench, there = slow.bench, slow.on_disk()
+    assert len(there) > COUNT / 2
+    slow.be_behind()
+    admitted = bench.counted_stats().snapshot()["tiers"]["disk"]["admissions"]
+    for name in there:
+        assert await bench.get(name) == (body(name), Source.ORIGIN)
+        await bench.settle()
+    tiers = bench.counted_stats().snapshot()["tiers"]
+    assert slow.loads == 0
+    assert slow.on_disk() == there  # stored neither in the RAM tier nor once more on the disk
+    assert tiers["disk"]["admissions"] == admitted
+    assert tiers["disk"]["left_to_origin"] == len(there)
+
+
+async def test_pages_that_the_kernel_has_in_memory_are_hits_of_a_disk_that_is_behind(slow):
+    there = slow.on_disk()
+    slow.be_behind()
+    slow.bench.cache.media[1].tier.is_hot = lambda _location: True
+    for name in there[:5]:
+        assert (await slow.bench.get(name))[1] in (Source.DISK, Source.RAM)
+
+
+async def test_a_range_of_a_page_costs_its_own_bytes_only(slow):
+    name = slow.on_disk()[0]
+    slow.be_behind()
+    before = slow.bench.stats.pages.bypassed
+    found, source = await slow.bench.get(name, range=RangeSpec(10, 19))
+    assert (found, source) == (body(name)[10:20], Source.ORIGIN)
+    await slow.bench.settle()
+    assert slow.bench.stats.pages.bypassed == before + 1
+
+
+async def test_a_slow_disk_answers_when_the_origin_fails(slow, monkeypatch):
+    bench, there = slow.bench, slow.on_disk()
+    slow.be_behind()
+
+    def refuse(*_args, **_kwargs):
+        raise OriginUnavailable("the origin does not answer")
+
+    monkeypatch.setattr(bench.origin, "open", refuse)
+    assert await bench.get(there[0]) == (body(there[0]), Source.DISK)
+    assert slow.loads == 1
+
+
+async def test_an_object_that_changed_at_the_origin_is_read_in_its_new_version(slow):
+    bench, there = slow.bench, slow.on_disk()
+    slow.be_behind()
+    bench.origin.put("b", there[0], b"other" * 100)
+    assert (await bench.get(there[0]))[0] == b"other" * 100
+
+
+async def test_readers_of_a_slow_page_share_one_get(slow, monkeypatch):
+    bench, name = slow.bench, slow.on_disk()[0]
+    slow.be_behind()
+    gets, opened = [], bench.origin.open
+    monkeypatch.setattr(
+        bench.origin, "open", lambda *args, **more: gets.append(args) or opened(*args, **more)
+    )
+    found = await asyncio.gather(*(bench.get(name) for _ in range(8)))
+    assert {one for one, _ in found} == {body(name)}
+    assert len(gets) == 1
