@@ -228,8 +228,8 @@ def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
 
 def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
-    waiting times tau of P(read within tau) / E[min(time to read, tau)]. And the same with (P - price) for P,
-    at least 0: a page with that index only just repays its store.
+    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the same index with (P -
+    price) for P, at least 0: a page with that index only just repays its store.
 
     ``hazards``: f64[n, AGE_BINS], constant within a bin. ``prices``: f64[n].
     """
