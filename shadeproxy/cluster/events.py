@@ -76,7 +76,9 @@ class FrozenEvent(PlainChange, frozen=True):
 
 
 class ScoresEvent(PlainChange, frozen=True):
-    """Scores of one job. ``digest``: the dataset whose ids ``keys`` are, u32; "": they are hashes, u64."""
+    """Scores of one job. ``digest``: the dataset; ``keys`` are then its ids, u32. With "" they are hashes,
+    u64.
+    """
 
     job: str
     digest: str

@@ -60,7 +60,9 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of one's own."""
+    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of this proxy's
+    own snapshot.
+    """
 
     sealed: bytes
     is_own: bool

@@ -208,8 +208,8 @@ class Warm:
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
-        """Return an object to read, with its pages counted. An object of which nothing can be read is counted
-        as finished at once.
+        """Return an object to read, with its pages counted. An object that needs no read or allows none is
+        counted as finished at once.
         """
         ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))

@@ -70,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
-        self._body: BodyEnd = LengthEnd(0)  # of the forwarded request
+        self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
         self._fill: WorkerFill | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect

@@ -320,7 +320,7 @@ class WorkerFill:
             self._end()
 
     def relay(self) -> None:
-        """Relay the request, of which nothing was sent; idempotent."""
+        """Relay the request. Nothing of its answer was sent. Idempotent."""
         if self._relayed or self._outlet is None or self._asked is None:
             return
         self._relayed = True
