@@ -46,8 +46,8 @@ class ClientConnection(Protocol):
 
 
 class ForwardServer:
-    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: authorises each request
-    before it is forwarded.
+    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: decides which requests
+    these are.
     """
 
     def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:
