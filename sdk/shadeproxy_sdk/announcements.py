@@ -72,7 +72,7 @@ class Announcements:
             self._told.add(piece.epoch)
 
     def told(self) -> list[int]:
-        """Return the epochs of which the proxy may still have an order. A rank withdraws these orders when
+        """Return the epochs for which the proxy may still have an order. A rank withdraws these orders when
         it stops.
         """
         with self._lock:

@@ -23,8 +23,8 @@ class BreakerDecision(Enum):
 
 
 class CircuitBreaker:
-    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: why the breaker last
-    opened.
+    """A thread-safe circuit breaker. Times are in seconds of ``clock``. ``reason``: the cause of the last
+    opening.
     """
 
     def __init__(

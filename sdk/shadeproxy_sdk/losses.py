@@ -57,9 +57,8 @@ def settle(captured: Captured) -> NDArray[Any]:
 
 
 def per_sample(report: Report) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return the ids of ``report``, and one loss for each: the mean of those of its losses that ``mask`` or
-    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to
-    pass.
+    """Return the ids of ``report``, and one loss for each id: the mean of the losses that ``mask`` or
+    ``lengths`` select, nan if they select none. Raises ValueError or TypeError, whose text says what to pass.
     """
     _, reported_ids, reported_losses, mask, lengths = report
     ids, losses = settle(reported_ids), np.asarray(settle(reported_losses), dtype=np.float64)

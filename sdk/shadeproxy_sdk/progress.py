@@ -101,7 +101,7 @@ class Progress:
             self._compute_s += compute_s
 
     def estimated(self, stall_s: float) -> None:
-        """Add ``stall_s`` seconds by which training seems to have waited, although nothing measured them."""
+        """Add ``stall_s`` seconds of waiting that were estimated, because nothing measured them."""
         with self._lock:
             self._stall_s += stall_s
             self._estimated_s += stall_s

@@ -1,10 +1,10 @@
 """Recognises requests that a web page makes its reader's browser send.
 
 A listener without authentication is protected by its address alone. A browser on the same machine can reach
-that address, whatever page it shows. Two marks tell its requests apart. A page that points its own name at
-this machine (DNS rebinding) cannot choose the name in ``Host``. And browsers send fields that name the page's
-site. Nothing here knows an operation. Sources: RFC 6761 section 6.3 (localhost), Fetch standard (Origin),
-Fetch Metadata (Sec-Fetch-Site).
+that address, and the page that it shows may come from anywhere. Two marks tell the requests of such a page
+apart. A page that points its own name at this machine (DNS rebinding) cannot choose the name in ``Host``. And
+browsers send fields that name the page's site. Nothing here knows an operation. Sources: RFC 6761 section 6.3
+(localhost), Fetch standard (Origin), Fetch Metadata (Sec-Fetch-Site).
 """
 
 import re

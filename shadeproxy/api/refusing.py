@@ -1,4 +1,4 @@
-"""Connections that word an error themselves if aiohttp raises it before there is a request.
+"""Connections that word an error answer themselves when aiohttp raises the error before it makes a request.
 
 Law: only bytes that are not HTTP are answered here. An answer that has begun is cut off, not followed by
 another answer.

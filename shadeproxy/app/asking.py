@@ -12,7 +12,7 @@ _UNCOUNTED = 1e15
 
 
 def samples_of(hints: HintRegistry, dataset: str | None) -> float:
-    """Return the number of samples of a data set; a very large one for a job without."""
+    """Return the number of samples of a data set. For a job without a data set it is very large."""
     known = hints.datasets.get(dataset or "")
     return _UNCOUNTED if known is None else float(known.count)
 

@@ -134,7 +134,7 @@ class HearsFrames(Protocol):
     """An object that serves one end of a channel."""
 
     def hear(self, frame: bytes) -> None:
-        """Take in a frame."""
+        """Process a frame."""
         ...
 
     def close(self) -> None:
@@ -150,8 +150,8 @@ async def open_ends(
 ) -> tuple[Served, Channel, socket.socket]:
     """Open a channel for a process that does not run yet. Raises OSError.
 
-    ``serve``: gets ``Channel.say``; returns the object that serves this end. Return that object, this end,
-    and the socket of the other end.
+    ``serve`` is called with ``Channel.say`` and returns the object that serves this end. Return that object,
+    this end, and the socket of the other end.
     """
     ours, theirs = socket.socketpair()
 

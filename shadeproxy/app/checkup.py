@@ -1,7 +1,7 @@
 """Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
 This module also holds the warnings of ``/readyz``, which come from memory alone. To keep them current, it
-probes an origin that stopped answering again and again.
+repeatedly probes an origin that stopped answering.
 """
 
 import asyncio
@@ -85,7 +85,9 @@ class Checkup:
         self._broken: dict[str, str] = {}
 
     def warnings(self) -> list[str]:
-        """Return what a ready proxy cannot do now. Names no path and no host, because anybody may ask."""
+        """Return what a ready proxy cannot do now. The texts name no path and no host, because any caller may
+        ask.
+        """
         found = [] if self._health.answering else ["the origin does not answer"]
         found += [self._refusal] * bool(self._refusal)
         if self._gauge("unidentified_objects", 0.0):

@@ -76,7 +76,7 @@ class Clustering:
         self._status: ClusterStatus | None = None
 
     def note(self, kind: str, name: str) -> None:
-        """Note that a hint has changed: the next snapshot stores it again."""
+        """Note that a hint has changed, so that the next snapshot stores it again."""
         if self._snapshots is not None:
             self._snapshots.note(kind, name)
 
@@ -216,7 +216,7 @@ class Clustering:
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
-        """Keep the position that was reached: after a restart, purges since then are made."""
+        """Save the position that this proxy has reached. After a restart it makes the purges since then."""
         saved = replication.reached
         while True:
             await self._clock.sleep(_SAVE_S)
@@ -243,14 +243,14 @@ class Places:
         self._last: asyncio.Task[Any] | None = None
 
     def begin(self, event: PlaceEvent) -> "asyncio.Future[Any]":
-        """Begin one, after those before it; the future has the answer."""
+        """Begin a pin, unpin or purge after those before it. The future has the answer."""
         task = asyncio.create_task(self._make(event, self._last), name=f"{event.verb} by the cluster")
         task.add_done_callback(_look)
         self._last = task
         return task
 
     async def aclose(self) -> None:
-        """Wait for the last one."""
+        """Wait for the last of them."""
         if self._last is not None:
             await asyncio.gather(self._last, return_exceptions=True)
 
@@ -269,8 +269,8 @@ class Places:
 
 
 class SharedAdmin:
-    """Implements api/control ``CacheAdmin`` with pins and purges at every proxy of the cluster. Answers are
-    of this one.
+    """Implements api/control ``CacheAdmin`` with pins and purges at every proxy of the cluster. The answers
+    are those of this proxy.
     """
 
     def __init__(self, own: EngineAdmin, pins: DurablePins, replication: Replication) -> None:

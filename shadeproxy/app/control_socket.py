@@ -93,7 +93,7 @@ def _make_way(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return what identifies the file. Its time of change is part of that, because inode numbers are soon
+    """Return device, inode and time of change of the file. The time is needed, because inode numbers are soon
     reused.
     """
     status = path.lstat()

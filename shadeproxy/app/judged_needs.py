@@ -1,7 +1,7 @@
 """The needs of jobs in use, and which of them are admitted.
 
-Law: a need is admitted only while it fits beside those admitted before it. A change of that is made only
-after it has held for ten seconds, so that one measurement moves nothing.
+Law: a need is admitted only while it fits beside those admitted before it. Admission changes only after the
+new judgement has held for ten seconds, so that one measurement changes nothing.
 """
 
 import math
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
-_MOST_TOLD = 8  # Needs that do not fit, of which one step finds out what they would get.
+_MOST_TOLD = 8  # Most needs that do not fit, for which one step finds out what they would get.
 
 
 @dataclass

@@ -79,7 +79,9 @@ class MeasuredJob:
         return self._sums[2] / self._sums[0] if self._sums[0] else 0.0
 
     def look(self, job: Job, epochs: JobEpochs, samples: float, elapsed_s: float) -> None:
-        """Take in the counters of a job after a window of ``elapsed_s``. ``samples``: of its data set."""
+        """Update the measurements from the counters of a job after a window of ``elapsed_s``. ``samples``: of
+        its data set.
+        """
         self._note_compute(job, epochs)
         advanced = self._advance(job, samples)
         requests, read_bytes, self.origin_bytes = self._count(epochs)
@@ -165,7 +167,7 @@ class MeasuredLink:
         return any(rate >= high and wait_s >= _FULL * self._shortest_s for rate, wait_s in self._windows)
 
     def look(self, stats: Stats, elapsed_s: float) -> None:
-        """Take in the counters after a window of ``elapsed_s``."""
+        """Update the measurements from the counters after a window of ``elapsed_s``."""
         if _PAGE_GET not in stats.origin:
             return
         got = stats.origin[_PAGE_GET]

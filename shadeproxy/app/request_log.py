@@ -18,7 +18,7 @@ _log = structlog.get_logger(ACCESS_LOG)
 
 
 class RequestLog:
-    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``counts``: gets each request.
+    """Implements api/s3 ``RequestObserver`` and ``JobObserver``. ``counts``: counts each request.
     ``access_log`` may change at any time.
     """
 

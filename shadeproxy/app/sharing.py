@@ -133,7 +133,7 @@ class JobSharing:
     # ------------------------------------------------------------------ SharesJobs
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
-        """See ``SharesJobs.judge``. A need of which something is not measured yet is admitted for now."""
+        """See ``SharesJobs.judge``. A need is admitted for now if something of it is not measured yet."""
         claim = self._claims.get(name)
         if claim is not None and claim.need == need:
             return  # Another rank registers the same need.

@@ -139,7 +139,7 @@ class WorkerProcess:
         self._channel.leave()
 
     async def _open_misses(self, ends: FillEnds) -> WorkerMisses | None:
-        """Open what fetches pages."""
+        """Open channel and memory, and return the object that fetches pages."""
         settings, keys = self._opening.settings, SentKeys()
         gets = build_origin(
             settings, clock=self._clock, providers={SHARED: keys}, instance=ends.instance
@@ -165,7 +165,7 @@ class WorkerProcess:
         return misses
 
     async def _open_forwards(self, ends: ForwardEnds) -> WorkerForwarding:
-        """Open what forwards requests."""
+        """Open the channel, and return the object that forwards requests."""
 
         def hear(frame: bytes) -> None:
             forwards.hear(frame)

@@ -27,8 +27,9 @@ _SHARE = 2  # one part in this many of ``cache.inflight`` is fill memory
 def fill_memory_bytes(settings: Settings) -> int:
     """Return the bytes of fill memory of each worker; 0: workers fetch nothing.
 
-    Together it is at most half of ``cache.inflight``, of which it is taken. Less than two pages each is none:
-    while the client of one is slow, the worker could fetch nothing else.
+    All workers together get at most half of ``cache.inflight``, from which their fill memory is taken. A
+    share below two pages is no use: while the client of one page is slow, the worker could fetch nothing
+    else.
     """
     workers = settings.s3.processes - 1
     if workers < 1 or settings.origin.kind != "s3" or settings.origin.delay or settings.origin.bandwidth:
@@ -67,7 +68,7 @@ class OpenFills(NamedTuple):
         self.prefetch.add(self.fills)
 
     def close(self) -> None:
-        """Let others go on with its pages: the worker has ended."""
+        """Let other processes continue its pages, because the worker has ended."""
         self.prefetch.remove(self.fills)
         self.channel.close()
         self.fills.close()
@@ -104,7 +105,9 @@ class FillsOpener:
             _log.warning("memory is too small for workers", hint=why)
 
     async def open(self, kill: Callable[[], None]) -> OpenFills | None:
-        """Open them; None if workers fetch nothing. ``kill``: ends a worker that takes no messages."""
+        """Open memory and channel for a worker. Return None if workers fetch nothing. ``kill``: ends a worker
+        that takes no messages.
+        """
         size_bytes = fill_memory_bytes(self._settings)
         if not size_bytes:
             return None
@@ -121,7 +124,8 @@ class FillsOpener:
                 clock=self._clock,
                 bounds=read_bounds(self._settings),
                 on_job=self._on_job,
-                # Half of its memory, so that its clients and bodies on their way have the other half.
+                # Use half of its memory for prefetches, so that its clients and bodies on their way have the
+                # other half.
                 most_orders=size_bytes // self._settings.cache.page_size // 2,
             )
 

@@ -1,4 +1,6 @@
-"""Builds what a worker needs to forward requests: an origin, a handler, and a way to ask the coordinator."""
+"""Builds the parts by which a worker forwards requests: an origin, a handler, and a way to ask the
+coordinator.
+"""
 
 import structlog
 
@@ -70,9 +72,9 @@ class WorkerForwarding:
         )
         self.server = ForwardServer(self.handler, authorizer)
         self.hear = coordinator.hear
-        """Takes in a frame of the coordinator."""
+        """Processes a frame of the coordinator."""
 
     async def aclose(self) -> None:
-        """End what is left of requests, and close the connections to the origin."""
+        """End the requests under way, and close the connections to the origin."""
         await self.server.aclose()
         await self._origin.aclose()

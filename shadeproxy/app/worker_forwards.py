@@ -26,7 +26,7 @@ class OpenForwards(NamedTuple):
     ends: ForwardEnds
 
     def close(self) -> None:
-        """Take back what the worker held: it has ended."""
+        """Take back the slots and writes that the worker held, because it has ended."""
         self.channel.close()
         self.forwards.close()
 
@@ -48,7 +48,7 @@ class ForwardsOpener:
         self._requests = requests
 
     async def open(self, kill: Callable[[], None]) -> OpenForwards:
-        """Open it. ``kill``: ends a worker that takes no messages."""
+        """Open the channel for a worker. ``kill``: ends a worker that takes no messages."""
 
         def serve(say: Callable[[bytes], bool]) -> WorkerForwards:
             outbox = Outbox(say, kill)

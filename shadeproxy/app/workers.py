@@ -112,8 +112,8 @@ class _Opened(NamedTuple):
 
 
 class Workers:
-    """All workers but the coordinator; ``on_reads`` gets their reads, ``on_requests`` counts of their
-    requests.
+    """All workers but the coordinator. ``on_reads`` gets their reads; ``on_requests`` gets the counts of
+    their requests.
     """
 
     def __init__(

@@ -61,7 +61,9 @@ def _settings(lines: dict[str, str]) -> Settings:
 
 
 def _ask(lines: dict[str, str]) -> tuple[str, bool]:
-    """Return what the origin said, and whether it takes requests without keys only because there are none."""
+    """Return the answer of the origin. Also return True if no keys were found and the origin answers without
+    keys.
+    """
     try:
         return asyncio.run(_probe(_settings(lines))), False
     except NoCredentials as error:

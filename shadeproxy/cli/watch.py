@@ -1,6 +1,6 @@
 """``shadeproxy stats --watch``: the counters of a running proxy, every second, in a terminal of any size.
 
-Laws: what is shown fits the terminal. The state of the origin and the running epoch of the busiest job are
+Laws: the output fits the terminal. The state of the origin and the running epoch of the busiest job are
 always shown; with less room there are fewer columns, then fewer rows, then fewer tables. Rates are the growth
 of counters between two answers.
 """
@@ -28,14 +28,16 @@ NONE: Answer = {}
 
 
 class Column(NamedTuple):
-    """A column of a table. ``rank``: columns with a high rank go first when the terminal is narrow."""
+    """A column of a table. ``rank``: columns with a high rank are dropped first when the terminal is
+    narrow.
+    """
 
     head: str
     rank: int
 
 
 class Rows(NamedTuple):
-    """A table: its columns, of which the first has names, and its rows, the most important first."""
+    """A table: its columns, the first of which has names, and its rows, the most important first."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -59,7 +61,9 @@ def watch_stats(client: ControlClient, *, as_json: bool) -> None:
 def render_watch(
     stats: Answer, before: Answer | None, passed_s: float, *, width: int, height: int
 ) -> RenderableType:
-    """Return what fits ``width`` and ``height``. ``before``: the answer ``passed_s`` ago; None: no rates."""
+    """Return the lines and tables that fit ``width`` and ``height``. ``before``: the answer ``passed_s`` ago;
+    None: no rates.
+    """
     grown = _growth(stats, before, passed_s)
     lines: list[RenderableType] = [_overview(stats, grown, width), _origin_line(stats, grown, width)]
     left = height - len(lines)
@@ -210,8 +214,8 @@ def _buckets(stats: Answer, grown: Callable[..., float | None]) -> Rows:
 
 
 def _fitted(table: Rows, width: int, most: int) -> Table:
-    """Return ``table`` with the columns that fit ``width``, and ``most`` rows, the last one saying what is
-    left out.
+    """Return ``table`` with the columns that fit ``width``, and at most ``most`` rows. If rows are left out,
+    the last row says so.
     """
     shown = list(table.rows)
     left_out = len(shown) - most

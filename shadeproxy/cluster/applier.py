@@ -1,8 +1,8 @@
 """Applies events: turns them into changes of the hints, by the same calls as a control request.
 
-Laws: an event that the hints refuse changes nothing. A job's order has the ranks that read through this
-proxy: a rank reads where its calls come from. It counts as here for a while after its last call here, so a
-rank whose calls are spread over proxies counts at each of them.
+Laws: an event that the hints refuse changes nothing. A job's order has only the ranks that read through this
+proxy. A rank counts as reading here for a while after its last call here, so a rank whose calls are spread
+over proxies counts at each of them.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Applier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def decode(self, event: Event) -> Applied:
-        """Return what an event changes, with its content.
+        """Return the change that an event makes, with its content.
 
         Raises ClusterUnavailable, PeerError, RequestError.
         """
@@ -149,7 +149,7 @@ class Applier:
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Cancel what runs in the background."""
+        """Cancel the work in the background."""
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
 """The backlog: changes of this proxy that the log does not have yet, or not for certain.
 
-Laws: a change stays until its event was read back from the log. The bytes that wait are bounded: of what
-exceeds the bound, the oldest orders and columns are dropped first, which costs hits and no more. Scores wait
+Laws: a change stays until its event was read back from the log. The bytes that wait are bounded. If they
+exceed the bound, the oldest orders and columns are dropped first, which costs hits and no more. Scores wait
 as the latest score of each sample, and signs of life as the latest of each rank. No I/O and no clock.
 """
 
@@ -141,7 +141,9 @@ class Backlog:
             self._unsent.remove(pending)
 
     def send_again(self, before_s: float) -> int:
-        """Send what the log took before ``before_s`` and did not give back; return how many changes."""
+        """Send the changes again that the log took before ``before_s`` and that were not read back. Return
+        their number.
+        """
         late = [one for one in self._sent.values() if one.sent_s is not None and one.sent_s < before_s]
         for pending in reversed(late):
             del self._sent[pending.number]
@@ -152,7 +154,7 @@ class Backlog:
         return len(late)
 
     def release(self) -> None:
-        """Answer ALONE to every change that waits: the log does not answer."""
+        """Answer ALONE to every change that waits, because the log does not answer."""
         for pending in self._all():
             if not pending.answer.done():
                 pending.answer.set_result(ALONE)
@@ -195,7 +197,7 @@ class Backlog:
         return events
 
     def put_back(self, event: ScoresEvent) -> None:
-        """Put scores back that the log did not take; later ones count."""
+        """Put back scores that the log did not take. Later scores of the same samples stay."""
         keys = np.frombuffer(event.keys, "<u4" if event.digest else "<u8")
         waiting = self._scores.setdefault(event.job, _Waiting(event.digest))
         if waiting.digest == event.digest:

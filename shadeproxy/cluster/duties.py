@@ -14,14 +14,14 @@ from shadeproxy.cluster.view import NodeFacts, View, seal_facts
 
 
 class Open(NamedTuple):
-    """A call of ``ClusterLog.open``, to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.open`` that is to be made."""
 
     inc: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A call of ``ClusterLog.retire``, to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.retire`` that is to be made."""
 
     inc: str
     node: str
@@ -29,7 +29,7 @@ class Retire:
 
 
 class Propose(NamedTuple):
-    """A call of ``ClusterLog.propose``, to be made: its arguments."""
+    """The arguments of a call of ``ClusterLog.propose`` that is to be made."""
 
     base: ViewId
     seats: tuple[Seat, ...]

@@ -76,7 +76,9 @@ class FrozenEvent(PlainChange, frozen=True):
 
 
 class ScoresEvent(PlainChange, frozen=True):
-    """Scores of one job. ``digest``: the dataset whose ids ``keys`` are, u32; "": they are hashes, u64."""
+    """Scores of one job. ``digest``: the dataset; ``keys`` are then its ids, u32. With "" they are hashes,
+    u64.
+    """
 
     job: str
     digest: str
@@ -101,7 +103,7 @@ class PlaceEvent(PlainChange, frozen=True):
 
 
 class MergeEvent(PlainChange, frozen=True):
-    """The snapshot has hints that no event has; proxies that lack them are to take them."""
+    """Tells proxies to take from the snapshot the hints that they lack, because no event has them."""
 
 
 Event = (
@@ -122,7 +124,7 @@ Event = (
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """The sender of an event. ``boot`` grows with each start of the node, and ``number`` is an event's own
-    within a boot, so that no event counts twice. ``origin``: what the keys name.
+    within a boot, so that no event counts twice. ``origin``: the origin whose objects the keys name.
     """
 
     wire: int

@@ -61,8 +61,8 @@ class Heartbeat:
         hurried = False
         while True:
             began_s = self._clock()
-            # A change that this node made is seen by a beat at once; once only, so that two nodes that undo
-            # each other's changes do not occupy the log.
+            # Send the next beat at once after a change that this node made. Do so only once: two nodes that
+            # undo each other's changes must not occupy the log.
             hurried = await self.beat() and not hurried
             if not hurried:
                 rest_s = began_s + self.membership.timing.beat_s - self._clock()

@@ -108,8 +108,8 @@ class ClusterLog(Protocol):
     """Leases and views, then streams, names and blobs, of one cluster."""
 
     async def beat(self, beat: Beat) -> BeatAnswer:
-        """Ask for a lease. Only nodes of the current view get one. Also records the acknowledgement, and
-        settles the view where every node that must has acknowledged it or is retired.
+        """Ask for a lease. Only nodes of the current view get one. Also record the acknowledgement, and
+        settle the view if each node that must acknowledge it has done so or is retired.
         """
         ...
 

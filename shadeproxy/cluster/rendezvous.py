@@ -1,10 +1,10 @@
-"""Rendezvous hashing: every node computes the same owner of an object, and no table says it.
+"""Rendezvous hashing: every node computes the same owner of an object, without a table.
 
 Each node has a score for each object, from the hash of both alone, and the node with the smallest score owns
 the object. A node that joins takes objects from all others in proportion to its weight, and a node that
 leaves gives its objects to all others; no object moves between nodes that stay (Thaler and Ravishankar 1998).
 
-The score is -ln(u) / weight, where u is a number in (0, 1) made of the hash: the owner is then each node with
+The score is -ln(u) / weight, where u is a number in (0, 1) made of the hash. A node is then the owner with
 the probability of its weight's share (Schindelhauer and Schomaker 2005). Nodes must agree to the last bit, so
 the logarithm is computed here with operations that IEEE 754 rounds alike everywhere; those of C libraries and
 numpy differ in the last bit. The form for one object and the form for columns do the same operations. Nodes

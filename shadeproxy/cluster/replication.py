@@ -389,7 +389,7 @@ class Replication:
 
 
 def _again(change: Any) -> Any:
-    """Return a change as it is applied once more, after it was applied here alone; None if it is not."""
+    """Return the change to apply once more after it was applied here alone; None if there is none."""
     if isinstance(change, PutJob):
         return msgspec.structs.replace(change, begins=None)  # No second run begins.
     return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change

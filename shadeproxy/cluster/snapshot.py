@@ -1,9 +1,9 @@
 """Snapshots: all shared hints at one position of the log, for proxies that join and for a log that lost all.
 
-Laws: a snapshot has the state after the events up to its positions, and at most a part of what later events
-changed; who applies these events then has all. Its bytes are blobs whose digests are in a sealed name. A
-proxy that joins prefers the snapshot to what it remembers; one that was there all the time takes from it only
-what it lacks.
+Laws: a snapshot has the state after the events up to its positions, and at most a part of the changes by
+later events; a proxy that then applies the later events has all changes. Its bytes are blobs whose digests
+are in a sealed name. A proxy that joins prefers the snapshot to the hints that it remembers. A proxy that was
+there all the time takes from it only the hints that it lacks.
 """
 
 import asyncio
@@ -60,7 +60,9 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSnapshot(NamedTuple):
-    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of one's own."""
+    """A named snapshot. ``is_own``: this proxy has just written it. ``after``: the positions of this proxy's
+    own snapshot.
+    """
 
     sealed: bytes
     is_own: bool
@@ -144,7 +146,7 @@ class Snapshots:
         return NamedSnapshot(named, named == sealed, after)
 
     def _take(self, item: Item) -> "Content | Callable[[], tuple[int, bytes | None]]":
-        """Return what is stored of an item already, or a function that makes its bytes."""
+        """Return the content of an item that is stored already, or a function that makes its bytes."""
         version, now_s = self._versions.get(item, 0), self._clock.monotonic_s()
         known = self._written.get(item)
         if known is not None and known[0] == version and now_s - known[1] < _KEPT_S:

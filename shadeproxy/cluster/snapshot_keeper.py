@@ -112,7 +112,9 @@ class SnapshotKeeper:
         self.look.set()
 
     def lacks(self) -> None:
-        """Take what the hints lack from the next snapshot of another proxy: an event could not be applied."""
+        """Note that an event could not be applied: take the missing hints from the next snapshot of another
+        proxy.
+        """
         self._lacks = True
 
     def follow(self, event: Event) -> None:
@@ -151,8 +153,8 @@ class SnapshotKeeper:
         return self.followed.after[STREAM]
 
     async def step(self) -> bool:
-        """Look at the snapshot, and do what is to be done. Return whether other proxies must merge what was
-        written. Raises ClusterUnavailable, PeerError.
+        """Look at the snapshot, and merge or write one if that is due. Return whether other proxies must
+        merge the snapshot that was written. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
@@ -170,8 +172,8 @@ class SnapshotKeeper:
         return False
 
     async def _give_back(self) -> bool:
-        """Write a snapshot into a log that lost its data, with what other proxies put there before. Return
-        whether it has more than theirs.
+        """Write a snapshot into a log that lost its data, with the hints that other proxies put there before.
+        Return whether it has more hints than theirs.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
         self.followed.begin_again()

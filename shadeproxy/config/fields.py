@@ -57,7 +57,7 @@ def parse_address(value: Any) -> Address:
 
 
 def write_size(size_bytes: int) -> str:
-    """Write ``size_bytes`` in the largest unit of which it is a multiple, so that nothing is rounded."""
+    """Write ``size_bytes`` in the largest unit that divides it, so that nothing is rounded."""
     step = 0
     while size_bytes and size_bytes % 1024 == 0 and step < len(_UNITS) - 1:
         size_bytes, step = size_bytes // 1024, step + 1

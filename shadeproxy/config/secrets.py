@@ -88,7 +88,7 @@ def resolve_argument(what: str, reference: str) -> str | None:
 
 
 def _read(what: str, env: str, file: str) -> tuple[str, str]:
-    """Return the text, stripped, and where it was read, in words. Raises ConfigError."""
+    """Return the stripped text, and the place where it was read, in words. Raises ConfigError."""
     if env:
         text, place = os.environ.get(env), f"the environment variable {env}"
         if text is None:

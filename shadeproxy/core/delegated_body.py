@@ -1,4 +1,6 @@
-"""Bodies that the process that fetched them writes to a tier, so that the coordinator does not copy them."""
+"""Bodies that a process writes to a tier itself after fetching them, so that the coordinator does not copy
+them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

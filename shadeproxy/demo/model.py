@@ -24,8 +24,8 @@ class SmallNet(nn.Module):
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of ``images`` whose largest logit is that of their label. Afterwards the model is in
-    the mode (training or evaluation) in which it was before.
+    """Return the share of ``images`` whose largest logit is that of their label. The model then returns to
+    the mode (training or evaluation) that it had before.
     """
     training = model.training
     model.eval()

@@ -93,8 +93,8 @@ def _epoch(contestant: Contestant, done: EpochDone) -> Epoch:
 
 @contextmanager
 def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Iterator[str | ExistingServer]:
-    """Start what the run reads from, and yield it: the control URL of a proxy, or an S3 server that is read
-    object by object.
+    """Start the data source of the run, and yield it: the control URL of a proxy, or an S3 server that is
+    read object by object.
 
     The built-in origin is a proxy that caches nothing. A run without a cache reads from it object by object,
     as from any object store: object stores have no batch call.

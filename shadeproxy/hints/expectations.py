@@ -1,8 +1,9 @@
-"""Expectations: when pages will be read next, by what jobs announce and score, and how far reads bear it out.
+"""Expectations: estimate when pages will be read next, from the orders and scores of jobs and from how well
+reads agree with them.
 
-Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: only
-jobs in use that have read something count; a job that names no read is heard where it is the only one on its
-dataset; a hint is believed as far as reads bear it out, and no further.
+Implements NextUses and ReadObserver (order/upcoming.py). Time is ticks: demand reads of the proxy. Laws: a
+job counts only while it is in use and after it has read something. A read that names no job counts for a job
+that is the only one on its dataset. A hint is believed as far as reads agree with it, and no further.
 """
 
 from collections import Counter
@@ -36,13 +37,15 @@ _DOUBT = 0.5
 # With many jobs, the list of active jobs is made again after so many ticks, not for each decision.
 _SPACES_TICKS = 64.0
 _WORTH_COLUMNS = 4
-"""Pages of which columns are made: fewer cost less one by one."""
+"""Least number of pages for which columns are made. Fewer pages cost less one by one."""
 
 _WORTH_BATCH = 6
-"""Reads of one job that are noted as columns: fewer cost less one by one."""
+"""Least number of reads of one job that are noted as columns. Fewer reads cost less one by one."""
 
 _UNREGISTERED = JobContext("")
-"""Stands for all jobs that readers name and that are not registered: names cost nothing."""
+"""Stands for every job that a reader names but that is not registered, so that invented names cost
+nothing.
+"""
 
 
 class Belief(NamedTuple):
@@ -94,7 +97,7 @@ class Expectations:
             activity.raised = raised.get(name, 1.0)
 
     def _activity(self, job: str) -> JobActivity:
-        """Return the activity of a registered job, a new one at its first read."""
+        """Return the activity of a registered job. Its first read makes one."""
         return self._activities.setdefault(job, JobActivity())
 
     # ------------------------------------------------------------------ see upcoming.NextUses
@@ -118,7 +121,9 @@ class Expectations:
         return expect(columns, count)
 
     def _spaces_at(self, tick: float) -> list[tuple[Space, list[Job]]]:
-        """Return the jobs that count, by their samples; of many jobs those of the last reads."""
+        """Return the jobs that count, by their samples. With many jobs, the list may be ``_SPACES_TICKS``
+        old.
+        """
         if tick >= self._spaces_until or len(self._jobs) < LEAST_JOBS:
             by_space: dict[int, tuple[Space, list[Job]]] = {}
             for job in self._jobs:
@@ -140,11 +145,11 @@ class Expectations:
                 self._shared.append(mine or SharedColumns(space, tick))
 
     def _shared_by(self, space: Space) -> SharedColumns | None:
-        """Return the columns that the jobs of a dataset share, once every page is told."""
+        """Return the columns that the jobs of a dataset share, once these have an answer for every page."""
         return next((one for one in self._shared if one.ready and one.space is space), None)
 
     def _read_on(self, object_hashes: Hashes, offsets: Ids, tick: float, explained: Bits) -> None:
-        """Note reads in shared columns, and tell the pages that are due there."""
+        """Note reads in shared columns, and ask the jobs about the pages that are due there."""
         numbers = (offsets // self._page_size).astype(np.uint32)
         for shared in self._shared:
             shared.read(object_hashes, numbers, tick, explained)
@@ -201,7 +206,9 @@ class Expectations:
         return Belief(order_trust, score_trust, gap, int(silent), "; ".join(reasons))
 
     def doubtful(self) -> Iterator[tuple[Job, Belief]]:
-        """Yield the jobs in use that are silent, or of whose order or scores less than a half is believed."""
+        """Yield the jobs in use that are silent, or whose order or scores are believed by less than a
+        half.
+        """
         for job in self._jobs:
             activity = self._activities.get(job.name)
             if activity is None or not activity.reads or not job.in_use or not self._says_anything(job):
@@ -270,7 +277,9 @@ class Expectations:
     def _note_one(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float, counts: Counter[str]
     ) -> bool:
-        """Note a read, and count it for its jobs unless they repeat it. Return whether it is explained."""
+        """Note a read, and count it for its jobs, unless it repeats a read that they just made. Return
+        whether an order or scores explain it.
+        """
         explained, again = False, set()
         for match in self._orders.note_read(object_hash, offset, job, now_s):
             found = bool(match.heard.found)
@@ -310,8 +319,8 @@ class Expectations:
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the jobs that surely made a read, provided that it is of their samples: the job that the read
-        names, else one that has its dataset to itself.
+        """Yield the jobs that surely made a read if it is a read of their samples: the job that the read
+        names, or else each job that has its dataset to itself.
         """
         if job is not None:
             if job.job in self._jobs:
@@ -323,7 +332,9 @@ class Expectations:
                 yield one
 
     def _judge(self, match: JobMatch, found: int) -> bool:
-        """Take reads into the trust in an order. Return whether the order explains those that were found."""
+        """Adjust the trust in an order by reads. Return whether the order explains the reads that were found
+        in it.
+        """
         activity = self._activity(match.job)
         explains = self._jobs.get(match.job).in_use and activity.order_explains
         if match.certain:
@@ -331,7 +342,9 @@ class Expectations:
         return explains
 
     def _judge_scores(self, job: Job, weights: list[float]) -> bool:
-        """Take reads of such weights into the trust in scores. Return whether the scores explain them."""
+        """Adjust the trust in scores by the weights of the samples that were read. Return whether the scores
+        explain the reads.
+        """
         activity = self._activity(job.name)
         explains = job.in_use and activity.scores_explain
         expected = self._scoreboard[job.name].drawn_weight(self._space(job.name).count)
@@ -339,10 +352,12 @@ class Expectations:
         return explains
 
     def _weight_of(self, job: str, object_hash: int, offset: int) -> tuple[bool, float | None]:
-        """Return whether a read is of a job's samples, and the weight of what was read; None: no scores."""
+        """Return whether a read is of a job's samples, and the weight of the sample or page; None without
+        scores.
+        """
         scores, space = self._each.scores(job), self._space(job)
         if isinstance(space, Dataset) and space.groups.find_one(object_hash) < 0:
-            return False, None  # of a hundred jobs with parts most are through here: arrays would cost 1 ms
+            return False, None  # With a hundred jobs most return here, before arrays, which would cost 1 ms.
         if isinstance(space, Dataset) and space.pages is None:
             sample = space.groups.find_one(object_hash)
             return sample >= 0, None if sample < 0 or scores is None else scores.draw_weight(sample)

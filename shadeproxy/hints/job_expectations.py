@@ -1,6 +1,7 @@
 """Expectations of each job: when it will read pages, by its order and its scores, as far as it is believed.
 
-One job at a time, or many in one table: a hundred jobs that are asked one by one cost eight times as much.
+The methods answer for one job, or for many jobs in one table: asking a hundred jobs one by one costs eight
+times as much.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,9 @@ _MOST_JOB_WEIGHT = 32.0
 
 
 class JobExpectations:
-    """Expectations of jobs in use that have read: each has one of ``activities``."""
+    """Expectations of the jobs in use that have read something. ``activities`` has an entry for each of
+    these.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class JobExpectations:
         return scores if scores is not None and scores.known else None
 
     def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
-        """Return a job's part in pages."""
+        """Return the reads of pages that are expected from a job."""
         tracker = self._orders.tracker(job.name)
         left = np.full(len(pages.units), np.inf)
         if tracker is not None and tracker.left:
@@ -54,7 +57,9 @@ class JobExpectations:
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
-        """Return the parts of jobs in pages that are asked about now and then, while cursors jump."""
+        """Return the reads of pages that are expected from ``jobs``. For pages about which jobs are asked now
+        and then, while cursors jump.
+        """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
         places, cursors = np.full(shape, NEVER, np.int32), np.zeros((len(jobs), 1))
@@ -72,7 +77,9 @@ class JobExpectations:
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, count: int, samples: list[int], tick: float
     ) -> None:
-        """Add a job's part in each sample, as ``of_pages`` has it; -1 is none of its samples."""
+        """Add the reads of each sample that are expected from a job, as in ``of_pages``. Skip samples of
+        -1.
+        """
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         scale = self._scale(job, tick)
         trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * (1 / count)
@@ -97,7 +104,7 @@ class JobExpectations:
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:
-        """Return the draws of each page of the job's samples in one read; a mean sample has ``rate``."""
+        """Return the draws of each page in one read of the job. ``rate``: the draws of a mean sample."""
         scores = self.scores(job)
         if scores is not None:
             units, samples = pages.units, pages.samples

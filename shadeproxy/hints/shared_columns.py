@@ -34,11 +34,11 @@ MOST_TOLD = 1 << 16
 
 _LEAST_TOGETHER, _MOST_TOGETHER, _TOGETHER_SHARE = 64, 256, 16
 _MOST_DUE = 1 << 15  # jobs x pages
-_FIRST_TICKS = 16  # from one question to the next, until every page was told once
-_MOST_WAITING = 1024  # pages that were read; those beyond have their turn
-_TURN_SHARE = 32  # of an epoch of all jobs, in which each page has its turn
+_FIRST_TICKS = 16  # from one question to the next, until every page has an answer
+_MOST_WAITING = 1024  # pages that were read; further ones wait until it is their turn
+_TURN_SHARE = 32  # share of an epoch of all jobs, within which each page has its turn
 _NEAR_READS = 128  # by which a job may be ahead of its place in its order
-_NEXT = 1.0  # ticks until a page that should have been read by now
+_NEXT = 1.0  # ticks until the read of a page that should have been read by now
 
 
 class PageUnits(NamedTuple):
@@ -72,7 +72,7 @@ class PageUnits(NamedTuple):
 
 
 Ask = Callable[[Sequence[Job], Space, PageUnits, float], JobTable]
-"""Returns the parts of jobs in pages of a space at a tick."""
+"""Type of a function that returns the reads of a space's pages that are expected from jobs, at a tick."""
 
 
 class _AskedPages:
@@ -98,12 +98,12 @@ class _AskedPages:
         return stop >= len(self._jobs)
 
     def answer(self) -> JobTable:
-        """Return what all jobs said, as of the first turn."""
+        """Return the answers of all jobs, as of the first turn."""
         return JobTable(*(np.concatenate(parts) for parts in zip(*self._told, strict=True)))
 
 
 class SharedColumns:
-    """Shared columns of ``space``. ``ready``: every page was told once."""
+    """Shared columns of ``space``. ``ready``: the jobs have answered for every page."""
 
     def __init__(self, space: Dataset, tick: float) -> None:
         self.space = space
@@ -119,7 +119,7 @@ class SharedColumns:
         self._question: _AskedPages | None = None
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
-        """Return the next uses of pages in the form of one job's."""
+        """Return the next uses of pages over all jobs, in the form that they have for one job."""
         rows = pages.rows
         distance = np.maximum(self._soonest.take(rows, mode="wrap") - tick, _NEXT)
         rate = self._rate.take(rows, mode="wrap")
@@ -128,12 +128,12 @@ class SharedColumns:
         return JobColumns(distance, rate, 0.0, 1.0)
 
     def column(self, row: int, tick: float) -> JobColumns[float]:
-        """Return what ``columns`` does, of one page."""
+        """Return the result of ``columns`` for one page, as numbers."""
         return JobColumns(max(self._soonest.item(row) - tick, _NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float, explained: Bits) -> None:
-        """Note that pages were read. ``explained``: as their order had it, so that the next use is another
-        job's, until the pages are told again.
+        """Note that pages were read. ``explained``: the read was announced, so the next use is that of
+        another job until the jobs are asked about the page again.
         """
         if has_whole_objects(self.space) and len(object_hashes) == 1:
             row = self.space.groups.find_one(object_hashes.item())
@@ -150,8 +150,8 @@ class SharedColumns:
         self._soonest[rows] = self._second[rows]
 
     def ask(self, jobs: Sequence[Job], ask: Ask, tick: float) -> None:
-        """Ask the jobs about pages that are due, as many jobs as one turn of the loop has time for. ``jobs``:
-        all that count now.
+        """Ask ``jobs`` about pages that are due: as many jobs as one turn of the loop has time for. ``jobs``:
+        all jobs that count now.
         """
         if not jobs:
             return
@@ -165,13 +165,12 @@ class SharedColumns:
             self.tell(question.pages, question.answer(), question.tick)
 
     def due(self, jobs: int, tick: float) -> PageUnits:
-        """Return the pages of which so many jobs are to tell: those that were read, and the next in turn.
-
-        ``tell`` them then.
+        """Return the pages about which to ask so many jobs: those that were read, and the next in turn. Their
+        answers go to ``tell``.
         """
         together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_DUE // jobs)
         together = max(together, _LEAST_TOGETHER)
-        # Until every page was told once, all decisions ask all jobs: pages that were read can wait.
+        # Until every page has an answer, each decision asks all jobs anyway: pages that were read can wait.
         read, in_turn = 0, MOST_TOLD // jobs
         if self._at_end:
             read, in_turn = 2 * together, -(-together * _TURN_SHARE // jobs)
@@ -185,7 +184,7 @@ class SharedColumns:
         return self._pages(np.unique(rows))
 
     def tell(self, pages: PageUnits, jobs: JobTable, tick: float) -> None:
-        """Take in what the jobs say of pages that were due."""
+        """Store the answers of the jobs about pages that were due."""
         soonest, self._rate[pages.rows], second = expect_table(jobs)
         self._soonest[pages.rows], self._second[pages.rows] = soonest + tick, second + tick
         self.ready = self._at_end
@@ -205,8 +204,8 @@ def has_whole_objects(space: Space) -> TypeGuard[Dataset]:
 
 
 def can_share(space: Space) -> TypeGuard[Dataset]:
-    """Return whether the space is a big dataset, and a unit of it one page: not of samples without a length
-    beside others.
+    """Return whether the space is a dataset with enough pages, and each of its units is one page. It is not
+    if samples of unknown length lie beside others.
     """
     if not isinstance(space, Dataset):
         return False

@@ -38,8 +38,8 @@ class PassOn:
 
     def __init__(self, admit: Callable[[], bool] = lambda: True) -> None:
         self.admit = admit
-        """A reader that will take the body at a client's pace calls this once. False: too many readers do so
-        already, so this one must not.
+        """Call this once before taking the body at a client's pace. False: the reader must not, because too
+        many readers do so already.
         """
 
 

@@ -61,11 +61,11 @@ class CountsReads(Protocol):
         ...
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time that the first byte of a read took, which has just come."""
+        """Count the time until the first byte of a read. Call it when that byte has come."""
         ...
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
-        """Count reads of which all bytes came, as (bytes, time of the start)."""
+        """Count reads that got all their bytes, as (bytes, time of the start)."""
         ...
 
 
@@ -106,8 +106,8 @@ class CallbackReads:
             self.gets.pool.put_back(exchange.connection)
 
     def finish(self) -> None:
-        """End the reads that have all bytes, a turn of the loop after their last bytes. Reads that end well
-        give back what they hold together, before their sinks are called.
+        """End the reads that have all bytes, a turn of the loop after their last bytes. The connections and
+        slots of reads that end well are given back together, before any sink is called.
         """
         received, self.received = self.received, []
         connections: list[Connection] = []
@@ -162,7 +162,7 @@ class CallbackRead:
         """Verifies the body; None if it has no checksum."""
         self.is_aborted = False
         self.is_timed = False
-        """The time of its first byte is counted."""
+        """True if the time until its first byte is counted."""
 
     def abort(self) -> None:
         """Close the connection, because no reader wants the bytes; idempotent. The sink is called no more."""
@@ -227,7 +227,7 @@ class CallbackRead:
             self._hand_over(failed_before_head(self._reads.gets.origin_of(self._wanted), error))
 
     def refuse(self) -> None:
-        """End a read that has all bytes, but they are wrong, or more came."""
+        """End a read that has all bytes, if they are wrong or if more bytes came."""
         assert self.connection is not None, "it has its connection until then"
         has_surplus = isinstance(self.connection.failure, BadAnswer)
         error: OriginError | None = broken_off(Surplus()) if has_surplus else None

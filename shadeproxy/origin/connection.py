@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         """Number of bytes in the buffer of the reader, or in the memory of the receiver."""
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte, or from which the connection is idle or waits for a head."""
+        """Loop time of the last body byte; or since which the connection is idle, or waits for a head."""
         self._window_s = bounds.window_s
         self._pace = LeastRate(bounds)
         self._loop = loop
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leave_body(head, came)
 
     def _leave_body(self, head: Head, came: int) -> None:
-        """Leave the body to a reader, of which ``came`` bytes are here."""
+        """Leave the body to a reader. ``came``: number of its bytes that have already come."""
         if head.length == 0:
             self._finish()
         elif head.length is None or came < head.length:
@@ -367,8 +367,8 @@ class Connection(asyncio.BufferedProtocol):
     def _arrival(self) -> asyncio.Future[None]:
         """Return a future that is done when something arrives. Raises the error that ended the connection."""
         if self.failure is not None:
-            # A copy: the traceback of the raised error leads back to this connection, and both would wait for
-            # the garbage collector.
+            # Raise a copy: the traceback of the raised error leads back to this connection, and both would
+            # wait for the garbage collector.
             raise copy(self.failure)
         if self._ended:
             raise Broken if self._answered else Dead

@@ -100,11 +100,11 @@ class CountedOrigin(WrappedOrigin):
         self._stats.record_origin(kind, size_bytes, self.now_s() - started_s)
 
     def note_first_byte(self, started_s: float) -> None:
-        """Count the time that the first byte of a read took, which has just come."""
+        """Count the time until the first byte of a read. Call it when that byte has come."""
         self._stats.record_first_byte("get", self.now_s() - started_s)
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
-        """Count reads of which all bytes came, as (bytes, time of the start)."""
+        """Count reads that got all their bytes, as (bytes, time of the start)."""
         self._health.answering = True
         self._stats.record_origin_reads(reads, self.now_s())
 

@@ -24,8 +24,9 @@ _CHECKSUMS = frozenset(FIELDS)
 class FieldPlaces(NamedTuple):
     """Positions of fields by their names. ``etag``: None if there is none, or more than one.
 
-    ``of_object``, ``of_range``: for each field, whether it belongs to the metadata of the object, if the
-    answer has all of it or a range. ``has_checksum``: a field may be the checksum of the body.
+    ``of_object``: for each field, whether it belongs to the metadata of the object, if the answer has the
+    whole object; ``of_range``: the same if the answer has a range. ``has_checksum``: a field may be the
+    checksum of the body.
     """
 
     lengths: tuple[int, ...]

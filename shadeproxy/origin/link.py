@@ -53,8 +53,8 @@ class _Waiter(NamedTuple):
 
 
 class Flow:
-    """The reads of one job. ``weight``: its share of the link, relative to other flows. ``served_bytes``: of
-    reads that were let through.
+    """The reads of one job. ``weight``: its share of the link, relative to other flows. ``served_bytes``:
+    bytes of the reads that were let through.
     """
 
     def __init__(self, start: float, weight: float = 1.0) -> None:
@@ -94,7 +94,9 @@ class LinkQueue:
 
     @property
     def is_used(self) -> bool:
-        """True if reads must come through this queue: it is shared, or some wait since it was."""
+        """True if reads must come through this queue: the link is shared, or reads still wait since it was
+        shared.
+        """
         return self.is_shared or self.waiting > 0
 
     def share(self, weights: Mapping[str, float]) -> None:
@@ -107,27 +109,31 @@ class LinkQueue:
                 del self.flows[name]  # A job that is gone.
         for name in {*self.flows, *weights}:
             flow, weight = self._flow(name), max(weights.get(name, mean) / mean, _LEAST_WEIGHT)
-            # What it has had in advance, in bytes, stays the same.
+            # The bytes that the flow has had in advance stay the same.
             flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
             flow.weight = weight
 
     def stop(self) -> None:
-        """Share the link no longer. Reads that wait are served as the link has room, without a limit."""
+        """Share the link no longer. The waiting reads are served as the link has room, without a limit."""
         self.is_shared = False
 
     def may_wait(self, job: str) -> bool:
-        """Return whether a prefetch for ``job`` may start: not too many of them wait already."""
+        """Return whether a prefetch for ``job`` may start. It may not if too many of the job's prefetches
+        wait.
+        """
         flow = self.flows.get(job)
         return flow is None or not self.is_shared or flow.prefetches < _MOST_PREFETCHES
 
     def pass_now(self, client: str) -> LinkSlot | None:
-        """Let the present read through, if none waits and the link has room; otherwise return None."""
+        """Let the present read through if no read waits and the link has room; otherwise return None."""
         if self.waiting or not self._has_room():
             return None
         return self._let_through(self._flow(self._job_of(READER.get())), client)
 
     def wait(self, client: str, future: Granted, *, is_prefetch: bool) -> tuple[str, _Waiter]:
-        """Queue the present read; ``future`` gets its slot. Return how ``withdraw`` knows it."""
+        """Queue the present read; ``future`` gets its slot. Return the arguments of ``withdraw`` for this
+        read.
+        """
         name = self._job_of(READER.get())
         flow, waiter = self._flow(name), _Waiter(client, is_prefetch, future)
         flow.queue.add(client, waiter)

@@ -1,10 +1,10 @@
-"""``LinkDepth``: how many bytes to have under way at the origin, so that its link is full and no longer queue
-forms beyond it.
+"""``LinkDepth``: calculates how many bytes to have under way at the origin: enough to fill its link, but not
+so many that a longer queue forms beyond it.
 
 Law: times are from the clock that is passed in. The depth is a multiple of the bytes that fill the link: its
 highest rate of late, times the shortest time that a read takes. The shortest time shows only while few reads
-are under way, so now and then, for one interval, few are let through (as BBR does: Cardwell et al., 2016).
-Before both are measured there is no limit.
+are under way. So now and then few reads are let through for one interval, as BBR does (Cardwell et al.,
+2016). Before both are measured there is no limit.
 """
 
 from collections import deque

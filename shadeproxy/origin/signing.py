@@ -1,8 +1,8 @@
 """Signed heads of page GETs: the same signature as core/sigv4.py, made from fewer parts.
 
-A page GET signs only Host and the x-amz fields added here. So all of it but path, range and signature stays
-the same for a second, and is made once (measured in docs/adr/0005). tests/origin/test_signing.py compares
-both signers.
+A page GET signs only Host and the x-amz fields added here. So the head stays the same for a second, except
+for path, range and signature, and is made once (measured in docs/adr/0005). tests/origin/test_signing.py
+compares both signers.
 """
 
 import hashlib

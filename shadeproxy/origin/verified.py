@@ -187,7 +187,7 @@ def _require(check: Check, ref: ObjectRef) -> None:
 
 
 def damage_of(check: Check, ref: ObjectRef) -> BodyDamaged:
-    """Return the error of a body that is not that of ``check``, and log it."""
+    """Log that a body does not match ``check``, and return the error for it."""
     _log.warning("the origin sent a damaged body", ref=str(ref), checksum=check.name)
     return BodyDamaged(f"the body of {ref} that the origin sent is not that of its {check.name}")
 

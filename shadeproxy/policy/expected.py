@@ -54,8 +54,8 @@ class JobScale(NamedTuple):
 
 
 class JobTable(NamedTuple):
-    """The parts of j jobs in n pages, as in ``JobColumns``. distance, draws: f64[j, n]; horizon, doubt:
-    f64[j, 1].
+    """The reads of n pages that are expected from j jobs, as in ``JobColumns``. distance, draws: f64[j, n];
+    horizon, doubt: f64[j, 1].
     """
 
     distance: Column
@@ -65,7 +65,7 @@ class JobTable(NamedTuple):
 
     @classmethod
     def of(cls, scales: Sequence[JobScale], left: Column, draws: Column) -> Self:
-        """Return what ``JobScale.columns`` does, of a job in each row."""
+        """Return the results of ``JobScale.columns``, with one job in each row."""
         gap, silent, divisor, rate, horizon, doubt = np.array(scales).reshape(-1, 6, 1).transpose(1, 0, 2)
         return cls((left * gap + silent) / divisor, draws * rate, horizon, doubt)
 

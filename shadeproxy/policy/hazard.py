@@ -47,7 +47,7 @@ _GROUPS: Index = gap_group(_ALL_STATES)
 # The states below POOLED_STATES are those of one read and of two.
 _PRICES: Column = np.where(_ALL_STATES < POOLED_STATES, _EARLY_STORE, _STORE)
 LEAST_RATE = 1e-18
-"""Reads per tick of a page of which no reader is known. The value is not 0, so that keys stay finite."""
+"""Reads per tick of a page without a known reader. The value is not 0, so that keys stay finite."""
 
 _UNLEARNT_RATE = 1e-12
 """Reads per tick of a page that was read, as long as nothing is learnt. The value exceeds ``LEAST_RATE``, so
@@ -228,8 +228,8 @@ def _estimate(events: Table, exposure: Table, prior: Table) -> Table:
 
 def gittins(hazards: Table, prices: Column) -> tuple[Table, Table]:
     """Return the Gittins index at the start of each age bin, in reads per tick: the largest value over all
-    waiting times tau of P(read within tau) / E[min(time to read, tau)]. And the same with (P - price) for P,
-    at least 0: a page with that index only just repays its store.
+    waiting times tau of P(read within tau) / E[min(time to read, tau)]. Also return the same index with (P -
+    price) for P, at least 0: a page with that index only just repays its store.
 
     ``hazards``: f64[n, AGE_BINS], constant within a bin. ``prices``: f64[n].
     """

@@ -67,8 +67,8 @@ def solve(demands: Demands, room: Room) -> Shares:
 
 
 def least_of_others(demands: Demands, room: Room) -> float:
-    """Return the share of its own rate that needs must leave to each job without one: half of what all would
-    have if no job had a need.
+    """Return the share of its own rate that needs must leave to each job without a need. It is half of the
+    share that all jobs would have if none had a need.
     """
     return _LEFT_TO_OTHERS * _largest(demands, np.zeros_like(demands.rate), demands.rate, room)
 
@@ -101,7 +101,7 @@ def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
     """Move the weights in next use by one step: up for a job that gets less than it needs, else slowly down.
 
     The product of all weights is at most 8. So many claims together displace the pages of a job without a
-    need no further than one does.
+    need no further than one claim does.
     """
     has_need = ~np.isnan(demands.need)
     wanted = np.minimum(_ENOUGH * demands.need, _ALL * demands.rate)
@@ -111,8 +111,8 @@ def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
 
 
 def next_spares(spares: Rates, got: Rates, demands: Demands) -> Rates:
-    """Move the spare factors of the link by one step: up fast for a job that gets hardly what it needs, down
-    for one that gets more, so that the others get the rest.
+    """Move the spare factors of the link by one step: up fast for a job that gets hardly what it needs. The
+    factor of a job that gets more moves down, so that the others get the rest.
     """
     has_need = ~np.isnan(demands.need)
     scarce = got < np.minimum(_SCARCE * demands.need, _ALL * demands.rate)
@@ -125,7 +125,8 @@ def link_weights(demands: Demands, miss_bytes: Rates, spares: Rates, *, link_byt
     """Return the share of each job in the link, in bytes per second. ``miss_bytes``: measured bytes from the
     origin for each sample read. ``spares``: see ``next_spares``.
 
-    What jobs with needs leave, a tenth at least, is divided among the others by what they would read.
+    The rest that jobs with needs leave, a tenth at least, is divided among the others by the bytes that they
+    would read.
     """
     has_need = ~np.isnan(demands.need)
     mean = np.where(has_need, spares * demands.need * miss_bytes, 0.0)
@@ -164,7 +165,9 @@ def _largest(demands: Demands, fixed: Rates, scaled: Rates, room: Room) -> float
 
 
 def _load(demands: Demands, rates: Rates, room: Room) -> float:
-    """Return the bytes per second that the link must carry, if the cache holds what saves most of them."""
+    """Return the bytes per second that the link must carry, if the cache holds the data that saves most of
+    them.
+    """
     traffic = rates * demands.sample_bytes
     order = np.argsort(-traffic / np.maximum(demands.data_bytes, 1.0), kind="stable")
     data_bytes = demands.data_bytes[order]

@@ -110,14 +110,14 @@ class FetchPace:
         self._lost *= 1 - _LEARNING
 
     def note_lost(self) -> None:
-        """Record that a prefetched page was gone before its reader came, who fetched it again."""
+        """Record that a prefetched page was gone before its reader came. The reader fetched it again."""
         self._lost += (1 - self._lost) * _LEARNING
         if self._lost > _MOST_LOST:
             self.pays = False
 
     def note_late(self, latency_s: float, now_s: float) -> None:
-        """Record that a reader came before its page did, and raise depth and window. They are raised once in
-        ``latency_s`` at most, because a change has no effect earlier.
+        """Record that a reader came before its page did. Depth and window are raised, at most once in
+        ``latency_s``, because a change has no effect earlier.
         """
         if now_s - self._boosted_s >= latency_s:
             self._boosted_s = now_s

@@ -159,7 +159,7 @@ class Prefetcher:
             self._was_wanted(key, lost=True)
 
     def _was_wanted(self, key: PageKey, *, lost: bool) -> None:
-        """``lost``: the page is not resident. Then it was lost if its fetch is over."""
+        """Record that a page is wanted. ``lost``: not resident; then it was lost if its fetch is over."""
         if (page := self._forget(key)) is not None and (walk := self._walks.get(page.job)) is not None:
             (walk.pace.note_lost if lost and page.landed else walk.pace.note_used)()
 
@@ -170,7 +170,7 @@ class Prefetcher:
         return self._fetched.take(key)
 
     def _announced(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Return whether an order announces reads of an object. Then nothing need be guessed."""
+        """Return whether an order announces reads of an object. If so, no reads of it need be guessed."""
         last = (meta.size - 1) // self._port.page_size
         numbers = np.unique(np.linspace(0, last, _ASKED).astype(np.uint32))
         hashes = np.full(len(numbers), object_hash(ref), dtype=np.uint64)

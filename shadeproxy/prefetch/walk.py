@@ -53,7 +53,9 @@ class Walk:
         self.job = job
         self.pace = FetchPace(now_s)
         self.complete = True
-        """True if the last look left nothing to look up that it had room for. Otherwise look again soon."""
+        """False if the last look stopped at its limit of samples or pages: look again soon. True if it looked
+        up everything, or has no room for more missing pages.
+        """
         self.ready = ReadyPages()
         self._left: int | None = None
         self._read = 0

@@ -45,10 +45,9 @@ class PrefixLister(Protocol):
 class WarmProgress:
     """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final.
 
-    ``done``: finished objects. Among them are ``resident`` ones, which were cached before, ``not_stored``
-    ones, of which a page won no place, and ``failed`` ones, of which a page could not be read. ``bytes``:
-    read from the origin and stored; in a dry run, those that would be read. ``error``: text of the first
-    failure.
+    ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a page that won
+    no place, and ``failed`` have a page that could not be read. ``bytes``: read from the origin and stored;
+    in a dry run, those that would be read. ``error``: text of the first failure.
     """
 
     listed: bool = False
@@ -175,8 +174,8 @@ class Warm:
         progress.resident += bool(entry.size) and not missing
 
     async def _missing(self, ref: ObjectRef, entry: ListEntry) -> AsyncIterator[tuple[int, list[Need]]]:
-        """Look up the pages of an object, some at a time. Yield how many pages were looked up, and those of
-        them that must be read.
+        """Look up the pages of an object, some at a time. Yield how many pages were looked up, and which of
+        them must be read.
         """
         pages = pages_of(Span(0, entry.size), self._port.page_size)
         for start in range(0, len(pages), _ASKED):
@@ -209,8 +208,8 @@ class Warm:
             await self._wait()
 
     async def _begin(self, entry: ListEntry) -> _Object:
-        """Return an object to read, with its pages counted. An object of which nothing can be read is counted
-        as finished at once.
+        """Return an object to read, with its pages counted. An object that needs no read or allows none is
+        counted as finished at once.
         """
         ref = self._ref(entry)
         one = _Object(ref, len(pages_of(Span(0, entry.size), self._port.page_size)))
@@ -270,7 +269,7 @@ class Warm:
         )
 
     async def _wait(self) -> None:
-        """Wait until a fetch ends, but not for long: the end of other readers' reads is not signalled."""
+        """Wait until a fetch ends, but not for long: no event tells when reads of other readers end."""
         if self._under_pressure:
             await self._clock.sleep(_PAUSE_S)
             self._under_pressure = False

@@ -1,4 +1,5 @@
-"""Jobs of a trace: what their orders and scores say of each object, as a proxy would know it at each read.
+"""Jobs of a trace: the meaning of their orders and scores for each object, as a proxy would know it at each
+read.
 
 Laws: no read is known before it was announced. The product's own code computes pace, silence and trust
 (``JobActivity``). Time is in ticks: reads of all clients together.

@@ -96,7 +96,7 @@ class Replay:
         self.stores = 0
         self._tick = 0
         self._drawn = EvictionPool(self, 0)
-        # The engine computes the key of a drawn victim again for each new page, of which at most sixteen use
+        # The engine computes the key of a drawn victim again for each new page; at most sixteen new pages use
         # one draw. Here the key is computed once, at the draw.
         self._keys_when_drawn = np.zeros(objects)
         self._keys = self._keys_when_drawn.data
@@ -126,8 +126,8 @@ class Replay:
         return hits
 
     def _restart(self, tick: float, *, lost: bool) -> None:
-        """Continue with what the next process would know after a restart. ``lost``: the histories
-        are lost.
+        """Continue as the next process would after a restart, with the state that survives. ``lost``: the
+        histories are lost.
         """
         pages, facts = self._members.slots, self._facts
         self._observe(tick)

@@ -1,4 +1,4 @@
-"""A restart in the middle of a trace: what the next process knows, encoded by the product's own code. Pure.
+"""A restart in the middle of a trace: the state of the next process, encoded by the product's own code. Pure.
 
 The cached pages survive. So do the learner's table, the reuse sample, ghosts and the histories of resident
 pages, unless they are ``lost``. The activity of jobs (pace, trust) does not survive.

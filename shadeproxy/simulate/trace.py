@@ -1,4 +1,4 @@
-"""Traces: the order of reads of objects, what is known of the objects, and the hints that jobs give."""
+"""Traces: the order of reads of objects, the known features of the objects, and the hints that jobs give."""
 
 from dataclasses import dataclass
 

@@ -81,7 +81,7 @@ class CheckedFileWriter:
 def read_checked(path: Path) -> Iterator[bytes]:
     """Yield the blocks of a file; none if there is no file. Raises StateError.
 
-    Read all blocks: only after the last one is it checked that the file ends where its writer ended it.
+    Read all blocks: only after the last block does this check that the file ends where its writer ended it.
     """
     try:
         file = path.open("rb")

@@ -143,7 +143,7 @@ def copied(path: Path) -> Iterator[Path]:
 
 
 def _roomy_place(needed_bytes: int) -> Path | None:
-    """Return a directory with room for the bytes; None stands for the system's temporary directory, which is
+    """Return a directory with room for the bytes. None stands for the system's temporary directory, which is
     tried first and is returned if none has room.
     """
     for place in _PLACES:

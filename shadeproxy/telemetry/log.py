@@ -1,4 +1,5 @@
-"""Log lines: structured, one per event, to one stream, never with a secret, never a forged line.
+"""Log lines: structured, one for each event, to one stream. No line holds a secret, and no client can forge
+one.
 
 The composition root calls ``configure_logging`` at the start, and again when level or format change. Lines of
 libraries that use the standard logging module pass through the same processors, so they are masked too. Text

@@ -1,8 +1,8 @@
 """Recording of demand reads, in the order in which they came, for ``shadeproxy simulate``.
 
-Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, 22 bytes each.
-A recording holds hashes of object names; of a key in plain text it holds only the prefix group. Call
-``write`` on a thread.
+Laws: recording a read takes a few appends and no I/O. At most ``most_reads`` reads are kept, 22 bytes each. A
+recording holds hashes of object names. In plain text it holds only the prefix groups of keys. Call ``write``
+on a thread.
 """
 
 import os

@@ -52,8 +52,8 @@ class HasPath(Protocol):
 
 
 def making_room(open_tier: Callable[[Store], None]) -> Callable[[Store], None]:
-    """Return ``open_tier`` with retries: while the medium has no room for the marks of a start, delete a file
-    of the tier and try again.
+    """Return ``open_tier`` with retries. If the medium has no room for the marks of a start, delete a file of
+    the tier and try again.
     """
 
     @wraps(open_tier)

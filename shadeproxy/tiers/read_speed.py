@@ -18,9 +18,8 @@ _NAME = "speed"
 def measure_read_speed(directory: Path, room_bytes: int) -> float:
     """Return how many bytes a second the medium of ``directory`` reads (blocking, for up to a second).
 
-    Writes a file of up to 32 MiB there, and reads it past the page cache where the file system can
-    (open(2), O_DIRECT). Returns 0 if that fails, or if the file does not fit into ``room_bytes``: the caller
-    then knows no speed.
+    Writes a file of up to 32 MiB there, and reads it past the page cache where the file system can (open(2),
+    O_DIRECT). Returns 0, for an unknown speed, if that fails or if the file does not fit into ``room_bytes``.
     """
     path = directory / _NAME
     try:

@@ -34,7 +34,9 @@ from shadeproxy.tiers.record import (
 
 BLOCK_BYTES = 4096
 _NOWHERE = -1
-"""Address of a closed segment. mincore refuses it and all addresses whole pages above: none is aligned."""
+"""Address of a closed segment. mincore refuses it, and every address whole pages above it: none of them is
+aligned.
+"""
 UNITS_PER_BLOCK = BLOCK_BYTES // UNIT_BYTES
 SUFFIX = ".seg"
 
@@ -149,7 +151,7 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:
-        """Count records in that follow each other from ``unit`` on. ``lengths``: in units. No other record
+        """Count in records that follow each other from ``unit`` on. ``lengths``: in units. No other record
         touches the blocks between a record's first and its last block.
         """
         blocks = self._blocks
@@ -211,8 +213,8 @@ class Segment:
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
-        """Turn the slack in a range that was sent by sendfile into holes, because a socket may still hold its
-        pages, which must not be overwritten. Return the runs of blocks that must be punched.
+        """Turn slack of a range that was sent by sendfile into holes: a socket may still hold its pages, so
+        they must not be overwritten. Return the runs of blocks that must be punched.
         """
         runs: list[BlockRange] = []
         position, stop = blocks

@@ -1,4 +1,4 @@
-"""Tests a medium: may bytes of its files be sent by sendfile, without a copy?
+"""Tests whether bytes of a medium's files may be sent by sendfile, without a copy.
 
 Sendfile does not copy: the socket's queue, and on loopback the receiver's, holds the file's own pages until
 the receiver reads them. The sender cannot wait for that. So a block that was sent is never overwritten in

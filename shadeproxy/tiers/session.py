@@ -152,7 +152,9 @@ class Session:
         return bool(known)
 
     def _take_over_list(self) -> bool:
-        """Take over the list that an earlier release kept. Return whether it is damaged."""
+        """Take over the list of overwritten objects that an earlier release kept. Return whether the list is
+        damaged.
+        """
         try:
             self.tombstones.found |= legacy_tombstones.read_list(self.directory)
         except TierError as error:

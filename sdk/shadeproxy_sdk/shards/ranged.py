@@ -17,7 +17,7 @@ _NEAR = 4
 
 
 class RangedObject(io.RawIOBase):
-    """A file of ``size_bytes``, of which one piece at a time is in memory. Reads raise like
+    """A file of ``size_bytes``. Only one piece of it at a time is in memory. Reads raise like
     ``Client.read``.
     """
 

@@ -1,5 +1,5 @@
-"""Shapes of the answers that are not made of structs: statistics, information, findings. /openapi.json
-describes them.
+"""Shapes of the answers that handlers do not build from structs: statistics, information, findings.
+/openapi.json describes them.
 
 The groups of counters are described from their dataclasses, so that a new counter is in the document too.
 """

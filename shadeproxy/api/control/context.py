@@ -92,8 +92,8 @@ class CacheAdmin(Protocol):
         ...
 
     def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
-        """Return a ``Warm``, not started, that reads everything under ``place`` into the cache, as far as
-        there is room.
+        """Return a ``Warm``, not started, that reads everything under ``place`` into the cache while there is
+        room.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Examples of JSON bodies, by call, for /openapi.json. In this order a new proxy takes all of them."""
+"""Examples of JSON bodies, by call, for /openapi.json. A new proxy accepts all of them in this order."""
 
 from typing import Any
 

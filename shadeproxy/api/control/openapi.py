@@ -108,9 +108,9 @@ def _schema(kind: str, shape: type[msgspec.Struct] | None) -> dict[str, str]:
 
 
 def _plain(schema: Any) -> None:
-    """Make one line of each description, which comes from a docstring, without the marks of its code.
+    """Put each description, which comes from a docstring, on one line, and remove the marks of code.
 
-    Of a pair, describe the items once: generators of clients do not know ``prefixItems`` yet.
+    Describe the two items of a pair only once: generators of clients do not know ``prefixItems`` yet.
     """
     for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _plain(value)

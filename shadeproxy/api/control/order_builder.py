@@ -19,7 +19,7 @@ class OrderBuilder:
         self._seeking: set[asyncio.Task[None]] = set()
 
     async def settled(self, orders: Orders, job: str) -> None:
-        """Build, and wait until all that ``job`` has announced so far is in use."""
+        """Build the order of ``job``, and wait until all that the job has announced so far is in use."""
         task = self._tasks.get(job)
         if task is None or task.done():
             task = self._tasks[job] = asyncio.create_task(self._settle(orders, job), name=f"order of {job}")

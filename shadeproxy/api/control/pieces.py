@@ -87,7 +87,7 @@ class PieceReader:
         return self.context.engine.hit(request, meta, span_in(sample, meta.size))
 
     def worth_starting(self, sample: Sample, most_bytes: int) -> bool:
-        """Return whether it saves time to fetch a piece before its turn. It does not if the piece can be
+        """Return whether fetching a piece before its turn saves time. It does not if the piece can be
         answered without waiting, or if it is known to be longer than ``most_bytes``.
         """
         usable = self.usable_now(sample)

@@ -9,8 +9,8 @@ _PAGE_GET = "get"
 
 
 def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
-    """Return the profile of ``job``, whose dataset has ``samples`` samples. Only epochs that its reads or
-    reports name are in it.
+    """Return the profile of ``job``, whose dataset has ``samples`` samples. The profile has only those epochs
+    that the job's reads or reports name.
     """
     stats = context.counted_stats()
     counted = {} if job.name not in stats.jobs else stats.jobs[job.name].epochs

@@ -64,8 +64,8 @@ class RequestAuthorizer(ReadReports):
         return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        # Check this before the signature: the proxy signs its requests to the origin with a key that may be
-        # no client's key.
+        # Check this before the signature: the key with which the proxy signs its requests to the origin may
+        # not be a key of any client.
         if self._instance and request.fields.get(INSTANCE_FIELD) == self._instance:
             raise OriginIsProxy("origin.endpoint names this proxy itself: set it to the object store")
         authenticated = self._authenticate(request)
@@ -81,9 +81,9 @@ class RequestAuthorizer(ReadReports):
 
     def _authenticate(self, request: S3Request) -> Authenticated:
         if request.method == "OPTIONS":
-            # Browsers send a preflight before they sign. For a presigned URL the preflight carries the
-            # signature of another method. Where bucket names belong to accounts, the URL's client still tells
-            # which bucket is meant.
+            # Browsers send a preflight before they sign, and for a presigned URL the preflight carries the
+            # signature of another method. So nothing is verified here. The client named in the URL only tells
+            # which namespace the bucket belongs to.
             upstream = self._authenticator.upstream_named(request)
             return Authenticated(replace(ANONYMOUS, upstream=upstream), UNSIGNED_PAYLOAD)
         return self._authenticator.authenticate(request)

@@ -21,7 +21,7 @@ class BodyEnd(Protocol):
 
 
 class LengthEnd:
-    """The end of a body of ``left_bytes``."""
+    """Finds the end of a body by its length. ``left_bytes``: bytes that are still to come."""
 
     def __init__(self, left_bytes: int) -> None:
         self.is_over = not left_bytes
@@ -36,14 +36,16 @@ class LengthEnd:
 
 
 class ChunksEnd:
-    """The end of a chunked body. One whose framing is broken has none: its reader refuses it."""
+    """Finds the end of a chunked body. If the framing is broken, no end is found: the reader of the body
+    refuses it.
+    """
 
     def __init__(self) -> None:
         self.is_over = False
         self._skipped_bytes = 0
         """Bytes of a chunk, and its line end, that are still to come."""
         self._line = b""
-        """The part of a line that has come."""
+        """The part of a line that has arrived."""
         self._in_trailers = self._is_broken = False
 
     def take(self, data: bytes) -> int:
@@ -79,7 +81,7 @@ class ChunksEnd:
 
 
 def end_of_body(raw: bytes) -> BodyEnd | None:
-    """Return what finds the end of the body after the head ``raw``; None if only aiohttp can."""
+    """Return the finder of the end of the body after the head ``raw``; None if only aiohttp can find it."""
     length = body_bytes(raw)
     if length is not None:
         return LengthEnd(length)

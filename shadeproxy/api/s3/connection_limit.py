@@ -24,7 +24,7 @@ _MOST_LINGERING = 32
 class ConnectionLimiter:
     """Limits connections to ``most``, over all listeners that share this object. Single event loop.
 
-    ``counts``: gets the answers of this object.
+    ``counts``: counts the answers of this object.
     """
 
     def __init__(self, most: int, *, clock: Clock, counts: RequestCounts | None = None) -> None:

@@ -1,9 +1,9 @@
-"""Requests that a worker answers itself by forwarding them: aiohttp, in the worker's own process.
+"""Serves, by aiohttp in the worker's own process, the requests that a worker forwards itself.
 
-Laws: the client's connection belongs to relay.py, which passes one request at a time and gets its answer
-back through a transport that has no socket of its own. Whether a request is forwarded here is decided before
-its body is read: it must be authorised, of a client that shares the proxy's upstream, and no read of the
-cache. Any other is relayed.
+Laws: the client's connection belongs to relay.py. It passes one request at a time, and gets the answer back
+through a transport that has no socket of its own. The worker decides before the body is read whether it
+forwards a request: the request must be authorised, its client must share the proxy's upstream, and it must
+not be a read of the cache. Every other request is relayed.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ class ClientConnection(Protocol):
 
 
 class ForwardServer:
-    """The requests that this process forwards by ``handler``. ``authorizer``: decides which these are."""
+    """Serves the requests that this process forwards, by ``handler``. ``authorizer``: decides which requests
+    these are.
+    """
 
     def __init__(self, handler: ForwardHandler, authorizer: RequestAuthorizer) -> None:
         self._handler = handler
@@ -62,15 +64,15 @@ class ForwardServer:
             fields = tuple((name, value.strip(" \t")) for name, _, value in pairs)
             call, _ = self._authorizer.identify(method, target, fields)
         except (ValueError, ShadeProxyError):
-            return False  # the coordinator meets it again, and answers it
+            return False  # The coordinator gets the request, finds the same error, and answers it.
         return call.identity.upstream == SHARED and not self._authorizer.reads_cache(call)
 
     def open(self, client: ClientConnection, transport: asyncio.Transport) -> "ForwardConnection":
-        """Open the way of the requests of a client's connection."""
+        """Return the server's side of a client's connection, for the requests that are forwarded."""
         return ForwardConnection(self._server, self._handler, client, transport)
 
     async def aclose(self) -> None:
-        """End what is left of requests under way."""
+        """End the requests that are still under way."""
         await self._server.shutdown(0.0)
 
     async def _serve(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -83,7 +85,7 @@ class ForwardServer:
 
 
 class ForwardConnection(RefusingHandler):
-    """The requests of one client's connection, one after the other, as aiohttp serves them."""
+    """Passes the requests of one client's connection to aiohttp, one after the other."""
 
     __slots__ = ("_client", "_handler")
 
@@ -116,7 +118,7 @@ class ForwardConnection(RefusingHandler):
         elif steps:
             self._loop.call_soon(self._look, steps - 1)
         else:
-            # It still reads the rest of a body that nobody wants.
+            # aiohttp still reads the rest of a body that is not needed.
             self._loop.call_later(_LOOK_AGAIN_S, self._look, 0)
 
 

@@ -1,4 +1,5 @@
-"""Serves requests by forwarding them: all that the S3 listener does with a request but reading its cache.
+"""Serves requests by forwarding them. The S3 listener handles every request this way, except reads of its
+cache.
 
 Law: the order of checks is fixed. The operation is determined only after the signature was accepted, and the
 engine is called only after the client's rights were checked.

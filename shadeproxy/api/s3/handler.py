@@ -37,7 +37,9 @@ class S3Handler(ForwardHandler):
         self._posts = PostUploads(engine, authenticator)
 
     def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
-        """Begin a call that ``reads_cache`` without a task; None, with nothing done: call ``serve_read``."""
+        """Begin, without a task, to answer a call that ``reads_cache``. Return None, with nothing done, if
+        ``serve_read`` must be called instead.
+        """
         call, engine, found = asked.call, self._begins, asked.found
         if engine is None or found is None or self.verbose or call.request.method != "GET":
             return None
@@ -66,8 +68,8 @@ class S3Handler(ForwardHandler):
         )
 
     async def serve_read(self, port: Port, asked: Asked, begun: EngineLaneRead | None = None) -> bool:
-        """Serve a call that ``reads_cache``, in its turn of the loop, like ``__call__``; return whether the
-        connection continues. ``begun``: go on with that read.
+        """Serve a call that ``reads_cache`` like ``__call__``, when it is its turn in the loop. Return
+        whether the connection continues. ``begun``: a read that was begun, and that is continued.
         """
         call, wanted, _, _, _ = asked
         exchange = Exchange(port, now_s=self._clock.now_s())

@@ -30,7 +30,8 @@ class FastLane:
     """The fast lane of a listener's connections. ``remembers`` False: parse every request again, because each
     must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
     ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
-    loop; None: no limit. ``counts``: gets the hits of the request cache; the handler reports all others.
+    loop; None: no limit. ``counts``: counts the hits of the request cache; the handler reports all other
+    requests.
     """
 
     def __init__(

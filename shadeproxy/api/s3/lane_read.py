@@ -1,9 +1,9 @@
 """A GET of the fast lane whose page is on its way: answered by callbacks, without a task.
 
 Laws: the head is sent with the first bytes of the body, so that a read that gets no byte is answered with a
-proper error. A task in handler.py continues any read that is not plain, over the same flight: one with an
-error or a passed deadline before the first byte, or one whose bytes are not all in the page. The answer has
-the bytes that the task would send.
+proper error. Any read that is not plain is continued by a task in handler.py, over the same flight. That is a
+read with an error or a passed deadline before the first byte, or one whose bytes are not all in the page. The
+answer has the bytes that the task would send.
 """
 
 from collections.abc import Callable
@@ -175,7 +175,8 @@ class LaneRead(Generic[_Reading]):
                 outlet.call_in_turn(self.look)
                 break
         if self._position == self._stop:
-            # Bytes that the client has not taken hold the page's memory: the read ends when it took them.
+            # Bytes that the client has not taken keep the page's memory, so end the read only when it has
+            # taken them.
             if not outlet.paused:
                 self._leave(self.status, served=True)
                 outlet.read_ended(keep=self.asked.keep_alive)
@@ -195,7 +196,9 @@ class LaneRead(Generic[_Reading]):
     # ------------------------------------------------------------------ inside
 
     def _open(self, flight: Flight) -> bool:
-        """Prepare a plain answer. Return False if none can begin now: then wait, or let a task answer."""
+        """Prepare a plain answer. Return False if none can begin now: the read then waits, or a task
+        continues it.
+        """
         meta, (call, wanted, keep, _, found) = flight.meta, self.asked
         # The client would not notice a damaged part; see ``EngineReading``.
         must_end = flight.doubtful and wanted.range is not None

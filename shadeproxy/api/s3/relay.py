@@ -1,10 +1,10 @@
 """One client connection of a worker: answers hits, forwards uploads and other requests to the origin
 (forward_connection.py), and relays everything else to the coordinator.
 
-Laws: a request belongs to one process. The next one is looked at only when the last answer is complete; that
-of the coordinator, by its Content-Length. A relayed request with a body, or an answer whose end only its
-reader can tell, gives the connection to the coordinator for good. If an answer breaks off, so does the
-client's connection.
+Laws: each request belongs to one process. The next one is looked at only when the last answer is complete;
+Content-Length tells the end of the coordinator's answers. A relayed request with a body, or an answer whose
+end only its reader can tell, gives the connection to the coordinator for good. If an answer breaks off, so
+does the client's connection.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class WorkerProtocol(WatchedClient):
         self._patience: asyncio.TimerHandle | None = None
         self._forwards = forwards
         self._forwarding: ForwardConnection | None = None
-        self._body: BodyEnd = LengthEnd(0)  # of the forwarded request
+        self._body: BodyEnd = LengthEnd(0)  # Finds the end of the forwarded request's body.
         self._fill: WorkerFill | None = None
         self._raw = b""  # the request of ``_fill``
         self._connect = connect
@@ -153,7 +153,7 @@ class WorkerProtocol(WatchedClient):
     def _close(self) -> None:
         super()._close()
         if self._client is not None and self._client.get_extra_info("sslcontext") is not None:
-            # Idle clients do not answer the end of TLS: a process that ends waits for them no longer.
+            # Idle clients do not answer the end of TLS. A process that ends waits no longer for them.
             self._loop.call_later(_GOODBYE_S, self._others.discard, self)
 
     @property
@@ -199,7 +199,7 @@ class WorkerProtocol(WatchedClient):
             if outcome is True:
                 continue
             if outcome is False:
-                # Not at once: with TLS, a close allows a slow client half a minute for all that still waits.
+                # First let the client take all: with TLS, a close would give it half a minute at most.
                 self.end()
                 return
             self._asked = outcome if isinstance(outcome, Asked) else None

@@ -87,7 +87,7 @@ class RequestCache:
     def __init__(
         self, engine: ReadsNow, *, clock: Clock, jobs: JobObserver, counts: RequestCounts | None = None
     ) -> None:
-        """Set it up. ``counts``: gets the answers of this object, which nothing else reports."""
+        """Set it up. ``counts``: counts the answers of this object, which no other object reports."""
         counts = RequestCounts() if counts is None else counts
         self._groups = {
             source: (counts.group("GetObject", 200, source), counts.group("GetObject", 206, source))
@@ -96,7 +96,7 @@ class RequestCache:
         """Whole objects and ranges, by source."""
         self._monotonic_s = clock.monotonic_s
         self._began_s = 0.0
-        """When the request came that is now looked at."""
+        """Time at which the request came that is being answered."""
         self._engine = engine
         self._take = engine.take
         self._take_slices = engine.take_slices

@@ -94,8 +94,8 @@ class Plan(NamedTuple):
 
 class _Signing(NamedTuple):
     """Verifies the blocks of one client on one day. ``parts``: the texts of the canonical request before,
-    between and after path, If-Match and Range (if they are signed) and time. ``signed``: sum of the numbers
-    of those that are signed.
+    between and after path, If-Match and Range (if they are signed) and time. ``signed``: sum of
+    ``_RANGE_SIGNED`` and ``_IF_MATCH_SIGNED``, each if that field is signed.
     """
 
     signer: Signer
@@ -188,7 +188,9 @@ class Templates:
 
 
 def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, bytes], now_s: float) -> bool:
-    """Return whether the holes of ``block`` are filled as they must be. ``values``: of If-Match and Range."""
+    """Return whether the holes of ``block`` are filled as they must be. ``values``: those of If-Match and
+    Range.
+    """
     _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
     if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():
         return False

@@ -1,4 +1,6 @@
-"""The answer of a worker to a read that got no byte in time: the 503 that the coordinator would send."""
+"""The answer of a worker to a read that got no byte in time. It is the same 503 that the coordinator would
+send.
+"""
 
 from shadeproxy.api.s3.errors import answer_error
 from shadeproxy.api.s3.exchange import Asked, ReadReports, with_own
@@ -13,15 +15,17 @@ _GRACE_S = 2.0
 
 
 class TimeoutAnswers:
-    """Answers reads whose time is up. ``bounds``: of each read. ``reports``: gets the ends of reads."""
+    """Answers reads whose time is up. ``bounds``: the time limits of each read. ``reports``: receives the end
+    of each read.
+    """
 
     def __init__(self, reports: ReadReports, *, clock: Clock, bounds: ReadBounds) -> None:
         self._reports = reports
         self._clock = clock
         self._bounds = bounds
         self.relayed_s = bounds.first_byte_s + bounds.window_s + _GRACE_S
-        """Seconds after which a relayed read has no answer because the coordinator is stuck: with a body that
-        must be verified first, it may use both.
+        """Seconds after which a relayed read without an answer shows that the coordinator is stuck. A body
+        that must be verified first may use both limits.
         """
 
     def deadline(self) -> Deadline:
@@ -29,13 +33,13 @@ class TimeoutAnswers:
         return Deadline(self._clock, self._bounds)
 
     def overdue(self, deadline: Deadline) -> bool:
-        """Return whether a deadline has passed, and the coordinator had time to say so."""
+        """Return whether a deadline has passed long enough that the coordinator could have answered."""
         return deadline.left_s < -_GRACE_S
 
     def send(
         self, outlet: LaneOutlet, asked: Asked, request_id: str = "", *, deadline: Deadline | None = None
     ) -> None:
-        """Send the answer, and report it. ``deadline``: of the read; None: the read was relayed."""
+        """Send the answer, and report it. ``deadline``: that of the read; None if the read was relayed."""
         waited_s = self.relayed_s if deadline is None else self._bounds.first_byte_s - deadline.left_s
         call, request_id = asked.call, request_id or next_request_id()
         error = self.deadline().exceeded()

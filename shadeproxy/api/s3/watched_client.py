@@ -1,7 +1,7 @@
-"""A client connection of a worker that is looked at now and then.
+"""A client connection of a worker, which a timer checks.
 
-Laws: an idle connection is closed. A client that takes none of the bytes that wait for it is cut, as
-connection.py does.
+Laws: an idle connection is closed. A client is cut if it takes none of the bytes that wait for it, as in
+connection.py.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from shadeproxy.api.s3.response import reset_on_close
 
 
 class WatchedClient(asyncio.Protocol):
-    """A client connection. Subclasses say whether they are busy, and note activity."""
+    """A client connection. Subclasses say whether they are busy, and record activity."""
 
     def __init__(self, keepalive_s: float) -> None:
-        """``keepalive_s``: seconds between two looks."""
+        """``keepalive_s``: seconds between two checks."""
         self._loop = asyncio.get_running_loop()
         self._client: asyncio.Transport | None = None
         self._active = False
-        """True if anything was answered or relayed since the last look."""
+        """True if anything was answered or relayed since the last check."""
         self._steps = 0
         """Number of requests begun, and of times when the client had taken most of the bytes that waited."""
         self._keepalive_s = keepalive_s
         self._silent = 0
         self._taken: tuple[int, int] | None = None
-        """``_steps`` and the bytes that waited at the last look; None: no bytes waited."""
+        """``_steps`` and the bytes that waited at the last check; None: no bytes waited."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -34,7 +34,7 @@ class WatchedClient(asyncio.Protocol):
 
     @property
     def _most_silent(self) -> int:
-        """Number of silent looks after which the connection is closed."""
+        """Number of silent checks after which the connection is closed."""
         return 0
 
     def _close(self) -> None:

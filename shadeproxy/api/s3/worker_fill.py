@@ -1,8 +1,8 @@
 """One page that a worker fetches for one of its clients.
 
-Laws: the bytes come by callbacks, and leave to the client as they come. The coordinator hears of the head,
-of the progress of slow and big pages, of the end, and of the leaving client. Before bytes came, any failure
-relays the client's request; afterwards the coordinator fills the rest, into the same memory.
+Laws: callbacks take the bytes from the origin and pass them on to the client as they come. The worker tells
+the coordinator of the head, of the progress of slow and big pages, of the end, and of a client that leaves. A
+read that fails before its first byte is relayed; later, the coordinator fills the rest into the same memory.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
-"""Bytes of a page after which the coordinator hears of its progress: others may wait for them."""
+"""Bytes of a page after which its progress is reported, because other readers may wait for them."""
 
 
 _NONE_DETACHED = DetachedBuffers(0)
@@ -46,7 +46,7 @@ class WorkerOutlet(LaneOutlet, Protocol):
     """The client's connection (relay.py)."""
 
     def relay(self) -> None:
-        """Relay the request, of which nothing was answered."""
+        """Relay the request. No byte of an answer was sent."""
         ...
 
 
@@ -96,9 +96,9 @@ class WorkerFill:
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = misses.late.deadline()
-        """See ``LaneReading.deadline``: the coordinator watches it, and ``look_at_time`` if that is stuck."""
+        """See ``LaneReading.deadline``. The coordinator watches it; ``look_at_time`` if that is stuck."""
         self.detached = _NONE_DETACHED
-        """See ``LaneReading.detached``: fill memory is bounded by itself."""
+        """See ``LaneReading.detached``. It is empty, because fill memory has its own limit."""
         self._misses = misses
         self._ident = ident
         self._outlet = outlet  # None: the client has left, or there is none
@@ -160,7 +160,7 @@ class WorkerFill:
             outlet,
             misses.reports,
             misses,
-            # The coordinator asked for a version, and compares it.
+            # The coordinator chose the version to ask for, and compares it.
             asked._replace(found=UNKNOWN),
             clock=misses.clock,
             reading=self,
@@ -183,8 +183,8 @@ class WorkerFill:
         return flight
 
     def refuse(self, *, late: bool) -> None:
-        """Leave the request to the coordinator. ``late``: the client's time is up, and it gets its 503. The
-        fill goes on without it, as other readers may want the page.
+        """Leave the request to the coordinator. ``late``: the client's time is up, so it gets its 503 here.
+        The fill continues without this client, because other readers may want the page.
         """
         if self._allowed is None:
             self._peer = None
@@ -203,7 +203,7 @@ class WorkerFill:
         self._forget_if_over()
 
     def progressed(self, filled: int) -> None:
-        """Send on what the coordinator has filled, after this read failed."""
+        """Send the client the bytes that the coordinator has filled after this read failed."""
         flight = self._flight
         if flight is not None and not flight.ended:
             flight.advance(filled - flight.filled)
@@ -320,7 +320,7 @@ class WorkerFill:
             self._end()
 
     def relay(self) -> None:
-        """Relay the request, of which nothing was sent; idempotent."""
+        """Relay the request. Nothing of its answer was sent. Idempotent."""
         if self._relayed or self._outlet is None or self._asked is None:
             return
         self._relayed = True
@@ -352,7 +352,7 @@ class WorkerFill:
 
     @property
     def _lacks_proof(self) -> bool:
-        """True if the coordinator cannot fill the rest, because the checksum of the bytes is here."""
+        """True if the coordinator cannot fill the rest, because it lacks the checksum of the bytes."""
         return self._flight is not None and self._flight.doubtful
 
     def _too_late(self) -> None:
@@ -370,7 +370,7 @@ class WorkerFill:
     def _end_flight(self, error: ShadeProxyError | None) -> None:
         if self._flight is not None:
             error = error or OriginUnavailable("the fill goes on elsewhere")
-            # Tracebacks refer back to the flight: the fill memory would wait for the collector.
+            # A traceback refers to the flight: the fill memory would wait for the garbage collector.
             self._flight.end(error.with_traceback(None))
         self._forget_if_over()
 
@@ -383,7 +383,7 @@ class WorkerFill:
         """Note that the client has left."""
         if self._outlet is not None:
             self._outlet = None
-            # Before it leaves: a page that came whole is no page that is given up.
+            # First report a page that came whole, or it would count as given up.
             self.report_progress()
             self._misses.outbox.send(ClientLeft(self._ident, *self._span, self._served))
         self._forget_if_over()

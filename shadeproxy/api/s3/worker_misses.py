@@ -1,8 +1,8 @@
-"""Pages that a worker fetches from the origin, for clients of its own: the worker's half.
+"""Pages that a worker fetches from the origin for its own clients: the worker's half.
 
-Laws: the coordinator decides about each read before the origin is asked (engine/read/worker_fills.py). A
-request that it refuses, and a read that fails before its client got a byte, is relayed as if it just came.
-The page comes by callbacks into fill memory, and from there leaves to the client.
+Laws: the coordinator decides about each read before the origin is asked (engine/read/worker_fills.py). If it
+refuses a read, or if a read fails before its client got a byte, the request is relayed as if it had just
+come. Callbacks put the page into fill memory, and send it to the client from there.
 """
 
 import asyncio
@@ -39,11 +39,13 @@ from shadeproxy.origin.pool import NotConnected, Peer
 from shadeproxy.origin.s3pages import PageGets
 
 PROGRESS_S = 0.5
-"""Seconds between two reports of slower pages: one that does not move counts as stuck."""
+"""Seconds between two progress reports of a slow page. A page without progress counts as stuck."""
 
 
 class GrantedSlots:
-    """The slots of a worker's reads: the coordinator has taken one for each that it lets begin."""
+    """Slots for a worker's reads. There is always one, because the coordinator has taken a slot for each read
+    that it allows.
+    """
 
     def take_now(self, intent: Intent) -> str:  # noqa: ARG002 - as TakesSlots
         """See ``TakesSlots.take_now``."""
@@ -54,7 +56,7 @@ class GrantedSlots:
 
 
 class Uncounted:
-    """The statistics of a worker's reads: the coordinator counts them."""
+    """Statistics of a worker's reads that count nothing, because the coordinator counts these reads."""
 
     def __init__(self, clock: Clock) -> None:
         self.now_s = clock.monotonic_s
@@ -92,7 +94,7 @@ class SentKeys:
 
 
 class WorkerMisses:
-    """Fetches pages by ``gets`` into ``extents``. ``reports``: gets the ends of reads.
+    """Fetches pages by ``gets`` into ``extents``. ``reports``: receives the end of each read.
 
     ``late``: answers clients whose time is up. ``bodies``: writes fetched bodies to the first tier.
     """
@@ -131,7 +133,9 @@ class WorkerMisses:
         return len(self._fills)
 
     def begin(self, outlet: WorkerOutlet, asked: Asked) -> WorkerFill | None:
-        """Ask the coordinator whether to fetch the page that is wanted; None: relay the request."""
+        """Ask the coordinator whether to fetch the page that ``asked`` wants. Return None to relay the
+        request.
+        """
         call, wanted = asked.call, asked.wanted
         if (
             call.request.method != "GET"
@@ -165,7 +169,7 @@ class WorkerMisses:
         return fill
 
     def hear(self, frame: bytes) -> None:
-        """Take in a frame of the coordinator."""
+        """Process a frame of the coordinator."""
         for message in from_coordinator(frame):
             self._hear(message)
 

@@ -1,4 +1,4 @@
-"""The way of the requests that a worker forwards: the worker's half of engine/read/worker_forwards.py.
+"""The worker's half of forwarding requests to the origin; engine/read/worker_forwards.py is the other half.
 
 Laws: bodies go between client and origin, past the coordinator. The worker asks the coordinator for each
 slot, and before and after each write. If the coordinator refuses, the client gets the error. The worker
@@ -43,11 +43,11 @@ from shadeproxy.telemetry.stats import Stats
 _MOST_NAMED_BYTES = 1024 * 1024  # a quarter of what a channel holds back
 
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
-"""The slot that came with the write that this task has begun; None: it has none that is free."""
+"""The slot that the coordinator granted with the write of this task. None: there is none, or it was taken."""
 
 
 class AskedCoordinator:
-    """The coordinator, as a worker asks it. ``keys``: gets the credentials that it sends."""
+    """Asks the coordinator, and waits for its answers. ``keys``: adopts the credentials that it sends."""
 
     def __init__(self, outbox: Outbox, keys: SentKeys) -> None:
         self.outbox = outbox
@@ -58,8 +58,9 @@ class AskedCoordinator:
 
     @contextmanager
     def naming(self, size_bytes: int) -> Iterator[None]:
-        """Keep account of names that are sent. Raises Overloaded while many others wait for their answer: a
-        worker whose coordinator falls behind must end, and its other clients with it.
+        """Count the bytes of names that are sent until the answer is here. Raises Overloaded while many
+        others wait for their answer: if the coordinator fell too far behind, the worker would have to end,
+        and its other clients with it.
         """
         if self._named_bytes and self._named_bytes + size_bytes > _MOST_NAMED_BYTES:
             raise Overloaded("too many writes wait for the process that decides")
@@ -73,7 +74,7 @@ class AskedCoordinator:
         return next(self._idents)
 
     async def answer(self, ident: int, message: msgspec.Struct) -> None:
-        """Send ``message`` and wait for the answer with ``ident``. Raises the error that it holds."""
+        """Send ``message`` and wait for the answer with ``ident``. Raises the error in that answer."""
         answer = self._answers[ident] = asyncio.get_running_loop().create_future()
         try:
             self.outbox.send(message)
@@ -82,7 +83,7 @@ class AskedCoordinator:
             del self._answers[ident]
 
     def hear(self, frame: bytes) -> None:
-        """Take in a frame of the coordinator."""
+        """Process a frame of the coordinator."""
         for message in from_coordinator(frame):
             if isinstance(message, OriginKeys):
                 self._keys.adopt(message)
@@ -125,7 +126,7 @@ class CoordinatorSlots:
 
 
 class ReportedOrigin(CountedOrigin):
-    """Tells the coordinator what to count."""
+    """Reports the ends of forwarded requests to the coordinator, which counts them."""
 
     def __init__(self, inner: Origin, outbox: Outbox, *, clock: Clock, bounds: ReadBounds) -> None:
         super().__init__(inner, stats=Stats(), clock=clock, bounds=bounds)
@@ -142,7 +143,9 @@ class ReportedOrigin(CountedOrigin):
 
 
 class ReportedRequests:
-    """Tells the coordinator which requests to count. ``log``: the access log of this process."""
+    """Reports ended requests to the coordinator, which counts them. ``log``: the access log of this
+    process.
+    """
 
     def __init__(self, log: RequestObserver, outbox: Outbox) -> None:
         self._log = log
@@ -200,5 +203,5 @@ class WorkerPath:
                 coordinator.outbox.send(EndSlot(ident))
 
     async def _end(self, ident: int, *, is_known: bool) -> None:
-        """End a write, and wait until no read can find what it replaced."""
+        """End a write, and wait until no read can find the bytes that it replaced."""
         await self._coordinator.answer(ident, EndWrite(ident, is_known=is_known))

@@ -1,10 +1,10 @@
 """The accuracy of an order; and the unannounced reads, by which a job is found at another place in its order.
 
 Law: an order that reads contradict is not used. Two shares over about the last thousand reads decide. The
-first is the share of reads that were announced near the job's place. The second is, of the places that the
-job passed, the share that it had read. When either falls below a half, the order is not used until both are
-well above a half again. 5 % missing reads, or a loader that reads far ahead, are not enough for that. Law of
-the search: each search in vain delays the next search, so a false order costs next to nothing.
+first is the share of reads that were announced near the job's place. The second is the share of passed places
+that the job had read. When either falls below a half, the order is not used until both are well above a half
+again. 5 % missing reads, or a loader that reads far ahead, are not enough for that. Law of the search: each
+search in vain delays the next search, so a false order costs next to nothing.
 """
 
 from collections import deque

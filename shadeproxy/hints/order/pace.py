@@ -1,7 +1,7 @@
 """The rate at which a job reads.
 
 Laws: there is no clock: times are arguments. A pause (an evaluation, a checkpoint) is not slow reading. An
-unmeasured rate is nan, never a guess. Liveness.py decides whether the job still reads at all.
+unmeasured rate is nan, never a guess. Whether the job still reads at all is decided in liveness.py.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Learns from reads how soon pages are read again, for pages of which nothing is announced.
+"""Learns from reads how soon pages are read again, for pages about which no job says anything.
 
 Laws: plain defs and no clock; time is in ticks. Reads of the reuse sample become evidence at once. Now and
 then ``Refresh.run`` makes a new table to rank pages by, in any thread. While it runs, the event loop does not
@@ -106,8 +106,8 @@ class ReuseLearner:
     ) -> Column:
         """Return reads per tick of pages by their prefix, state and ticks since their last read.
 
-        ``candidates``: number of pages, at the front, that ask for a place. Theirs are less the price of the
-        store.
+        ``candidates``: number of pages, at the front, that ask for a place. The price of the store is
+        subtracted from their rates.
         """
         places = (prefixes * STATES + states) * AGE_BINS + age_bins(ages)
         if candidates >= len(places):

@@ -1,9 +1,10 @@
 """The protocol of a plain object store: named blobs in buckets, without anything of S3.
 
-The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never a part. It keeps an
-opened version readable, or raises. It answers a missing bucket or key with OriginAnswer 404. The *caller*
-(origin.py, the operations) checks names, preconditions of reads and spans. Keys that begin with RESERVED hold
-the caller's own state (uploads); listings show them only when the prefix begins with RESERVED too.
+The *store* makes ``publish`` atomic: a reader sees the old version or the new one, never a part. An opened
+version stays readable, or reading it raises. The store answers a missing bucket or key with OriginAnswer 404.
+The *caller* (origin.py, the operations) checks names, preconditions of reads and spans. Keys that begin with
+RESERVED hold the caller's own state (uploads); listings show them only when the prefix begins with RESERVED
+too.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -78,7 +78,7 @@ async def receive(request: web.BaseRequest) -> AsyncGenerator[bytes, None]:
 
 
 class UploadBody:
-    """The body from ``source``, decoded as ``plan`` says. Read it once.
+    """Decodes the body from ``source`` as ``plan`` says. Read it once.
 
     ``failure``: the error of the body, for a caller that gets it only wrapped in an OriginError.
     """

@@ -45,7 +45,7 @@ class Form:
         self.file_length = 0
         self._source = source
         self._delimiter = b"\r\n--" + boundary
-        # The first delimiter needs no line break before it: this is one in advance.
+        # The first delimiter needs no line break before it. Add one here, so that all delimiters look alike.
         self._buffer = bytearray(b"\r\n")
         self._left = length + 2
 
