@@ -1,7 +1,7 @@
 """Messages between a worker that fetches pages and the coordinator, which decides about them.
 
 A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. Then the worker
-asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``; It sends
+asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``. It sends
 ``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time. After a failure
 the coordinator fills the rest of the page, and reports it by ``FillProgress``. A prefetch begins with
 ``OrderFill``, and continues in the same way. If a page gets a place and delegating its write costs less than
