@@ -69,8 +69,8 @@ class Cost:
 
 
 class DelayedServer(asyncio.Protocol):
-    """Answers each request ``delay_s`` after its head is complete, with an object or the requested range of
-    it.
+    """Answers each request, ``delay_s`` after its head is complete, with an object or with the requested
+    range of it.
     """
 
     def __init__(self, body: bytes, delay_s: float) -> None:

@@ -2,8 +2,8 @@
 
 The product's own store writes a disk tier of ``N`` small records. Two starts are measured: with catalogues,
 as after a clean stop, and without any, the worst case after kill -9. For each of them, ``shadeproxy serve``
-is started on the tier and asked until it hits. Then a page cache in this process recovers the tier, while a
-task on the same event loop measures how long it has to wait.
+is started on the tier, and gets requests until they are hits. Then a page cache in this process recovers the
+tier, while a task on the same event loop measures how long it has to wait.
 
 Run: ``python bench/start.py [N] [directory]`` (default: 1,000,000 pages in a temporary directory on disk).
 """
@@ -127,7 +127,7 @@ class Site:
 
 
 def serve(site: Site) -> Served:
-    """Start the product on ``site``, ask it until it hits, and kill it."""
+    """Start the product on ``site``, send requests until they are hits, and kill it."""
     s3, control = free_port(), free_port()
     overrides = [*site.overrides, f"s3.listen=127.0.0.1:{s3}", f"control.listen=127.0.0.1:{control}"]
     arguments = [item for pair in overrides for item in ("--set", pair)]

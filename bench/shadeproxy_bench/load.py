@@ -1,10 +1,10 @@
 """Load generators that keep a server busy while its CPU is counted: wrk where installed, else our own
 reader.
 
-Servers are compared in saturation. wrk spends so little CPU that it saturates even the fastest server. Under
-the slower reader a fast server sleeps and wakes for single requests, which costs it more. Both generators
-cycle through the same requests on keep-alive connections. wrk does not look at bodies, so a measurement with
-wrk also compares a sample of bodies in the same round (``reader``).
+Servers are compared in saturation. wrk spends so little CPU that it saturates even the fastest server. Our
+reader is slower: under it a fast server sleeps and wakes for single requests, which costs the server more.
+Both generators cycle through the same requests on keep-alive connections. wrk does not look at bodies, so a
+measurement with wrk also compares a sample of bodies in the same round (``reader``).
 """
 
 import itertools

@@ -2,7 +2,7 @@
 
 As in torch, batches are dealt to the workers in turn. Each worker reads the samples of its batch one after
 another over a connection of its own. A worker may be at most two batches ahead of the consumer. The consumer
-computes by sleeping. The time that it waits for batches is its stall.
+sleeps instead of computing. The time for which it waits for batches is its stall.
 """
 
 import asyncio

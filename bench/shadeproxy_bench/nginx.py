@@ -46,7 +46,7 @@ _CACHED = (
     " proxy_http_version 1.1; proxy_set_header Connection ''; proxy_cache objects; proxy_cache_valid 200 1h;"
     " proxy_cache_key $uri; sendfile on; tcp_nopush on; }} }}\n"
 )
-# nginx before 1.23 leaves TLS 1.3 out by default, which the proxy has.
+# nginx before 1.23 has no TLS 1.3 by default; the proxy has it.
 _TLS = " ssl; ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {cert}; ssl_certificate_key {key}"
 _STORING = (
     "upstream origin {{ server {upstream}; keepalive 256; keepalive_requests 1000000000; }}\n"
@@ -70,9 +70,9 @@ def nginx(
 ) -> Iterator[list[Served]]:
     """Serve the objects of ``pieces``, written below ``work`` (which should be on tmpfs), by nginx.
 
-    Yields its variants; ``cached``: proxy_cache among them, its upstream being nginx itself. ``certificate``:
-    the variants that read files speak HTTPS only, and proxy_cache is left out. Raises ReferenceMissing where
-    nginx is not installed.
+    Yields its variants; ``cached``: yield proxy_cache among them, with nginx itself as its upstream.
+    ``certificate``: the variants that read files speak HTTPS only, and proxy_cache is left out. Raises
+    ReferenceMissing where nginx is not installed.
     """
     cached = cached and certificate is None
     _program()
@@ -111,7 +111,7 @@ def _program() -> str:
 
 
 def _ports(names: Sequence[str]) -> dict[str, int]:
-    """Return a free port for each name: nginx does not report the ports it took."""
+    """Return a free port for each name, because nginx does not report the ports that it takes."""
     return dict(zip(names, count(free_port(len(names))), strict=False))
 
 

@@ -65,7 +65,7 @@ class _Link:
     def receive(self, heard: Callable[[str], None]) -> bool:
         """Take arrived bytes; return whether the answer is complete and right. ``heard``: see ``read``."""
         while not self._receive(heard):
-            # epoll reports what lies in the kernel, not what is decrypted already.
+            # epoll reports bytes that lie in the kernel, but not bytes that are decrypted already.
             if not (isinstance(self.socket, ssl.SSLSocket) and self.socket.pending()):
                 return False
         return True
@@ -129,8 +129,7 @@ def read(
     in that time.
 
     ``told`` is called with the x-shade-cache of each answer, in the order of arrival. ``trusted``: see
-    ``Served``; not empty: over TLS. Raises BenchError for
-    any wrong answer.
+    ``Served``; unless it is empty, read over TLS. Raises BenchError for any wrong answer.
     """
     tls = ssl.create_default_context(cafile=trusted) if trusted else None
     waiting = _until(seconds, exchanges) if seconds else iter(exchanges)

@@ -18,7 +18,7 @@ class Target(msgspec.Struct, frozen=True):
     """A target for a row. The judged figure must not be beyond ``bound``, in the direction that ``at_least``
     gives.
 
-    ``of``: which figure is judged: the row's ratio, or our own figure in the row's unit.
+    ``of``: the figure that is judged, either the row's ratio or our own figure in the row's unit.
     """
 
     bound: float

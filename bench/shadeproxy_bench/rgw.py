@@ -41,8 +41,8 @@ class Gateway(NamedTuple):
 
 @contextmanager
 def rgw(work: Path, *, store_gib: int = 2, settings: str = "", threads: int = 64) -> Iterator[Gateway]:
-    """Run Ceph RGW with all of its files below ``work``. The start takes 12 s. ``settings``: lines for its
-    section of ceph.conf. ``threads``: rgw_thread_pool_size, whose default in Ceph is 512.
+    """Run Ceph RGW with all of its files below ``work``. The start takes 12 s. ``settings``: lines for the
+    gateway's section of ceph.conf. ``threads``: rgw_thread_pool_size, whose default in Ceph is 512.
 
     Raises ReferenceMissing if the script or Ceph is missing, ShadeProxyError if RGW does not start.
     """

@@ -100,8 +100,8 @@ def origin(
     certificate: Certificate | None = None,
     name: str = "origin",
 ) -> Iterator[Served]:
-    """Run an S3 server that answers ``latency_s`` later (lognormal around it with ``sigma``), over a link of
-    ``rate`` bytes a second (0: unlimited). ``certificate``: it speaks HTTPS only.
+    """Run an S3 server that answers after ``latency_s`` (lognormal around it with ``sigma``), over a link of
+    ``rate`` bytes a second (0: unlimited). With ``certificate`` it speaks HTTPS only.
     """
     command = [*_ORIGIN, "--latency", str(latency_s), "--sigma", str(sigma)]
     command += ["--rate", str(rate), "--seed", str(seed)]
@@ -131,8 +131,8 @@ def proxy(
     defaults.
 
     ``inflight_bytes``: 0 is the default of the product. ``signed``: signatures are demanded and verified.
-    ``clients``: the clients that it knows. ``upstream``: the credentials that sign requests to ``behind``
-    (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
+    ``clients``: the clients that the proxy knows. ``upstream``: the credentials that sign requests to
+    ``behind`` (None: unsigned). ``rules``: freshness by bucket and prefix. ``more``: other sections of the
     configuration. ``certificate``: its S3 listener speaks HTTPS only.
     """
     own: dict[str, str] = {"source": "anonymous"}

@@ -25,7 +25,7 @@ _REPORT_S = 1.0
 
 class Loop(NamedTuple):
     """A training loop. ``sample_bytes`` must differ from those of other loops: it names the data set.
-    ``needs``: fields of PUT /v1/jobs. ``begins_s``: seconds after the others.
+    ``needs``: fields of PUT /v1/jobs. ``begins_s``: how many seconds later than the others it begins.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Loop(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One epoch of a loop. ``ended_s``: since the start of all."""
+    """One epoch of a loop. ``ended_s``: seconds from the start of all loops."""
 
     loop: str
     number: int
@@ -53,7 +53,7 @@ class Ended(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """The epochs of all loops. ``read_bytes``: of samples that were computed. ``stats``: the last
+    """The epochs of all loops. ``read_bytes``: bytes of the samples that were computed. ``stats``: the last
     statistics of the proxy.
     """
 
@@ -67,8 +67,8 @@ class SideBySide(NamedTuple):
         return self.read_bytes / self.wall_s
 
     def slowdowns(self, loop: str, *, after: int = 0, since_s: float = 0.0) -> list[float]:
-        """Return the slowdowns of a loop's epochs, without the first ``after``, and those that ended before
-        ``since_s``.
+        """Return the slowdowns of a loop's epochs. Leave out the first ``after`` epochs, and epochs that
+        ended before ``since_s``.
         """
         return [
             one.slowdown

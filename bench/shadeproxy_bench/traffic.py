@@ -66,8 +66,8 @@ def zipf_with_scans(
 
 
 def newest_first(reads: int, *, seed: int = 0) -> Trace:
-    """Return reads of which a tenth reads a new object, and the others a recent one, whose age has a Zipf
-    distribution of exponent 1.
+    """Return reads: a tenth of them reads new objects, the others read recent objects. The age of a recent
+    object has a Zipf distribution of exponent 1.
     """
     random = np.random.default_rng(seed)
     ages = zipf_ranks(random, _NEWEST, reads)

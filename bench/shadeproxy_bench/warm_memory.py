@@ -34,7 +34,7 @@ def warm_memory(stored_bytes: int) -> Iterator[int]:
         yield 0
         return
     with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        with suppress(OSError):  # a kernel without huge pages refuses this advice
+        with suppress(OSError):  # A kernel without huge pages refuses this advice.
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         memory[::_PAGE_BYTES] = bytes(size_bytes // _PAGE_BYTES)
         for start in range(0, size_bytes, _MIB):
@@ -56,6 +56,6 @@ def _available_bytes() -> int:
         available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return 0
-    with suppress(OSError, ValueError):  # the file is missing, or says "max"
+    with suppress(OSError, ValueError):  # The file is missing, or says "max".
         return min(available_bytes, int(_CGROUP_LIMIT.read_text()))
     return available_bytes

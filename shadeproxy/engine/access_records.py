@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 class AccessRecord(NamedTuple):
     """A ready row of the access log for a read of one whole page by ``job``. ``row``: the bytes of one USE.
 
-    ``kind`` is its index in ``kinds``, a dict that is replaced when it has grown large.
+    ``kind`` is the index of its ``Kind`` in ``kinds``, a dict that is replaced when it has grown large.
     """
 
     job: JobContext | None

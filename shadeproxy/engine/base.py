@@ -93,7 +93,8 @@ class PageHandle:
     the page's first byte within the object. ``can_wait``: touching the body may wait for a device, so ask
     ``tier.is_hot`` first. ``sendable``: the blocks that may leave by sendfile. ``marked_sent``: all these
     blocks are marked as sent. ``place``: the page's place for other processes on this host, if it was asked
-    for. ``access_record``: the row that its last read added to the access log (read/access_log.py).
+    for. ``access_record``: the row that the last read through this handle added to the access log
+    (read/access_log.py).
     """
 
     __slots__ = (

@@ -23,7 +23,7 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """A rule's verdict on metadata, by the time of its last check."""
+    """The answer of a rule about metadata, by the time of the last check."""
 
     FRESH = auto()
     STALE = auto()  # Answer now, and check in the background.
@@ -45,7 +45,7 @@ class Rule:
         return ref.key.startswith(self.prefix) and fnmatchcase(ref.bucket, self.bucket)
 
     def age(self, validated_s: float, now_s: float) -> Age:
-        """Return the verdict at ``now_s`` on metadata last checked at ``validated_s``.
+        """Return the age at ``now_s`` of metadata that was last checked at ``validated_s``.
 
         ``validated_s`` 0 means that the metadata must be checked once, whatever the rule is: after an unclean
         start, for instance.

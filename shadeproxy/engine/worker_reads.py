@@ -96,7 +96,7 @@ class WorkerReads:
         self._by_verdicts = by_verdicts
         self._handles = Memo(_MOST_HANDLES)
 
-    # ------------------------------------------------------------------ see ReadsNow
+    # ------------------------------------------------------------------ calls of ReadsNow
 
     def cacheable(self, ref: ObjectRef) -> bool:
         return self._rules.of(ref).cache
@@ -107,7 +107,7 @@ class WorkerReads:
         handle = self._find(request.ref, 0)
         return None if handle is None else handle.meta
 
-    find_now = usable_now  # Only the coordinator knows that nothing is known of an object.
+    find_now = usable_now  # Only the coordinator can tell that nothing is known of an object.
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
         handle = self._find(ref, 0)

@@ -1,7 +1,7 @@
-"""Predicts what training takes with another cache, other workers or an announced order: time, stall, origin
-bytes and cost.
+"""Predicts time, stall, origin bytes and cost of training with another cache, other workers or an announced
+order.
 
 Laws: hit ratios come from ``simulate``, which runs the product's own policy; times come from a replay of the
-loader's loop (loop.py). A prediction begins with measured epochs (profile.py) and says how far it is from
+loader's loop (loop.py). A prediction begins with measured epochs (profile.py), and its error is measured on
 them. Pure and off the serving path: numpy only, no I/O, no clock.
 """

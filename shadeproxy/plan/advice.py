@@ -1,6 +1,7 @@
 """The one finding of ``shadeproxy doctor`` about speed: a job that waits for its data, and what would help.
 
-The measured wait is that of the job's latest epoch with enough reports; the remedy comes from the replay.
+The wait is measured: it is that of the job's latest epoch with enough reports. The remedy comes from the
+replay.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ class Advice:
 
 
 def advise(profile: Profile) -> Advice | None:
-    """Return what slows a job down; None if it waits little, or if nothing tells how long it waits."""
+    """Return the finding about a job; None if the job waits little, or if its wait is not known."""
     epoch = _latest(profile)
     if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < _MUCH:
         return None
@@ -60,7 +61,7 @@ def _reads(profile: Profile) -> str:
 
 
 def _remedies(profile: Profile, waits: float) -> Iterator[str]:
-    """Yield what the replay says would help; else what to look at."""
+    """Yield the remedies that help in the replay; without any, the settings to look at."""
     fitted = msgspec.structs.replace(profile, epochs=profile.whole_epochs()[-_LATEST:])
     try:
         predictor = Predictor(fitted)

@@ -1,5 +1,5 @@
-"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs: fetched
-samples that wait for their readers take places in the cache of samples that would be hits.
+"""Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
+samples wait in the cache for their readers, in places of samples that would be hits.
 
 The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
 """
@@ -10,8 +10,8 @@ from shadeproxy.prefetch.pace import FEWEST, LEAD, MOST_READY, SPARE
 
 
 class Ahead(NamedTuple):
-    """Numbers of samples. ``unread``: the most that are fetched, or being fetched, and not yet read.
-    ``lost``: those of an epoch that are no hits because of it.
+    """Numbers of samples. ``unread``: the most samples that are fetched, or being fetched, and not yet read.
+    ``lost``: samples of an epoch that are no hits because of that.
     """
 
     unread: float
@@ -32,11 +32,12 @@ def fetched_ahead(
     flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
-        # Every fetch comes late: none of them waits for its reader, and nothing is lost.
+        # Every fetch comes late. No fetched sample waits for its reader, so nothing is lost.
         return Ahead(min((reach + soon) * miss_ratio, cache_samples / MOST_READY), 0.0)
     unread = min(LEAD * soon * miss_ratio, cache_samples / MOST_READY)
     if unread < flying * miss_ratio:
         return Ahead(unread, 0.0)
-    # A sample that is read takes the place of one that was hit, and is hit in its turn. So only those are
-    # lost that wait at the end of an epoch: the fewer, the more of the samples around them are hits.
+    # A fetched sample that is read takes the place of a sample that was hit, and is hit later in its turn. So
+    # only the samples that still wait at the end of an epoch are lost. The more of the samples around them
+    # are hits, the fewer they are.
     return Ahead(unread, unread * (1 + miss_ratio) / 2)

@@ -1,5 +1,5 @@
-"""The rows of ``shadeproxy plan``: one for each combination of cache, workers, order and instance, and the
-cheapest of them that meets a deadline.
+"""The rows of ``shadeproxy plan``, one for each combination of cache, workers, order and instance; and the
+choice of the cheapest row that meets a deadline.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +13,13 @@ from shadeproxy.plan.predict import Bound, Predictor, Setting
 from shadeproxy.plan.prices import Cost, Prices, cost
 
 UNKNOWN_ERROR = 0.1
-"""Error that is assumed where one epoch was profiled, so that nothing tells how epochs differ."""
+"""Error that is assumed if only one epoch was profiled, because one epoch does not show how epochs differ."""
 
 
 class CacheSize(msgspec.Struct, frozen=True):
-    """A cache to try. ``text``: as the user wrote it. ``share``: of the data, as it is stored in a cache."""
+    """A cache to try. ``text``: the size as the user wrote it. ``share``: share of the data, as it is stored
+    in a cache.
+    """
 
     text: str
     share: float
@@ -27,7 +29,7 @@ class CacheSize(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One predicted configuration. Times in seconds. ``outside``: the profile says little about it.
 
-    ``origin_bytes``, ``requests``: of an epoch after the first. ``run_s``, ``cost``: of all epochs; the
+    ``origin_bytes``, ``requests``: for an epoch after the first. ``run_s``, ``cost``: for all epochs; the
     first one begins with an empty cache. ``meets``: whether the run ends within the deadline, with the
     prediction's own error added.
     """

@@ -1,8 +1,9 @@
-"""Hit ratios of caches that were not tried: by the product's policy on a trace, or in closed form.
+"""Hit ratios of caches that were not measured: by the product's policy on a trace, or in closed form.
 
 A uniform epoch reads each sample once in a new order: the default policy then hits the cached share, and LRU
-c + (1 - c) ln(1 - c). Everything else is simulated, on at most ``MOST_READS`` reads of a sample of the
-objects drawn by their hash, whose hit ratio is that of the whole (SHARDS, FAST'15).
+c + (1 - c) ln(1 - c). Everything else is simulated, on at most ``MOST_READS`` reads. They are the reads of a
+sample of the objects, drawn by their hash; the hit ratio of such a sample is that of the whole (SHARDS,
+FAST'15).
 """
 
 from collections.abc import Callable
@@ -21,10 +22,10 @@ from shadeproxy.simulate.trace import Trace
 
 MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
-"""Returns the hit ratio of a cache of a share of the data; bool: the order is announced.
+"""Returns the hit ratio of a cache that holds a share of the data (float). bool: the order is announced.
 
-With an announced order these are the reads whose page is kept from an earlier epoch. Prefetched
-samples are hits for training, and come from the origin all the same.
+With an announced order, only reads whose page is kept from an earlier epoch count as hits here. Prefetched
+samples are hits for training too, but they come from the origin.
 """
 
 _NEXT_HALF = "next-half"
@@ -45,7 +46,7 @@ def uniform_hits(policy: str) -> HitRatio:
 
 def simulated_hits(trace: Trace, policy: str, *, objective: Objective = "bytes", seed: int = 0) -> HitRatio:
     """Return the hit ratios of ``policy`` on ``trace``, from each job's second epoch on. They are simulated
-    when they are asked for, and kept.
+    on demand, and kept.
     """
     sampled = sample_objects(trace, MOST_READS, seed)
     counted = sampled.counted()

@@ -28,8 +28,8 @@ _MOST_TIMES = 8
 _DRAWN = 8192  # Waits that are drawn; then they repeat.
 
 _TURN_S = 0.01
-"""Time from the read of a sample that was fetched ahead until the fetch that follows it: prefetching decides
-in rounds.
+"""Time from the read of a sample that was fetched ahead until the next fetch begins: prefetching decides in
+rounds.
 """
 
 
@@ -38,11 +38,11 @@ class Loop:
     """One rank's loader. Times in seconds, for one sample.
 
     ``reads_at_once``: reads that one worker has under way. ``compute_s``: time of training. ``client_s``:
-    time that a worker is busy with a sample, whatever its source. ``miss_s``: what a miss takes longer than
-    that, until its last byte over an idle link. ``link_s``: the share of ``miss_s`` for which a miss occupies
-    the link to the origin; 0 if the link never fills. ``unread``: samples fetched ahead whose reader has not
-    come yet; 0: nothing is fetched ahead. ``spread``: standard deviation of the logarithm of a miss's time
-    but for the link; the mean stays.
+    time that a worker is busy with a sample, whatever its source. ``miss_s``: the time that a miss takes
+    beyond ``client_s``, until its last byte has come over an idle link. ``link_s``: the share of ``miss_s``
+    for which a miss occupies the link to the origin; 0 if the link never fills. ``unread``: samples fetched
+    ahead whose reader has not come yet; 0: nothing is fetched ahead. ``spread``: standard deviation of the
+    logarithm of a miss's time without the link's part; it does not change the mean.
     """
 
     workers: int
@@ -88,7 +88,7 @@ def replay(
 
 
 def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bool]:
-    """Return which reads are hits: those of this epoch, and then those of the next one."""
+    """Return which reads are hits, first for this epoch and then for the next one."""
     hits = np.zeros(count, dtype=np.bool_)
     hits[: round(count * min(max(hit_ratio, 0.0), 1.0))] = True
     orders: list[NDArray[np.bool_]] = [drawn.permutation(hits) for _ in range(2)]
@@ -96,7 +96,7 @@ def _spread(count: int, hit_ratio: float, drawn: np.random.Generator) -> list[bo
 
 
 def _factors(spread: float, drawn: np.random.Generator) -> Iterator[float]:
-    """Yield how many times the mean each wait takes: lognormal, as the times of object stores are."""
+    """Yield each wait as a multiple of the mean: lognormal, like the times of object stores."""
     if not spread:
         return repeat(1.0)
     factors: NDArray[np.float64] = drawn.lognormal(-spread * spread / 2, spread, _DRAWN)
@@ -104,8 +104,8 @@ def _factors(spread: float, drawn: np.random.Generator) -> Iterator[float]:
 
 
 class _Origin:
-    """Reads of the origin: each waits for its first byte, and then for its turn on the link. ``factors``: of
-    the waits.
+    """Reads of the origin: each waits for its first byte, and then for its turn on the link. ``factors``: the
+    waits as multiples of the mean.
     """
 
     def __init__(self, loop: Loop, factors: Iterator[float]) -> None:
@@ -123,7 +123,7 @@ class _Origin:
         return arrives_s
 
     def backlog(self, count: int, miss_ratio: float) -> list[float]:
-        """Return when ``count`` reads are there that were begun before the replay: at once, or one after
+        """Return the times at which ``count`` reads end that began before the replay: at once, or one after
         another if the link carries less than training reads.
         """
         if self._link_s * miss_ratio <= self._compute_s:
@@ -149,7 +149,7 @@ class _Ahead:
             self._there_s = dict(zip(self._missing[: self._at], there_s, strict=True))
 
     def take(self, sample: int, now: float) -> float | None:
-        """Return when the sample that is read now is there; None if no fetch of it has begun."""
+        """Return the time at which the sample that is read now has come; None if no fetch of it has begun."""
         found = self._there_s.pop(sample, None)
         if found is None:
             self._begun.add(sample)
@@ -157,7 +157,7 @@ class _Ahead:
         return found
 
     def go_on(self, now: float) -> None:
-        """Begin fetches, as long as few enough samples are unread."""
+        """Begin fetches while fewer than ``unread`` samples wait for their reader."""
         while len(self._there_s) < self._unread and self._at < len(self._missing):
             sample = self._missing[self._at]
             self._at += 1
@@ -186,7 +186,9 @@ class _Run:
         self._left = [0] * self._batches
         self._next = [0] * self._batches
         self._waiting: dict[int, tuple[int, float]] = {}
-        """Worker that waits until training takes the batch: its own next batch, and when it was free."""
+        """The worker that waits until training takes the batch: the worker's next batch, and the time since
+        which it is free.
+        """
 
     def run(self) -> float:
         """Return the time at which training has finished the last batch."""
@@ -207,7 +209,7 @@ class _Run:
         return min(self._loop.batch_size, self._count - first)
 
     def _begin(self, batch: int, free_s: float) -> None:
-        """Let a worker that is free since ``free_s`` begin its batch, or wait until it may."""
+        """Let a worker that is free since ``free_s`` begin its batch, or let it wait until it may begin."""
         if batch >= self._batches:
             return
         needed = batch - self._before
@@ -226,7 +228,7 @@ class _Run:
             self._read(batch, lane, start_s)
 
     def _read(self, batch: int, lane: int, now: float) -> None:
-        # An entry at the start of the read, so that misses reach the link in the order of time.
+        # Queue an event at the start of the read, so that misses reach the link in the order of time.
         heapq.heappush(self._events, (now, batch, -1 - lane))
 
     def _read_ended(self, now: float, batch: int, lane: int) -> None:
@@ -252,7 +254,7 @@ class _Run:
         return max(now, self._origin.read(now) if there_s is None else there_s) + client_s
 
     def _take(self) -> None:
-        """Let training take the batches that are ready, in order, and workers begin that waited for it."""
+        """Let training take the ready batches in order, and let the workers begin that waited for this."""
         while (number := len(self._taken)) < self._batches and self._ready[number] < inf:
             free_s = self._taken[-1] + self._batch_s(number - 1) if number else 0.0
             self._taken.append(max(self._ready[number], free_s))

@@ -1,9 +1,9 @@
 """Predicts an epoch: fits a replay of the loader's loop to measured epochs, and runs it with other settings.
 
-One unknown is fitted, the time that a worker needs for a sample besides waiting for the origin (client,
-decoding): the replay then takes as long as the measured epochs did. It is negative if reads of the origin
-were faster in these epochs than they were on average. Everything else is measured. Where training never
-waited, the fit is only an upper bound, and so are times predicted with fewer workers.
+One unknown is fitted: the time that a worker needs for a sample besides waiting for the origin (client,
+decoding). With the fitted value the replay takes as long as the measured epochs did. The value is negative if
+reads of the origin were faster in these epochs than on average. Everything else is measured. Where training
+never waited, the fit is only an upper bound, and so are times predicted with fewer workers.
 """
 
 from dataclasses import dataclass, replace
@@ -22,14 +22,14 @@ _STEPS = 15  # The fit is then within 1/32,768 of its range.
 _FIT_SAMPLES = 8192
 _MOST_EPOCHS = 16  # The latest epochs are used.
 _LEAST_EPOCHS = 2
-_WAITED = 0.05  # An epoch in which training waited less than this share tells only an upper bound.
+_WAITED = 0.05  # If training waited less than this share of an epoch, its fit is an upper bound.
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A configuration to predict. ``cache_bytes``: capacity of all tiers. ``link``: bytes a second of the
     link to the origin; None: never full. ``latency_s``: time until the origin's first byte; None: as
-    measured. ``speed``: of training, against the profiled machine.
+    measured. ``speed``: speed of training, as a multiple of the profiled machine's.
     """
 
     workers: int
@@ -62,8 +62,9 @@ class Predicted:
 class Predictor:
     """Predicts epochs of the job of ``profile``.
 
-    ``samples_per_s``: speed of training of one rank, if the profile does not tell it. ``loader``: the same.
-    Raises ConfigError if neither says it, or if the job has read no whole epoch.
+    ``samples_per_s``: speed of training of one rank, if the profile does not have it. ``loader``: the loader,
+    if the profile does not have it. Raises ConfigError if a value is missing in both places, or if the job
+    has read no whole epoch.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Predictor:
 
     def predict(self, setting: Setting, hit_ratio: float, *, first: bool = False) -> Predicted:
         """Predict an epoch in which ``hit_ratio`` of the reads would be cached from earlier epochs if nothing
-        was fetched ahead. ``first``: it begins with an empty cache, whatever ``hit_ratio`` is.
+        was fetched ahead. ``first``: the epoch begins with an empty cache, whatever ``hit_ratio`` is.
         """
         asked = (setting, hit_ratio, first)
         if asked not in self._known:
@@ -154,10 +155,11 @@ class Predictor:
 
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
         """Return the seconds of a read of the origin, from the request to its last byte: the first byte comes
-        as before, or after ``latency_s``; the body takes as long as before, or as the link needs for it.
+        as in the profile, or after ``latency_s``; the body takes as long as in the profile, or as long as the
+        link needs for it.
         """
         first_s = self.profile.first_byte_s
-        if first_s is None:  # Not measured: the link may have been in all of it.
+        if first_s is None:  # Not measured: any part of the time may be the link's.
             first_s = max(self._origin_s - link_s, 0.0)
         body_s = max(self._origin_s - first_s, link_s)
         if setting.latency_s is not None:
@@ -199,7 +201,7 @@ class Predictor:
         return self.profile.epoch_s(epoch) > computed_s * (1 + _WAITED)
 
     def _choose(self, fitted: dict[int, float]) -> float:
-        """Return one value for all epochs. In epochs without waiting each is an upper bound only."""
+        """Return one value for all epochs. The values of epochs without waiting are only upper bounds."""
         waited = [
             fitted[epoch.epoch] for epoch in self._epochs if epoch.epoch in fitted and self._waited(epoch)
         ]

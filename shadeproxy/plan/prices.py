@@ -1,8 +1,8 @@
-"""Prices of a run, from a file of the user's: none is built in, because they differ and change.
+"""Prices of a run, from a file of the user. No prices are built in, because they differ and change.
 
 The file is TOML: ``date`` and ``currency``; ``[origin]`` with ``per_1000_requests`` and ``per_gib``;
 ``[cache]`` with ``per_gib_hour``; and a table ``[instances.NAME]`` for each machine that may train, with
-``per_hour`` and ``speed``, the speed of its training against the profiled one.
+``per_hour`` and ``speed``, the speed of its training as a multiple of the profiled machine's.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine that trains. ``speed``: how fast it computes, against the profiled machine."""
+    """A machine that trains. ``speed``: how fast it computes, as a multiple of the profiled machine."""
 
     per_hour: _Price
     speed: Annotated[float, msgspec.Meta(gt=0)] = 1.0
@@ -45,7 +45,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """The cost of a run, by what is paid for."""
+    """The cost of a run, by item."""
 
     training: float
     cache: float
@@ -77,7 +77,7 @@ def cost(
 
 
 def load_prices(path: Path) -> Prices:
-    """Read a file of prices (I/O). Raises ConfigError that says what is wrong with it."""
+    """Read a file of prices (I/O). Raises ConfigError, whose text names the mistake."""
     prices = load_toml(
         path,
         Prices,

@@ -1,6 +1,6 @@
 """Profile of a job: measurements of its epochs and of its loader, from which ``shadeproxy plan`` predicts.
 
-``GET /v1/jobs/{job}/profile`` answers one; ``shadeproxy plan --save`` keeps it in a file.
+``GET /v1/jobs/{job}/profile`` answers with a profile; ``shadeproxy plan --save`` stores it in a file.
 """
 
 from collections.abc import Sequence
@@ -96,8 +96,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return self.bytes_per_sample * self.page_bytes / (self.page_bytes - _PAGE_EXTRA_BYTES)
 
     def epoch_s(self, epoch: ProfiledEpoch) -> float:
-        """Return the seconds that an epoch took: as training reports them, if all ranks do, because the proxy
-        knows only when the first read ended and when the last report came.
+        """Return the seconds that an epoch took. If all ranks report their times, these count, because the
+        proxy itself knows only when the first read ended and when the last report came.
         """
         told_s = (epoch.stall_s + epoch.compute_s) / self.world_size if epoch.compute_s else 0.0
         # If one rank sent no report, the reported time is less than this.
@@ -110,9 +110,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return round(float(np.median(counts))) if counts else 0
 
     def compute_s(self) -> float | None:
-        """Return the seconds in which training computes one sample of one rank; None: nothing tells them.
+        """Return the seconds in which training computes one sample of one rank; None: not known.
 
-        Where only the wait is reported, training is taken to compute in the rest of the epoch.
+        If only the wait is reported, the rest of the epoch counts as computing.
         """
         times = []
         for epoch in self.whole_epochs():

@@ -12,8 +12,8 @@ from shadeproxy.plan.prices import CachePrices, Instance, OriginPrices, Prices, 
 from shadeproxy_bench.predictions.runs import SAMPLE_BYTES, SAMPLES, Found, Point
 
 PRICES = Prices(
-    # Machines by the workers that they have processors for. These, and a cache, cost more than the time that
-    # they save, so that the cheapest run is slow.
+    # Machines, by the number of workers for which they have processors. Bigger machines and a cache cost more
+    # than the time that they save, so the cheapest run is slow.
     instances={"4": Instance(per_hour=0.5), "8": Instance(per_hour=1.5), "16": Instance(per_hour=4.0)},
     date="made up: 10 $ an hour for a cache of all the data",
     origin=OriginPrices(per_1000_requests=0.0004, per_gib=0.01),
@@ -22,7 +22,9 @@ PRICES = Prices(
 EPOCHS = 30
 _DEADLINES = 16
 _FIRST, _LAST = 1.1, 0.95
-"""The shortest deadline, against the fastest run, and the longest, against the slowest one."""
+"""The shortest deadline as a share of the fastest run's time, and the longest as a share of the slowest
+run's.
+"""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -36,7 +38,9 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """The choices by ``plan``, of the cheapest configuration, and of the biggest one."""
+    """The choices of ``plan``, and those of two simple rules: always the cheapest, and always the biggest
+    configuration.
+    """
 
     configurations: int
     plan: list[Choice]

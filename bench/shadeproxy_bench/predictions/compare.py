@@ -1,4 +1,4 @@
-"""Predictions of the product, beside what was measured."""
+"""Predictions of the product beside measurements."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -17,8 +17,9 @@ _FULL = 0.8
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One setting, as measured and as predicted. Errors are signed shares of the measured value; those of
-    ``bytes_error``, ``hit_error`` and ``stall_error`` are shares of all bytes read, all reads, the time.
+    """One setting, as measured and as predicted. Errors are signed shares of the measured value. But
+    ``bytes_error``, ``hit_error`` and ``stall_error`` are shares of all bytes read, of all reads, and of the
+    time.
     """
 
     point: Point
@@ -27,7 +28,7 @@ class Compared(msgspec.Struct, frozen=True):
     predicted_s: float
     spread: float
     bound_s: float
-    """max(compute, missed bytes / link), which knows no latency."""
+    """max(compute, missed bytes / link), which leaves the latency out."""
     bytes_error: float
     hit_error: float
     stall_error: float
@@ -43,8 +44,8 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Errors of several settings, as shares: mean and worst absolute error of the epoch's time, the same of
-    the bound, and the mean difference of the slowest and the fastest later epoch of a run.
+    """Errors of several settings, as shares: mean and worst absolute error of the epoch's time, the same for
+    the bound, and the mean difference between the slowest and the fastest later epoch of a run.
     """
 
     count: int

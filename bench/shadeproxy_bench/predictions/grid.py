@@ -1,4 +1,4 @@
-"""The settings that are run: the profiled one first, then those that it has to predict."""
+"""The settings that are run: first the profiled one, then those that are predicted from its profile."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -7,7 +7,7 @@ from shadeproxy_bench.predictions.runs import Found, Point, run_point
 
 PROFILED = Point(cached=0.2, workers=8, announced=False, latency_s=0.1)
 PROFILED_LATER = 5
-"""Later epochs of the profiled run: of more epochs, the mean depends less on their orders."""
+"""Number of later epochs of the profiled run. The mean of more epochs depends less on their orders."""
 _ORDERS = (False, True)
 
 

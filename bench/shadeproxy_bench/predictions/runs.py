@@ -45,7 +45,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Measurements of one setting. ``hits`` and ``origin_bytes``: of the later epochs, each."""
+    """Measurements of one setting. ``hits`` and ``origin_bytes``: for each of the later epochs."""
 
     point: Point
     first: Epoch

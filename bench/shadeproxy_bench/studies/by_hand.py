@@ -6,7 +6,7 @@ _READ_BY_HAND = "## Findings and limits"
 
 
 def kept(earlier: Path) -> str:
-    """Return what ``kept_of`` keeps of the page at ``earlier``; only the title if there is no such page."""
+    """Return ``kept_of`` of the page at ``earlier``; only the title if there is no such page."""
     return kept_of(earlier.read_text() if earlier.exists() else "")
 
 

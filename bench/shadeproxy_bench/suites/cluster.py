@@ -1,6 +1,8 @@
-"""Several proxies that share hints over Redis: how soon hints count everywhere, and what the engine pays.
+"""Several proxies that share hints over Redis: the time until hints count everywhere, and the CPU that Redis
+or Valkey takes.
 
-All processes share this machine, so times are upper bounds; the engine's CPU is its own.
+All processes share this machine, so times are upper bounds. The CPU of Redis is measured for its process
+alone.
 """
 
 import json
@@ -80,7 +82,7 @@ def register(one: Served, samples: int, *, world_size: int) -> None:
 
 
 def score_elsewhere(shared: Cluster, *, rounds: int) -> Measured:
-    """Return seconds from a score that is posted at one proxy until another one has it."""
+    """Return the seconds from the post of a score at one proxy until another proxy has the score."""
     here, there = shared.proxies[:2]
     spent = []
     for turn in range(1, rounds + 1):
@@ -92,11 +94,14 @@ def score_elsewhere(shared: Cluster, *, rounds: int) -> Measured:
 
 
 def order_everywhere(shared: Cluster, *, samples: int, rounds: int) -> Measured:
-    """Return seconds from the call that announces an epoch at one proxy until another one uses the order."""
+    """Return the seconds from the call that announces an epoch at one proxy until another proxy uses the
+    order.
+    """
     here, there = shared.proxies[:2]
     drawn, spent = np.random.default_rng(0), []
     for epoch in range(rounds):
-        # The rank also calls the other proxy, which therefore uses its order; see docs/cluster.md.
+        # The rank also calls the other proxy, because a proxy uses only the orders of ranks that call it; see
+        # docs/cluster.md.
         for one in (here, there):
             _progress(one, epoch)
         ids = drawn.permutation(samples).astype("<u4").tobytes()

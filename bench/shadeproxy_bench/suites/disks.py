@@ -1,7 +1,8 @@
-"""Two disk tiers of speeds 1:4: the bytes a second that they deliver together, and with pages split evenly.
+"""Two disk tiers of speeds 1:4: the bytes a second that they deliver together, with pages dealt by speed and
+with pages dealt evenly.
 
-The tiers are real segment stores, and each page is read from its record. A disk's speed is made by a queue:
-it serves one read at a time, and no read before its bytes could have come. No page counts as hot.
+The tiers are real segment stores, and each page is read from its record. A queue imitates a disk's speed: it
+serves one read at a time, and ends no read before its bytes could have come. No page counts as hot.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _CAPACITY_BYTES = 2 * _OBJECTS * (_BODY_BYTES + 8192)
 
 async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> float:
     """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the speeds by which
-    pages are dealt. Raises BenchError for a wrong byte.
+    pages are dealt to the disks. Raises BenchError for a wrong byte.
     """
     ram = SegmentStore("ram", directory / "ram", 1 << 20)
     disks = [

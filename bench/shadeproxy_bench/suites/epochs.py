@@ -64,9 +64,7 @@ def first_epoch(rounds: Rounds) -> Measured:
 
 
 def worst_later_epoch(rounds: Rounds) -> Measured:
-    """Return the worst epoch after the first: that with the worst median against the direct epoch before
-    it.
-    """
+    """Return the worst epoch after the first: its median against the direct epoch before it is the worst."""
     later = [
         (
             measured([epochs[number][0] for epochs in rounds], [epochs[number][1] for epochs in rounds]),
@@ -86,7 +84,7 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 def epochs(scale: Scale) -> Iterator[Planned]:
     """Yield both rows, with a constant and with a varying latency of the origin. Under a constant latency,
-    readers that wait for the same moment once will always do so again.
+    readers that once wait for the same moment do so again and again.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -1,4 +1,4 @@
-"""Server CPU of a hit over HTTP, against the best that nginx does with the same objects.
+"""Server CPU of a hit over HTTP, beside the best variant of nginx with the same objects.
 
 Thousands of distinct objects or ranges are read, so that remembering the last few requests gains nothing.
 Requests, connections and load are the same on both sides. After each round a sample of answers is compared
@@ -109,7 +109,7 @@ def warm_hit(pieces: Sequence[Piece], scale: Scale, *, tier: str = "ram", signed
     """
     total = sum(size for size, _ in {(piece.size_bytes, piece.number) for piece in pieces})
     room = total + total // 2 + 64 * 1024**2
-    tiny = 64 * 1024  # less than one object
+    tiny = 64 * 1024  # Less than one object.
     with workplace() as work, workplace(on_disk=True) as disk_work, origin(work) as source:
         where = disk_work if tier == "disk" else work
         ram_bytes, disk_bytes = (tiny, room) if tier == "disk" else (room, 0)

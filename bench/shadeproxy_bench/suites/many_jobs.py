@@ -1,7 +1,8 @@
 """The cost of hints by the number of jobs: noting reads, and ranking pages, on one dataset or on one each.
 
-A round is 256 reads of random jobs, as the proxy has them: 240 hits that are noted together, 16 misses
-one by one, each of which asks for its own page, and one ranking of 1,024 resident pages for their victims.
+A round has 256 reads of random jobs, as they come to the proxy. 240 of them are hits, which are noted
+together. 16 are misses, which are noted one by one, and each asks for its own page. Then 1,024 resident pages
+are ranked once for the victims.
 """
 
 import time
@@ -20,7 +21,7 @@ from shadeproxy_bench.rounds import measured
 
 _ROUND, _MISSES, _RANKED = 256, 16, 1024
 _NOW_S = 1.0
-_WARM_ROUNDS = 60  # until shared columns of 100,000 samples are in use
+_WARM_ROUNDS = 60  # Until shared columns of 100,000 samples are in use.
 _PAGE = np.zeros(1, np.uint32)
 
 
@@ -33,7 +34,7 @@ class Shape(NamedTuple):
 
 
 class Crowd:
-    """Jobs that read ``samples`` objects, in their order or by chance."""
+    """Jobs that read ``samples`` objects, in the order that they announced or at random."""
 
     def __init__(self, jobs: int, samples: int, shape: Shape) -> None:
         self.hints, self._random = HintRegistry(), np.random.default_rng(0)
@@ -104,7 +105,7 @@ class Crowd:
 
 
 def read_beside(*, jobs: int, samples: int, shape: Shape, rounds: int) -> Measured:
-    """Return microseconds for hints in a read, with so many jobs and with one, in turn."""
+    """Return the microseconds that hints cost in a read, with ``jobs`` jobs and with one job, in turn."""
     many, one = Crowd(jobs, samples, shape), Crowd(1, samples, shape)
     spent, alone, longest = [], [], 0.0
     for _ in range(rounds):

@@ -2,7 +2,7 @@
 
 The loops and their needs are those of the design, in the same proportions. Objects are long and rates low, so
 that the link is scarce and not the processor. The study ``studies.needs`` has the same rows in virtual time,
-where the machine has no part in them.
+without any influence of the machine.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _LOOPS = (
 )
 _KEPT = tuple(loop for loop in _LOOPS if loop.needs)
 _OTHERS = tuple(loop for loop in _LOOPS if not loop.needs)
-_AFTER = 2  # the first epochs, which are not counted
+_AFTER = 2  # Number of first epochs, which are not counted.
 _NEWCOMER = Loop("newcomer", 1000.0, 4000, _BYTES + 4, workers=64, is_announced=False)
 
 

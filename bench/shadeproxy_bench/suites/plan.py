@@ -1,7 +1,7 @@
 """``shadeproxy plan`` beside the running proxy: one run is the profile, from which all others are predicted.
 
-Every row is about the same runs (predictions/grid.py). The reference of the errors is max(compute, missed
-bytes / link), the usual bound, with the bytes that were really missed.
+Every row uses the same runs (predictions/grid.py). The errors are compared with those of the usual bound,
+max(compute, missed bytes / link), with the bytes that were really missed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ def worst_of(compared: Sequence[Compared], value: Callable[[Compared], float], f
 
 
 def regret(choices: Choices) -> Measured:
-    """Return the mean real cost of a chosen run over that of the best one, in per cent."""
+    """Return by how many per cent the real cost of a chosen run exceeds that of the best run, as a mean."""
     chosen = [one.regret for one in choices.plan if one.regret is not None and not one.late]
     without = sum(one.regret is None for one in choices.plan)
     note = (

@@ -1,4 +1,4 @@
-"""Samples a second of one process: the SDK on the warm proxy, and s3torchconnector reading nginx.
+"""Samples a second of one process: the SDK reads the warm proxy, and s3torchconnector reads nginx.
 
 Our side is ``bench/sdk_batch.py``. Its ``reader(control_url, manifest, way, "tensors")`` returns a function
 that reads the samples of some ids into a batch tensor, in that way only, and returns the bytes received. The
@@ -91,7 +91,7 @@ def compare_batches(way: str, *, samples: int, batch: int, rounds: int) -> Measu
             threads: connector_rate(reader, keys, threads=threads, batch=batch) for threads in (1, _THREADS)
         }
         best = max(rates, key=lambda threads: rates[threads])
-        sdk_rate(read, samples, batch=batch)  # the client chooses its way, and learns the samples' length
+        sdk_rate(read, samples, batch=batch)  # The client chooses its way, and learns the samples' length.
         found = alternate(
             partial(sdk_rate, read, samples, batch=batch),
             partial(connector_rate, reader, keys, threads=best, batch=batch),

@@ -1,7 +1,7 @@
 """A disk tier that is slower than the origin: wall time of epochs with it, beside the same proxy without it.
 
-The engine is the real one, over an origin in memory that answers after a while. The disk's rate is made by a
-queue that serves one read at a time, and no page counts as hot.
+The engine is the real one, over an origin in memory that answers after a delay. A queue that serves one read
+at a time imitates the disk's rate, and no page counts as hot.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Disks with a speed of their own, over tiers in memory: what the suites of disks share."""
+"""Disks with a given speed, over tiers in memory. The suites about disks share these parts."""
 
 import asyncio
 import time

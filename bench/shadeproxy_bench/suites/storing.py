@@ -1,7 +1,7 @@
 """Server CPU of a miss that is stored, beside nginx with ``proxy_cache`` in front of the same origin.
 
-Both caches are on tmpfs, and each object is asked for once, so every answer is a miss. After each round a
-sample of what was asked for is read again, compared byte for byte, and shows what was stored.
+Both caches are on tmpfs, and each object is requested once, so every answer is a miss. After each round a
+sample of the requested objects is read again and compared byte for byte. It shows which share was stored.
 """
 
 import itertools
@@ -29,13 +29,15 @@ SECONDS = 1
 _SAMPLE = 200
 _LEAST_STORED = 0.5
 _FULL_BYTES = {4_000: 48 << 20, 100_000: 256 << 20}
-"""Capacity of a full tier by the size of its objects: filled in seconds, and evicted from in each round."""
+"""Capacity of a full tier by the size of its objects: small enough to be filled in seconds, and to evict
+pages in each round.
+"""
 _STORED = {"ram", "hit"}
 _BOUND_US = {4_000: 35.0, 100_000: 85.0} if COMPILED else {4_000: 55.0, 100_000: 110.0}
 
 
 class NewObjects:
-    """Hands out objects that nothing has asked for yet."""
+    """Hands out objects that were not requested before."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -46,12 +48,14 @@ class NewObjects:
 
 
 def most_misses(seconds: float) -> int:
-    """Return more objects than CONNECTIONS can get within ``seconds`` from an origin LATENCY_S away."""
+    """Return a number of objects that CONNECTIONS cannot all read within ``seconds`` from an origin LATENCY_S
+    away.
+    """
     return CONNECTIONS + round(1.2 * seconds * CONNECTIONS / LATENCY_S)
 
 
 def load_misses(server: Served, load: Load, new: NewObjects, *, seconds: float) -> list[Piece]:
-    """Load ``server`` with misses; return the objects that were asked for. Raises BenchError."""
+    """Load ``server`` with misses; return the requested objects. Raises BenchError."""
     pieces = new.take(most_misses(seconds))
     requests = list(zip(pieces, plain_requests(pieces, server.authority), strict=True))
     count = load.run(server, requests, connections=CONNECTIONS, seconds=seconds)
@@ -70,7 +74,8 @@ def stored_share(server: Served, asked: Sequence[Piece]) -> float:
 def require_stored(server: Served, asked: Sequence[Piece]) -> float:
     """Return ``stored_share``. Raises BenchError where it is too small for a cache that stores everything.
 
-    At the end of a round the load hangs up on a request of each connection, which need not be stored.
+    At the end of a round the load hangs up during one request on each connection. That object need not be
+    stored.
     """
     share = stored_share(server, asked)
     if share < max(1 - 2 * CONNECTIONS / len(asked), _LEAST_STORED):

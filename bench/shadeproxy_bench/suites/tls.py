@@ -43,7 +43,8 @@ def encrypted_hit(pieces: Sequence[Piece], scale: Scale) -> Measured:
 def encrypted_misses(
     over_tls: Served, plain: Served, *, objects: int, rounds: int, connections: int = 32
 ) -> tuple[Measured, Measured]:
-    """Return (us of CPU per miss of the proxy with an HTTPS origin, the difference to the other one).
+    """Return (us of CPU per miss of the proxy with an HTTPS origin, the difference to the proxy with a plain
+    origin).
 
     The first round warms connections and is not counted. Raises BenchError for wrong bytes.
     """

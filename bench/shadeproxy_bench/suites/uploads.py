@@ -58,14 +58,14 @@ def _receive_status(link: socket.socket) -> bytes:
 def forwarded(
     ours: Served, source: Served, *, objects: int, rounds: int, connections: int = _CONNECTIONS
 ) -> Measured:
-    """Measure objects/s through ours and direct, in turn. Raises BenchError for a byte that came wrong."""
+    """Measure objects/s through ours and direct, in turn. Raises BenchError for a wrong byte."""
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(objects)]
 
     def side(server: Served) -> float:
         return upload(server, pieces, connections=connections)
 
     for server in (source, ours):
-        side(server)  # makes the bodies, and opens connections to the origin
+        side(server)  # Makes the bodies, and opens connections to the origin.
     return alternate(partial(side, ours), partial(side, source), rounds=rounds)
 
 

@@ -1,7 +1,7 @@
-"""Several processes that serve, beside one: CPU of all, CPU of the coordinator, throughput.
+"""Several serving processes beside a single one: CPU of all of them, CPU of the coordinator, throughput.
 
-Throughput needs a core for each process and two for client and origin; a machine without them says so.
-CPU per request is measured on any machine, and is more where processes share a core.
+Throughput needs a core for each process and two for client and origin; a machine without them says so. CPU
+per request is measured on any machine. It is higher where processes share a core.
 """
 
 import time
@@ -39,18 +39,21 @@ _LEAST_RAM_BYTES = 64 * 1024**2
 _OTHERS = 2
 """Cores of client and origin."""
 _ALL_SERVE = 2
-"""Most processes of which the coordinator serves clients too (ADR 30)."""
+"""Largest number of processes with which the coordinator still serves clients too (ADR 30)."""
 _MEASURED_ANYWHERE = 3
-"""Most processes that are measured with fewer cores: the least with which the coordinator has no clients."""
+"""Largest number of processes that is measured on too few cores. It is the smallest number with which the
+coordinator has no clients.
+"""
 _LEAST_SHARE = 0.05
 _WARMING = 5
-"""Rounds before those that count. A worker starts after the proxy is ready, and relays misses until it has
-connections to the origin: the coordinator's part of a miss fell by half over five seconds of load."""
+"""Rounds before the counted rounds. A worker starts after the proxy is ready, and relays misses until it has
+connections to the origin. The coordinator's part of a miss fell by half over five seconds of load.
+"""
 _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
 
 class Asked(NamedTuple):
-    """The number of answers, and how long they took."""
+    """The number of answers, and the time that they took."""
 
     answers: int
     seconds: float
@@ -69,7 +72,7 @@ class Cost(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The requests of a row. ``most_us``: the wanted CPU of the coordinator for one of them."""
+    """The requests of a row. ``most_us``: the target for the coordinator's CPU for one request."""
 
     name: str
     kind: Literal["miss", "hit", "PUT"]
@@ -88,7 +91,7 @@ WORKS = (
 
 
 class Found(NamedTuple):
-    """Several processes (ours) beside one (reference)."""
+    """The figures of several processes (ours) beside those of one process (reference)."""
 
     total: Measured
     coordinator: Measured
@@ -96,7 +99,7 @@ class Found(NamedTuple):
 
 
 def cost_of(server: Served, ask: Ask) -> Cost:
-    """Return what the requests of one round cost."""
+    """Return the cost of the requests of one round."""
     total_s, own_s = cpu_s(server.pid), own_cpu_s(server.pid)
     answers, seconds = ask(server)
     own_s, total_s = own_cpu_s(server.pid) - own_s, cpu_s(server.pid) - total_s
@@ -106,7 +109,7 @@ def cost_of(server: Served, ask: Ask) -> Cost:
 def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int) -> Found:
     """Measure both in turn, after rounds that warm them.
 
-    Raises BenchError for a wrong byte, and when the workers did next to nothing.
+    Raises BenchError for a wrong byte, and if the workers answered almost nothing.
     """
     for server in (*[several] * _WARMING, one):
         ask(server)
@@ -125,7 +128,7 @@ def compare_processes(several: Served, one: Served, ask: Ask, *, rounds: int) ->
 
 
 def ask_misses(load: Load, new: NewObjects, *, seconds: float) -> Ask:
-    """Return an Ask for objects that nothing has asked for, which must be stored."""
+    """Return an Ask for objects that were not requested before. They must be stored."""
 
     def ask(server: Served) -> Asked:
         asked = load_misses(server, load, new, seconds=seconds)

@@ -26,10 +26,10 @@ from shadeproxy.origin.base import Origin
 _log = structlog.get_logger(__name__)
 _LIST_FROM = 8  # From this number of stale keys of one prefix on, a listing is cheaper than HEADs.
 _AFTER_REFUSAL = 1000  # Keys checked by HEAD after a refused listing, before a listing is tried again.
-_GIVES_UP_AFTER = 3  # After so many HEADs failed in a row, the origin is in trouble.
+_GIVES_UP_AFTER = 3  # After this many failed HEADs in a row, the other checks are given up.
 _MOST_PREFIXES = 1024
 _MOST_SWEEPS = 16
-_BEAR_OUT = 3  # HEADs that must agree with a listing before its other objects are dropped.
+_BEAR_OUT = 3  # HEADs that must agree with a listing before the changed objects in it are dropped.
 _AT_ONCE = 64  # Entries compared before other tasks get their turn: half a millisecond.
 _PACE_S = 0.1  # Pause between the listings of a whole prefix: no reader waits for them.
 _GATHER_S = 0.05
@@ -78,7 +78,9 @@ class Revalidator:
         self._upstreams = upstreams
         self._checks: dict[_Check, asyncio.Task[ObjectMeta]] = {}
         self._pace = TurnLimiter()
-        """Lets waiting readers go on a few in each turn: one object may have thousands of them."""
+        """Wakes waiting readers a few in each turn of the loop, because one object may have thousands of
+        them.
+        """
         self._pending: dict[ObjectRef, Upstream] = {}  # By object: the credentials of one of its readers.
         # A prefix is written as an ``ObjectRef`` whose key is the prefix.
         self._asked_singly: Counter[ObjectRef] = Counter()

@@ -31,8 +31,8 @@ class UnidentifiedObjects:
         self._stats = stats
         self._clock = clock
         self.until_s: OrderedDict[ObjectRef, float] = OrderedDict()
-        """The end of forwarding, for each object (monotonic time). Mostly empty; it is public so that a hit
-        tests that without a call.
+        """The end of forwarding, for each object (monotonic time). It is mostly empty. It is public, so that
+        a hit can look at it without a call.
         """
         self._said: set[str] = set()
         stats.watch("unidentified_objects", lambda: float(self.count()))

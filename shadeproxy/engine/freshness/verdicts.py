@@ -31,13 +31,13 @@ class Verdicts:
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:
         self._ttl_s = ttl_s
-        # An auth epoch of other ``Verdicts`` is not valid here.
+        # Part of every auth epoch made here: an epoch of another ``Verdicts`` is not valid.
         self._self = object()
         self._capacity = capacity
         self._count = 0
         self._allowed: OrderedDict[ObjectRef, dict[Upstream, _Verdict]] = OrderedDict()
-        # Tables of fixed size by hash. Names that share a slot only forget each other, which costs one more
-        # request.
+        # Tables of fixed size by hash. If two names share a slot, forgetting one forgets the other too, which
+        # costs one more request.
         self._buckets = [0] * _BUCKET_SLOTS
         self._objects = [0] * _OBJECT_SLOTS
 

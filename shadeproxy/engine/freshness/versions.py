@@ -201,7 +201,7 @@ class Versions:
                 self._cache.mark_all_stale()
         self.verdicts = verdicts
 
-    # ------------------------------------------------------------------ what the origin says of versions
+    # ------------------------------------------------------------------ metadata from the origin
 
     def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
         """Record metadata from the origin. Return the most complete metadata known of this version."""
@@ -252,8 +252,8 @@ class Versions:
         """Note the time of a write: a listing from before that time says nothing about the object."""
         now_s = self._clock.now_s()
         if len(self._touched_s) >= _MOST_TOUCHED:
-            # Too many: keep only their buckets, as if all objects of these were written now. More of them are
-            # then checked by HEAD.
+            # Too many objects: keep only their buckets, as if all objects in these buckets were written now.
+            # More objects are then checked by HEAD.
             buckets = {one.beside("") for one in self._touched_s}
             self._touched_s = dict.fromkeys(buckets, now_s)
         self._touched_s[ref] = now_s

@@ -22,7 +22,7 @@ class PrefixGroups:
     def __init__(self) -> None:
         self._ids: dict[GroupName, int] = {}
         self._names: list[GroupName] = []
-        # A miss and the page that it brings ask for the same group.
+        # Cached, because a miss and the page that is fetched for it ask for the same group.
         self.of = lru_cache(maxsize=1024)(self._of)
         """Return the group of an object; make it if it is new."""
 

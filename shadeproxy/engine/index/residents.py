@@ -212,7 +212,7 @@ class Residents:
         self._write_rows(slots, pages)
 
     def _write_rows(self, slots: Slots, pages: NewRows) -> None:
-        """Make slots those of new pages, which enter the index."""
+        """Write new pages into slots, and add them to the index."""
         self.object_hash[slots], self.number[slots] = pages.object_hash, pages.number
         self.etag[slots] = pages.etag
         self.group[slots], self.record_bytes[slots] = pages.group, pages.record_bytes
@@ -227,7 +227,7 @@ class Residents:
             self.other_pages.setdefault(int(pages.object_hash[at]), set()).add(int(pages.number[at]))
 
     def ready_again(self, slots: Slots, tier: int, locations: NDArray[np.int64]) -> None:
-        """Make new pages that ``take_over`` gave slots to readable in the tier."""
+        """Make the new pages of ``take_over`` readable in the tier."""
         # Set the location before the tier, which makes the page readable (columns.py).
         self.location[slots] = locations
         self.stamp[slots] += 1
@@ -237,7 +237,7 @@ class Residents:
                 self._show(slot)
 
     def join(self, slots: Sequence[int], tier: int) -> None:
-        """Make slots of ``add`` members of a tier, not ready to be read, as those of ``add_many`` are."""
+        """Make slots of ``add`` members of a tier. As after ``add_many``, they cannot be read yet."""
         for slot in slots:
             self._positions[slot] = self.members[tier].append(slot)
 

@@ -1,4 +1,6 @@
-"""Admission candidates, as columns: pages that are in no tier. Placement tells which would win a place."""
+"""Admission candidates, as columns: pages that are in no tier. Placement decides which of them would win a
+place.
+"""
 
 from typing import NamedTuple
 

@@ -30,8 +30,8 @@ _LEAST_AHEAD, _AHEAD_SHARE = 16, 80
 _MOST_SAMPLED = 65_536
 _MOST_TICKS = 1024  # demand reads after which a ranking is too old
 _REFUSED = 4
-"""Number of refused candidates that count as one: they leave the pool as it is, but another sample may have a
-page that they beat.
+"""This many refused candidates use up one page of the pool's limit. A refusal takes no page out of the pool,
+but another sample may hold a page that the candidate beats.
 """
 
 
@@ -110,7 +110,9 @@ class EvictionPool:
         return self._queue[-1][3] if self._is_any_left() else np.inf
 
     def note_refused(self, count: int) -> None:
-        """Take back the ``count`` pages of a refused batch from those served, but for one in ``_REFUSED``."""
+        """Add the ``count`` pages of a refused batch to ``left`` again, except one for every ``_REFUSED``
+        pages.
+        """
         self._left += count - -(-count // _REFUSED)
 
     def _is_any_left(self) -> bool:

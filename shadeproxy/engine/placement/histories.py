@@ -1,7 +1,7 @@
 """Page histories: of resident pages by slot, of other pages as ghosts; and the read rates learnt from them.
 
-Laws: plain defs. When a page enters or leaves a slot, its history moves with it. A history has no reads that
-an order or a score explains, because those say nothing about other reads of the page.
+Laws: plain defs. When a page enters or leaves a slot, its history moves with it. Reads that an order or a
+score explains are left out of a history, because they say nothing about other reads of the page.
 """
 
 import numpy as np
@@ -36,10 +36,12 @@ _MOST_GHOSTS = 1 << 26
 _BATCHES_PER_REFRESH = 16  # with many hits a second, a learnt table then serves for seconds
 _LEAST_SLOTS = 1024
 WORTH_COLUMNS = 4
-"""Number of pages from which on columns are made. Fewer pages cost less one by one."""
+"""Least number of pages for which columns are made. Fewer pages cost less one by one."""
 
 _WORTH_GHOSTS = 12
-"""The same for a look at ghosts: some 30 steps of numpy, each of which costs as much as half a ghost."""
+"""Least number of ghosts that are looked up as columns. A look-up takes some 30 steps of numpy, and each step
+costs as much as half a ghost.
+"""
 
 _NEVER = History(0.0, 0.0, 0, 0)
 
@@ -69,7 +71,7 @@ class PageHistories:
         self._last, self._gap = np.zeros((2, 0))
         self._reads, self._state = np.zeros((2, 0), dtype=np.intp)
         self._observed: list[tuple[int, int, float]] = []  # page, group, tick
-        self._missed: list[tuple[int, int, float]] = []  # The same, of misses that ghosts do not have yet.
+        self._missed: list[tuple[int, int, float]] = []  # The same for misses not yet in the ghosts.
         self.restored = False
         """True if the histories of an earlier process were kept."""
 

@@ -164,7 +164,7 @@ class Placement:
 
         All tiers count as one. ``pending_bytes``: bytes of pages that come before them. ``earned``: even if
         the policy admits every page, only pages that find free room win. ``price``: where keys are ticks, a
-        page wins if so many times its key is smaller than its victim's. This is a guess from a sample.
+        page wins if ``price`` times its key is less than its victim's. This is a guess from a sample.
         ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
@@ -217,7 +217,7 @@ class Placement:
 
     @property
     def least_together(self) -> int:
-        """Number of pages from which on it costs less to place them together than one by one."""
+        """Least number of pages that cost less to place together than one by one."""
         return WORTH_COLUMNS if self._policy.learns else _WORTH_ROWS
 
     def together(self, index: int) -> int:

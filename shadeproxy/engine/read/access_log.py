@@ -24,15 +24,15 @@ from shadeproxy.hints.order.upcoming import ReadObserver
 from shadeproxy.telemetry.stats import Stats
 
 _MOST_WAITING_BYTES = 4096 * USE.itemsize
-# Flushing costs some 100 us, and ten times as much with cold processor caches. With fewer reads than these,
-# no decision waits for a flush.
+# Flushing costs some 100 us, and ten times as much with cold processor caches. So fewer reads than these are
+# not flushed before a decision.
 _WORTH_FLUSHING = 256
-# In a small cache fewer reads, this share of the pages, cause a flush: recency must not lag behind.
+# In a small cache, one read for every ``_SMALL`` pages causes a flush: recency must not lag behind.
 _SMALL = 64
 _FLUSH_AFTER_S = 0.2
 # Delay of a flush after a prefetched page was read: the next prefetches depend on it.
 _FLUSH_UNREAD_AFTER_S = 0.01
-# Jobs come and go, and each epoch of a job is another kind.
+# The number of kinds is bounded, because jobs come and go and each epoch of a job is another kind.
 _MOST_KINDS = 1024
 
 # Kind numbers of rows that were counted already and need no ``Kind``. Rows of workers name their page as
@@ -106,7 +106,8 @@ class AccessLog:
 
     def record_pages(self, slots: Sequence[int], *, explained: bool | None = None) -> None:
         """Record page reads for recency alone, because the statistics count them elsewhere. ``explained``:
-        whether an order or a score explains them; None: as the counted read before them.
+        whether an order or a score explains them; None: the same as for the read that was counted before
+        them.
         """
         kind = _AS_BEFORE if explained is None else _EXPLAINED if explained else _UNEXPLAINED
         stamps = self.residents.stamps

@@ -29,7 +29,7 @@ class BodyFiles:
             while written < order.length:
                 written += os.pwrite(descriptor, body[written:], order.offset + written)
         except OSError:
-            return BodyWritten(order.start, None)  # the coordinator tries it, and tells why it fails
+            return BodyWritten(order.start, None)  # The coordinator tries to write it, and reports the error.
         return BodyWritten(order.start, body_hash(body))
 
     def _open(self, segment: int) -> int:

@@ -21,8 +21,8 @@ from shadeproxy.origin.base import CallbackOrigin, HandedOver, StartedRead
 def fill_at_once(
     filler: FlightFiller, known: ObjectMeta | None, reads: CallbackOrigin | None, flight: Flight
 ) -> bool:
-    """Fill ``flight`` by ``reads``. Return False if that would have to wait; then a task must fill it.
-    ``known``: the requested version; None: any.
+    """Fill ``flight`` by ``reads``. Return False if the fill would have to wait; then a task must fill the
+    flight. ``known``: the requested version; None: any.
     """
     if reads is None:
         return False
@@ -54,8 +54,8 @@ class CallbackFill:
         *,
         whole: bool,
     ) -> None:
-        """Prepare the fill of ``flight``. ``epoch``: before the origin was asked. ``whole``: the object is
-        requested without a range.
+        """Prepare the fill of ``flight``. ``epoch``: the auth epoch before the origin was asked. ``whole``:
+        the object is requested without a range.
         """
         self._filler = filler
         self._flight = flight

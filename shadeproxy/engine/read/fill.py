@@ -1,8 +1,8 @@
 """Pages on their way from the origin: joining a flight, and reading ahead.
 
 Laws: once a page is stored, readers read it from its tier, and the memory of its flight is returned at once.
-Reading ahead takes only memory that no reader waits for; so does a fill whose readers have all left. The fill
-itself is in flight_filler.py.
+Reading ahead takes only memory that no reader waits for. A fill whose readers have all left does the same.
+The fill itself is in flight_filler.py.
 """
 
 from collections.abc import Callable
@@ -89,8 +89,9 @@ class PageFiller:
         if there is none. Return the flight, and whether it was running already.
 
         ``explained``: an order or scores explain the read. ``late``: a tier has the page, but would read it
-        more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: fetch the
-        page by these. ``job``: of the read, to which the origin's link is charged.
+        more slowly than the origin; only the wanted bytes are fetched, and not stored. ``reads``: the reads
+        by callbacks that fetch the page. ``job``: the job of the read; the use of the origin's link is
+        charged to it.
         """
         READER.set(job or ref)
         part_only = False

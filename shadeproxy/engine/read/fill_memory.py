@@ -69,7 +69,7 @@ class FillExtents:
         self._memory = memory
         self._free = FreeExtents()
         self._free.add(0, memory.size_bytes // _UNIT_BYTES)
-        self._units: dict[int, int] = {}  # by start, in bytes
+        self._units: dict[int, int] = {}  # Lengths of extents, by their start in bytes.
         self._holders: dict[int, int] = {}
 
     @property

@@ -1,12 +1,12 @@
 """Messages between a worker that fetches pages and the coordinator, which decides about them.
 
 A fill begins with ``BeginFill``; the coordinator answers ``AllowFill`` or ``RefuseFill``. Then the worker
-asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``;
-``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time; after a failure,
-``FillProgress``, as it fills the rest. A prefetch begins with ``OrderFill``, and goes on in the same way.
-A page that gets a place is written by ``WriteBody`` and ``BodyWritten``, if that pays.
-``ident`` names the fill, within one worker, and is never used twice.
-Messages of one turn of the loop travel in one frame.
+asks the origin, and sends ``FillHead``, ``FillProgress`` and ``FillComplete``, or ``FillFailure``. It sends
+``ClientLeft`` when its client has left. The coordinator may send ``AbortFill`` at any time. After a failure
+the coordinator fills the rest of the page, and reports it by ``FillProgress``. A prefetch begins with
+``OrderFill``, and continues in the same way. If a page gets a place and delegating its write costs less than
+a copy, the coordinator sends ``WriteBody`` and the worker answers ``BodyWritten``. ``ident`` names the fill,
+within one worker, and is never used twice. Messages of one turn of the loop travel in one frame.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class FillProgress(msgspec.Struct, array_like=True, tag=3, frozen=True, gc=False
 
 
 class FillComplete(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
-    """All bytes have come, are right, and no others came."""
+    """All bytes have come and are right, and no bytes came beyond them."""
 
     ident: int
 
@@ -69,7 +69,7 @@ class FillFailure(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False)
 
 
 class ClientLeft(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=False):
-    """The client has left. ``start`` and ``stop``: bytes of the object that its answer has; -1: none."""
+    """The client has left. ``start`` and ``stop``: the span of the object in its answer; -1: none."""
 
     ident: int
     start: int = -1
@@ -89,8 +89,8 @@ class OriginKeys(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
 
 
 class AllowFill(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """Ask the origin for a page, or for ``part`` (start and stop within it). ``span``: of the object to ask
-    for; None: the whole object.
+    """Ask the origin for a page, or for ``part`` (start and stop within it). ``span``: the span of the object
+    to request; None: the whole object.
     """
 
     ident: int
@@ -120,7 +120,9 @@ class FreeExtent(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False)
 
 
 class OrderFill(msgspec.Struct, array_like=True, tag=12, frozen=True, gc=False):
-    """Fetch a page for no client: a prefetch. ``ident`` is negative. The rest is as in ``AllowFill``."""
+    """Fetch a page as a prefetch, without a client. ``ident`` is negative. The other fields are as in
+    ``AllowFill``.
+    """
 
     ident: int
     bucket: str
@@ -139,7 +141,7 @@ class WriteBody(msgspec.Struct, array_like=True, tag=13, frozen=True, gc=False):
 
 
 class BodyWritten(msgspec.Struct, array_like=True, tag=14, frozen=True, gc=False):
-    """The body from ``start`` of the fill memory is written, with this hash. None: it cannot be written."""
+    """The body at ``start`` of the fill memory was written. ``hashed``: its hash; None: writing failed."""
 
     start: int
     hashed: int | None
@@ -184,7 +186,7 @@ class Outbox:
         self._messages.append(packed)
 
     def flush(self) -> None:
-        """Send now what waits."""
+        """Send the waiting messages now."""
         messages, self._messages = self._messages, []
         if messages and not self._say(_encode(messages)):
             self._behind()

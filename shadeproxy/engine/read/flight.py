@@ -27,7 +27,9 @@ piece would keep that memory long after the page was stored and its bytes were g
 
 
 class Follower(Protocol):
-    """A reader without a task. It is called when there is more of a flight. No call may raise."""
+    """A reader without a task. It is called when a flight has new metadata, more bytes or an end. No call may
+    raise.
+    """
 
     deadline: Deadline | None
     """The deadline for the first byte, as in ``Flight.opened``; None once it has come."""
@@ -107,7 +109,7 @@ class Flight:
         """
         self.publishable = True
         self.kept = True
-        """False if a tier has the page already, so it is not stored once more."""
+        """False if a tier already has the page, so that it is not stored again."""
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0
@@ -125,7 +127,7 @@ class Flight:
         self._through: asyncio.Future[None] | None = None
         self._waiting: list[tuple[asyncio.Future[None], Deadline | None]] = []
         self.followers: list[Follower] = []
-        """The readers to call when there is more. A reader adds and removes itself."""
+        """The readers to call when the flight has more bytes or an end. A reader adds and removes itself."""
         self._called: set[Follower] = set()  # Followers that are about to be called.
         self._suspended = 0  # Number of waiting readers, and of readers that were woken and have not run yet.
         self._pace = pace or TurnLimiter()
@@ -173,7 +175,8 @@ class Flight:
         self.buffer = np.empty(length, np.uint8).data if memory is None else memory
         if not length:
             self.ended = True
-        # Followers do nothing before the first bytes, which a fill by callbacks brings at once.
+        # Do not call followers for the metadata alone: they do nothing before the first bytes, and a fill by
+        # callbacks brings these at once.
         if self.ended or self._waiting:
             self._wake(self.followers if self.ended else [])
 
@@ -249,8 +252,8 @@ class Flight:
     def refuse_late(self) -> None:
         """Fail the waiters whose deadline has passed, and only those.
 
-        After the first byte a waiter (for a body that must be verified first, say) gets the same time once
-        more.
+        A waiter gets the same time once more after the first byte, for instance if the body must be verified
+        before it is sent.
         """
         arriving = self.filled > 0
         waiting, self._waiting = self._waiting, []

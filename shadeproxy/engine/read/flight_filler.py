@@ -33,8 +33,8 @@ _TOGETHER_BYTES = 1 << 20
 """Bytes of pages that are stored at once: copying more into a tier would hold the event loop too long."""
 
 _COLLECTED_S = 0.004
-"""Longest time for which a page waits for others. One to three pages in a turn cost up to twice as much each
-as ten (docs/adr/0044).
+"""Longest time for which a page waits for others. If a turn stores one to three pages, each costs up to twice
+as much as if it stores ten (docs/adr/0044).
 """
 
 
@@ -89,8 +89,8 @@ class FlightFiller:
         handed: HandedOver | None = None,
         epoch: AuthEpoch | None = None,
     ) -> None:
-        """Fill a flight, or continue one that callbacks began. ``handed``: what the callbacks had received.
-        ``epoch``: the auth epoch before the origin was asked.
+        """Fill a flight, or continue one that callbacks began. ``handed``: the state in which the callbacks
+        handed the fill over. ``epoch``: the auth epoch before the origin was asked.
         """
         # The first reader's deadline does not bind the fill, because other readers may need it.
         DEADLINE.set(None)
@@ -170,7 +170,7 @@ class FlightFiller:
         span = self.within(flight, meta.size)
         rest: Span | None = Span(span.start + flight.filled, span.stop)
         if flight.doubtful and not flight.filled and (handed is None or handed.check is None):
-            rest = None  # only a whole body brings the checksum that proves it
+            rest = None  # Only the whole body comes with the checksum that proves it.
         async with self._open(flight, Wanted(flight.ref, rest, meta.etag, flight.upstream), handed) as read:
             if read.pass_on is not None:
                 raise BodyCutShort(f"the rest of {flight.ref} came without its version")
@@ -228,7 +228,7 @@ class FlightFiller:
         """Store the page of a flight that callbacks filled, together with others. While pages for other
         readers are on their way and memory is plenty, wait a little for those.
 
-        ``writer``: as of ``NewPage``. ``whole``: all bytes of the object have come.
+        ``writer``: see ``NewPage``. ``whole``: all bytes of the object have come.
         """
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
@@ -268,7 +268,7 @@ class FlightFiller:
             raise
         now_s, pages = self._clock.now_s(), []
         for flight, writer in arrived:
-            if not flight.publishable:  # written to meanwhile: an old page must not even be on the medium
+            if not flight.publishable:  # The object was written: keep the old page off the medium.
                 self.flights.end(flight)
                 continue
             assert flight.meta is not None, "complete"
@@ -308,8 +308,8 @@ class FlightFiller:
             await read.read_into(flight.buffer, flight.advance)
 
     def within(self, flight: Flight, size_bytes: int | None = None) -> Span:
-        """Return the span that a flight fetches. ``size_bytes``: of the object, which may end before the page
-        does; None: not known.
+        """Return the span that a flight fetches. ``size_bytes``: size of the object, which may end before the
+        page does; None: not known.
         """
         first = flight.number * self.page_size
         part = Span(0, self.page_size) if flight.part is None else flight.part
@@ -345,8 +345,8 @@ class FlightFiller:
             self._retire(flight)
 
     def take_early(self, flight: Flight, length: int) -> bool:
-        """Take memory for the page before the request, if that leaves half of the budget: then no connection
-        waits for memory.
+        """Take memory for the page before the request, if half of the budget then remains. The connection
+        then never waits for memory.
 
         The other half of the budget is for fills that hold a slot. Without this limit all memory could belong
         to fills that wait for a slot. The slots could belong to fills that wait for memory, because they

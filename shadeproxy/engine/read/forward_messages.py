@@ -1,9 +1,9 @@
 """Messages between a worker that forwards requests and the coordinator.
 
 ``AskSlot`` asks for a slot, ``BeginWrite`` for a write and its slot; the coordinator answers ``Allowed`` or
-``Refused``. ``EndWrite`` ends a write, and is answered by ``Ended``; ``EndSlot`` returns a slot. Both
-also withdraw what is not answered yet. ``ident`` names a slot and its write, within one worker, and is never
-used twice. The other messages are counted.
+``Refused``. ``EndWrite`` ends a write, and is answered by ``Ended``. ``EndSlot`` returns a slot. Both also
+withdraw a question that is not answered yet. ``ident`` names a slot and its write, within one worker, and is
+never used twice. The other messages only report events, which the coordinator counts.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,9 @@ class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return cls(kind, _valid(text))
 
     def unpack(self) -> ShadeProxyError:
-        """Return the error; OriginUnavailable for one that no process expects of another."""
+        """Return the error; OriginUnavailable for an error of a kind that processes do not pass to each
+        other.
+        """
         if self.status:
             return OriginAnswer(self.status, self.code, self.text)
         return _KINDS.get(self.kind, OriginUnavailable)(self.text)
@@ -113,7 +115,7 @@ class ForwardThrottled(msgspec.Struct, array_like=True, tag=6, frozen=True, gc=F
 
 
 class RequestEnd(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """A client's request is over, which went past the cache; see api/s3 ``RequestObserver``."""
+    """A client's request that went past the cache is over; see api/s3 ``RequestObserver``."""
 
     operation: str
     bucket: str

@@ -8,7 +8,7 @@ from shadeproxy.origin.credentials import CredentialProvider
 
 
 class KeySender:
-    """Sends those of ``provider()`` by ``outbox``, once and after each change."""
+    """Sends the credentials of ``provider()`` by ``outbox``, once and after each change."""
 
     def __init__(self, provider: Callable[[], CredentialProvider | None], outbox: Outbox) -> None:
         self._provider = provider

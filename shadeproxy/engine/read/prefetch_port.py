@@ -183,8 +183,8 @@ class PrefetchPort:
     # ------------------------------------------------------------------ fetches
 
     def begin(self, need: Need, ended: Callable[[Fetched], None], job: str = "") -> Flight:
-        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before. ``job``: for which
-        it is fetched; "" for a guess.
+        """Fetch a missing page. ``ended`` is called once, unless ``give_up`` comes before. ``job``: the job
+        for whose reads the page is fetched; "" for a guess.
         """
         meta = self._versions.known_now(need.ref)
         upstream = self._upstreams.get(need.ref.namespace, NO_CLIENT)

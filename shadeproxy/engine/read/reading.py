@@ -65,7 +65,7 @@ class EngineReading:
         """Deadline for the next byte."""
         self._passed: OriginRead | None = None
         self.detached = fills.detached
-        """If there are ``many``, pieces must be copied: slow readers keep too much memory."""
+        """While ``many``, pieces are copied, because slow readers keep too much memory."""
         self.begun = False
         """True if ``Engine.begin`` began the read without waiting, and has noted it."""
         self._reads: CallbackOrigin | None = None
@@ -78,7 +78,7 @@ class EngineReading:
     def begin(self, number: int, meta: ObjectMeta | None, reads: CallbackOrigin | None = None) -> Flight:
         """Join or start the flight of the only page that is wanted, without waiting; return it.
 
-        ``meta``: None if it is not known. ``reads``: fetch the page by these.
+        ``meta``: None if it is not known. ``reads``: the reads by callbacks that fetch the page.
         """
         self.begun = True
         self._reads = reads
@@ -205,8 +205,8 @@ class EngineReading:
             flight, coalesced = self._join(number, again=again)
         else:
             coalesced = True
-        # The client notices a damaged whole body, because its end is not sent. It would not notice a damaged
-        # part, or a wrong answer that there is no such part. So a part is sent only once it is proven.
+        # A client notices a damaged whole body, because its end is not sent. It would not notice a damaged
+        # part, or a wrong answer that no such part exists. So a part is sent only once it is proven.
         part_only = self.request.range is not None
         try:
             meta = await flight.opened(self.deadline, proven=part_only)
@@ -389,7 +389,7 @@ class Body:
     async def _open_page(self) -> memoryview | Flight:
         number, span = self._number, self._span
         if self._begun and self._reading.deadline is not None:
-            # The answer has begun: the first byte of each further page has the same time again.
+            # The answer has begun. The first byte of each further page gets the same time limit again.
             self._reading.deadline = self._reading.deadline.renewed()
         self._begun = False
         self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)

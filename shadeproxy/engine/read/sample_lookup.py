@@ -1,8 +1,8 @@
 """Places of samples of datasets, found many at a time: columns that repeat the content of page handles.
 
 Laws: plain defs, no I/O. A page handle (hits.py) has found and checked each page before. An entry is valid
-exactly as long as its handle, by the same stamp and the same time. Entries are bounded; forgetting one costs
-making a page handle again.
+exactly as long as its handle, by the same stamp and the same time. The number of entries is bounded. If an
+entry is forgotten, only a page handle must be made again.
 """
 
 from collections import OrderedDict

@@ -23,8 +23,8 @@ FlightKey = tuple[ObjectRef, int]
 class SingleFlight:
     """The table of flights. ``retire``: called once for each flight, when its memory is no longer needed.
 
-    ``goes_on``: returns whether a flight that served a waiter may continue without one. ``on_start``: called
-    after the start of a flight when there was no other.
+    ``goes_on``: returns whether a flight that has served a waiter may continue without waiters. ``on_start``:
+    called when a flight starts and no other runs.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class SingleFlight:
         goes_on: Callable[[Flight], bool] = lambda _flight: False,
         on_start: Callable[[], None] = lambda: None,
     ) -> None:
-        # Several flights for one key if they are of several versions.
+        # A key has several flights if they are of several versions.
         self._flights: dict[FlightKey, list[Flight]] = {}
         self.live: dict[ObjectRef, set[Flight]] = {}
         """The flights whose memory was not given back yet, by object. Only this class changes it."""

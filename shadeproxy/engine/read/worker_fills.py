@@ -1,10 +1,10 @@
 """Pages that a worker fetches: the coordinator's half.
 
-Laws: the coordinator decides (whether a read may begin, what is asked for, whether the page is stored), over
-the same flights, versions, slots and cache as for its own reads; the worker moves the bytes. To the flight a
-worker is one more way to read the origin by callbacks, whose bytes come in fill memory. A worker that ends,
-is stuck or fails is an origin that broke off: others that wait for the page go on without it. A prefetch may
-go to a worker too: then the coordinator itself is the only one that waits.
+Laws: the coordinator decides whether a read may begin, what is requested, and whether the page is stored. It
+uses the same flights, versions, slots and cache as for its own reads. The worker moves the bytes. For a
+flight, a worker is one more way to read the origin by callbacks, and its bytes come in fill memory. A worker
+that ends, is stuck or fails counts as an origin that broke off: other readers that wait for the page go on
+without it. A worker may also fetch a prefetched page; then no reader waits for it but the coordinator.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ from shadeproxy.origin.callback_reads import CountsReads, TakesSlots
 from shadeproxy.origin.credentials import CredentialProvider
 
 LEAST_DELEGATED_BYTES = 64 * 1024
-"""Shorter bodies are copied by the coordinator: that costs less than two messages (ADR 34)."""
+"""The coordinator copies shorter bodies itself, because a copy then costs less than two messages (ADR 34)."""
 
 
 class BeginsWorkerReads(Protocol):
-    """The engine, as workers fetch pages by it."""
+    """The calls of the engine by which workers fetch pages."""
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
@@ -59,8 +59,8 @@ class BeginsWorkerReads(Protocol):
     def begin(
         self, request: ReadRequest, found: ObjectMeta | NothingKnown, reads: CallbackOrigin | None = None
     ) -> tuple[EngineReading, Flight] | None:
-        """Begin a read as lane_read.py ``BeginsReads.begin``. With ``reads``, fetch the page by them; then
-        None also if it is on its way already.
+        """Begin a read as lane_read.py ``BeginsReads.begin``. With ``reads``, fetch the page by them. Then
+        also return None if the page is already on its way.
         """
         ...
 
@@ -73,7 +73,7 @@ class WorkerFills:
     """The pages that one worker fetches. ``provider``: returns the credentials for requests to the origin.
 
     ``on_job``: called for each read of a job. ``most_orders``: prefetches that may wait for memory at a time.
-    Implements ``CallbackOrigin`` for these.
+    Implements ``CallbackOrigin`` for the prefetches.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WorkerFills:
         self._most_orders = most_orders
         self._order_idents = itertools.count(-1, -1)
         self._reads: dict[int, WorkerRead] = {}
-        self._bodies: dict[int, DelegatedBody] = {}  # by start: those that the worker writes
+        self._bodies: dict[int, DelegatedBody] = {}  # Bodies that the worker writes, by their start.
         self._closed = False
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -119,7 +119,7 @@ class WorkerFills:
         return len(self.orders) < self._most_orders and not self._closed
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> WorkerRead | None:
-        """Let the worker fetch a page of which no client of its own has asked."""
+        """Let the worker fetch a page for which none of its own clients asked."""
         assert wanted.upstream == SHARED, "a worker has no other credentials"
         if not self._keys.send_now():
             return None
@@ -139,7 +139,7 @@ class WorkerFills:
         return read.start(wanted, intent, sink)
 
     def hear(self, frame: bytes) -> None:
-        """Take in a frame of the worker."""
+        """Process a frame of the worker."""
         for message in from_worker(frame):
             if isinstance(message, BeginFill):
                 self._begin(message)
@@ -154,7 +154,7 @@ class WorkerFills:
                 self.outbox.send(FreeExtent(message.start))
 
     def close(self) -> None:
-        """Let others that wait for pages go on: the worker is gone, or about to end. Idempotent."""
+        """Let other readers of its pages go on, because the worker is gone or about to end. Idempotent."""
         self._closed = True
         for read in list(self._reads.values()):
             read.lose()
@@ -166,11 +166,11 @@ class WorkerFills:
             body.end(None)
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return what lets the worker write a body of its memory; None if the copy here costs less."""
+        """Return a writer that lets the worker write a body of its memory; None if a copy here costs less."""
         return DelegatedBody(self, start, length) if length >= LEAST_DELEGATED_BYTES else None
 
     def delegate(self, body: "DelegatedBody", place: BodyPlace) -> bool:
-        """Let the worker write ``body``. Return False if it is gone."""
+        """Let the worker write ``body``. Return False if the worker is gone."""
         if self._closed:
             return False
         self._bodies[body.start] = body
@@ -178,13 +178,13 @@ class WorkerFills:
         return True
 
     def free(self, start: int) -> None:
-        """Tell the worker that an extent is not used here any more. The last view may go in any thread."""
+        """Tell the worker that an extent is no longer used here. The last view may end in any thread."""
         if self._closed:
             return
         if threading.get_ident() == self._thread:
             self.outbox.send(FreeExtent(start))
         else:
-            with suppress(RuntimeError):  # the loop is closed, and the worker has ended
+            with suppress(RuntimeError):  # The loop is closed, and the worker has ended.
                 self._loop.call_soon_threadsafe(self.free, start)
 
     def forget(self, ident: int) -> None:
@@ -233,7 +233,7 @@ class WorkerFills:
 
 
 class DelegatedBody:
-    """A body from ``start`` of a worker's memory. Implements ``BodyWriter``."""
+    """A body at ``start`` of a worker's fill memory. Implements ``BodyWriter``."""
 
     __slots__ = ("_fills", "_written", "size_bytes", "start")
 
@@ -253,7 +253,8 @@ class DelegatedBody:
     def end(self, message: BodyWritten | None) -> None:
         """Pass on the outcome; None: the worker has ended."""
         hashed = None if message is None else message.hashed
-        # It refers back to this object, and to the body: in a cycle, that would wait for the collector.
+        # Drop the callback, because it refers back to this object and to the body: in a cycle, the memory
+        # would wait for the garbage collector.
         written, self._written = self._written, None
         assert written is not None, "it is written once"
         written(None if hashed is None else WrittenBody(self.size_bytes, hashed))
@@ -275,6 +276,6 @@ class PrefetchWorkers:
             self._workers.remove(worker)
 
     def pick(self) -> CallbackOrigin | None:
-        """Return the worker with the fewest prefetches, None if no worker may get one more."""
+        """Return the worker with the fewest prefetches; None if no worker may get one more."""
         free = [worker for worker in self._workers if worker.takes_orders]
         return min(free, key=lambda worker: len(worker.orders), default=None)

@@ -1,8 +1,8 @@
 """Requests that a worker forwards to the origin: the coordinator's half.
 
-Laws: no write of a worker reaches the origin before the coordinator has dropped its objects, and its client
-sees no success before they are dropped again, as with the coordinator's own writes (writes.py). The slots of
-all processes are the coordinator's. If a worker ends, the outcome of its writes is unknown.
+Laws: the coordinator drops the objects of a write before a worker sends the write to the origin. It drops
+them again before the client sees success. Its own writes follow the same rule (writes.py). The coordinator
+gives out the slots of all processes. If a worker ends, the outcome of its writes is unknown.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from shadeproxy.origin.limit import Slots
 
 
 class BeginsWrites(Protocol):
-    """The engine, as a worker writes by it."""
+    """The call of the engine by which a worker writes."""
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
         """See ``ReadPath.writing``."""
@@ -43,7 +43,7 @@ class BeginsWrites(Protocol):
 
 
 class ForwardCounting(Protocol):
-    """Counts forwarded requests, as counted.py ``CountedOrigin``."""
+    """Counts forwarded requests, as ``CountedOrigin`` of counted.py does."""
 
     def note(self, kind: str, size_bytes: int, started_s: float, failure: BaseException | None) -> None:
         """Count a finished request."""
@@ -65,7 +65,7 @@ class RequestCounting(Protocol):
 
 
 class WorkerForwards:
-    """The requests that one worker forwards. ``slots``: of forwarded requests."""
+    """The requests that one worker forwards. ``slots``: the slots of forwarded requests."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class WorkerForwards:
         self._slots = slots
         self._counts = counts
         self._requests = requests
-        self._held: dict[int, str] = {}  # the clients to which slots are charged
-        self._waiting: dict[int, asyncio.Task[None]] = {}  # for a slot, or for credentials
+        self._held: dict[int, str] = {}  # Clients to which held slots are charged.
+        self._waiting: dict[int, asyncio.Task[None]] = {}  # Waits for a slot or for credentials.
         self._writes: dict[int, _Write] = {}
         self._closed = False
 
@@ -92,7 +92,7 @@ class WorkerForwards:
         return len(self._held) + len(self._waiting) + len(self._writes)
 
     def hear(self, frame: bytes) -> None:
-        """Take in a frame of the worker."""
+        """Process a frame of the worker."""
         for message in from_worker(frame):
             match message:
                 case AskSlot():
@@ -114,7 +114,7 @@ class WorkerForwards:
                     )
 
     def close(self) -> None:
-        """Take back what the worker held: it is gone. Idempotent."""
+        """Take back the slots and writes of the worker, because it is gone. Idempotent."""
         self._closed = True
         for ident in [*self._held, *self._waiting]:
             self._give(ident)

@@ -1,7 +1,8 @@
 """One page that a worker fetches, as the coordinator sees it: one more way to read the origin by callbacks.
 
-Laws: the flight sees bytes only after the worker has said that they came. A worker that ends, is stuck or
-fails is an origin that broke off: a task goes on with what came, unless only the worker could prove the rest.
+Laws: the flight sees bytes only after the worker has reported them. A worker that ends, is stuck or fails
+counts as an origin that broke off. A task then continues after the bytes that came, unless only the worker
+could verify the rest.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _SILENT = "the worker that fetched it got no answer in time"
 
 
 class LeavesReadings(Protocol):
-    """The engine, as a read that ends uses it."""
+    """The call of the engine by which a read ends."""
 
     def leave(self, reading: EngineReading, *, served: bool) -> None:
         """See lane_read.py ``KeepsReadings.leave``."""
@@ -59,11 +60,11 @@ class SharedReads(Protocol):
         ...
 
     def free(self, start: int) -> None:
-        """Tell the worker that an extent is not used here any more."""
+        """Tell the worker that an extent is no longer used here."""
         ...
 
     def writer_of(self, start: int, length: int) -> BodyWriter | None:
-        """Return what lets the worker write a body of its memory, if that pays."""
+        """Return a writer that lets the worker write a body of its memory; None if a copy here costs less."""
         ...
 
     def forget(self, ident: int) -> None:
@@ -106,16 +107,16 @@ class WorkerRead:
         """See ``Follower.deadline``."""
         self._fills = fills
         self._ident = ident
-        self._sink: Sink | None = None  # None: the fill has ended here
+        self._sink: Sink | None = None  # None: the fill has ended here.
         self._wanted: Wanted
         self._started_s = 0.0
-        self._reading: EngineReading | None = None  # None: the client has left
+        self._reading: EngineReading | None = None  # None: the client has left.
         self._flight: Flight | None = None
         self._opened = self._doubtful = False
-        self._goes_on = False  # by a task
+        self._goes_on = False  # True if a task continues the fill.
         self._start = self._length = self._filled = 0
 
-    # ------------------------------------------------------------------ what the flight calls
+    # ------------------------------------------------------------------ calls of the flight
 
     def start(self, wanted: Wanted, intent: Intent, sink: Sink) -> "WorkerRead":  # noqa: ARG002 - as CallbackOrigin
         """See ``CallbackOrigin.start``; ``allow`` tells the worker."""
@@ -141,9 +142,10 @@ class WorkerRead:
         return self._filled < self._length or not self._opened
 
     def look(self) -> None:
-        """See ``Follower.look``: a task fetches the page now, if anything does.
+        """See ``Follower.look``.
 
-        A client that may have a part of it gets the rest. Another one asks the coordinator.
+        If the worker's fill is over, only a task can still fetch the page. A client that may already have a
+        part of the page gets the rest. A client without a byte leaves the fill.
         """
         flight = self._flight
         if self._sink is not None or flight is None or not (flight.meta or flight.ended):
@@ -154,16 +156,16 @@ class WorkerRead:
             self._tell_rest(flight)
 
     def too_late(self) -> None:
-        """See ``Follower.too_late``: the worker's client leaves, others may still wait."""
+        """See ``Follower.too_late``. The worker's client leaves; other readers may still wait."""
         flight = self._flight
         self._fills.outbox.send(RefuseFill(self._ident, late=True))
         if self._sink is not None and not self._opened and flight is not None and flight.waiters > 1:
-            # The worker may be stuck: others that wait, or come, shall not wait for it too.
+            # The worker may be stuck. Readers that wait, or that come later, must not wait for it too.
             self._fills.outbox.send(AbortFill(self._ident))
             self._hand_over(OriginUnavailable(_SILENT), 0)
         self._leave(served=False)
 
-    # ------------------------------------------------------------------ what the worker says
+    # ------------------------------------------------------------------ messages of the worker
 
     def allow(self, reading: EngineReading, flight: Flight) -> None:
         """Let the worker fetch the page."""
@@ -176,7 +178,7 @@ class WorkerRead:
         )
 
     def hear(self, message: FillHead | FillProgress | FillComplete | FillFailure | ClientLeft) -> None:
-        """Take in a message about this read."""
+        """Process a message about this read."""
         match message:
             case FillHead():
                 self._open(message)
@@ -190,7 +192,7 @@ class WorkerRead:
                 self._ended(message)
 
     def lose(self) -> None:
-        """Go on without the worker, which is gone, and with it the client."""
+        """Go on without the worker and without its client, because both are gone."""
         self._leave(served=False)
         if self._sink is not None:
             self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))
@@ -239,7 +241,7 @@ class WorkerRead:
             return
         kind = _ERRORS.get(message.error, OriginUnavailable)
         error = kind(message.text) if message.error else None
-        # The worker has the checksum of what came, and no task could verify the rest.
+        # The worker has the checksum of the bytes that came, so no task could verify the rest.
         if error is not None and (message.final or (self._doubtful and self._filled)):
             sink, self._sink = self._sink, None
             self._note(error)

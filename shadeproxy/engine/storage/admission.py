@@ -29,8 +29,8 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""Few pages look for one piece of free room only while 1 / n of the capacity is free. Less room lies
-scattered: they would often find no such piece, and then be decided on again.
+"""Few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
+Less free room is scattered: the pages would often find no such piece, and would then be decided on again.
 """
 
 _Told = dict[int, Exception | None]
@@ -128,7 +128,7 @@ class PageAdmission:
     def _fill_room(self, pages: Sequence[NewPage], told: _Told) -> bool:
         """Store pages in one piece of free room. Return False, with nothing done, if there is none."""
         tier = self._media[0].tier
-        # A full tier comes here with every turn: look at its room before anything that costs more.
+        # Look at the room first, because it is cheap, and a full tier is asked in every turn.
         room_bytes = tier.capacity_bytes - tier.used_bytes
         if len(pages) < WORTH_COLUMNS:
             room_bytes -= tier.capacity_bytes // _FEW_NEED
@@ -161,7 +161,7 @@ class PageAdmission:
             )
         )
         worst, room_bytes = self._placement.draw_ahead(0, len(pages)), tier.capacity_bytes - tier.used_bytes
-        unused_bytes = room_bytes  # of holes that no page before has been meant for
+        unused_bytes = room_bytes  # Free room that is not yet meant for an earlier page.
         wanting: list[int] = []
         refused: list[NewPage] = []
         alone: list[NewPage] = []
@@ -205,7 +205,7 @@ class PageAdmission:
             try:
                 locations.append(self._media[0].tier.reserve(size_bytes))
             except TierError:
-                # No hole is so long. A longer record will not find one either.
+                # No hole is long enough. A longer record will not find one either.
                 room_bytes = size_bytes - 1
                 left.append(place)
             else:
@@ -268,7 +268,9 @@ class PageAdmission:
         )
 
     def _write(self, records: _Records, slots: list[int], locations: list[Location], told: _Told) -> None:
-        """Write records, but leave to another process the bodies that it has, and answer the other pages."""
+        """Write records, and answer their pages. A body that another process has is left for that process to
+        write.
+        """
         transfers, here, written = self._transfers, list(range(len(slots))), list[bool]()
         try:
             for place, new in enumerate(records.pages):

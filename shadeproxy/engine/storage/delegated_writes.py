@@ -1,8 +1,9 @@
-"""Writes of pages whose body the process that fetched them writes to the tier: the coordinator's half.
+"""Delegated writes: the process that fetched a page writes its body to the tier. This is the coordinator's
+half.
 
-Laws: the place is decided, and the header written, by the coordinator alone, after the body. So a record
-never has a header before its body, and nothing of a page that was dropped meanwhile can be read. A place is
-released only when that process has written, or has ended: until then it may still write there.
+Laws: only the coordinator decides on the place, and only it writes the header, after the body. So a record
+never has a header before its body, and a page that was dropped meanwhile cannot be read. A place is released
+only when the writing process has written or has ended: until then it may still write there.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from shadeproxy.tiers.base import Location
 
 
 class DelegatedWrites(Transfers):
-    """Transfers to whose tiers in memory other processes may write bodies (``NewPage.writer``)."""
+    """Transfers, with tiers in memory to which other processes may write bodies (``NewPage.writer``)."""
 
     def delegate(self, slot: int, location: Location, record_bytes: int, new: NewPage) -> bool:
         """Let another process write a new page of the first tier. Return False if it cannot.
@@ -39,7 +40,7 @@ class DelegatedWrites(Transfers):
         def written(body: WrittenBody | None) -> None:
             self._tasks.discard(over)
             over.set_result(True)
-            # The bytes are still here: if that process failed, they are written as usual.
+            # The bytes are still in memory here. If that process failed, they are written as usual.
             new.stored(self._finish(plan, new, new.body if body is None else body))
 
         try:

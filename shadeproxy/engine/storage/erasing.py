@@ -1,4 +1,6 @@
-"""Erasure of dropped pages on the media: waits for erasures, retries them, and tells which are missing."""
+"""Erasure of dropped pages on the media: waits for erasures, retries them, and reports those that are
+missing.
+"""
 
 import asyncio
 from collections.abc import Iterable, Sequence

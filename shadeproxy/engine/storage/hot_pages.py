@@ -81,7 +81,7 @@ class HotPages:
         return handle
 
     def header(self, slot: int) -> RecordHeader | None:
-        """Return the record's checked header. The body need not be verified for that."""
+        """Return the record's checked header. The body need not be verified."""
         medium, location = self._at(slot, unverified=True), self._location(slot)
         if medium is None:
             return None

@@ -12,8 +12,8 @@ from shadeproxy.engine.storage.medium import RunIO, run_io
 from shadeproxy.telemetry.stats import Stats
 
 _ALWAYS_FINE_S = 0.02
-"""A read that a disk ends within this time is left to the disk: less is in the noise of the measurement, and
-each byte of the origin may cost money.
+"""A read that the disk ends within this time is left to the disk. Shorter times are lost in the noise of the
+measurement, and each byte of the origin may cost money.
 """
 
 _WEIGHT = 1 / 16
@@ -37,7 +37,7 @@ class OriginPace:
 
     def get_s(self) -> float:
         """Return the mean in seconds of the latest 32 GETs or more. inf: the origin does not answer, or has
-        answered less.
+        answered fewer GETs.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
@@ -47,7 +47,7 @@ class OriginPace:
 
 
 class LoadQueue:
-    """Runs the reads of bodies of one medium. ``origin_s``: as ``OriginPace.get_s``."""
+    """Runs the reads of bodies of one medium. ``origin_s``: see ``OriginPace.get_s``."""
 
     def __init__(self, origin_s: Callable[[], float], *, now_s: Callable[[], float] = monotonic) -> None:
         self._origin_s = origin_s

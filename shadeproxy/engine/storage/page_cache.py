@@ -220,7 +220,7 @@ class PageCache:
         if self._recovery.coming:
             self._recovery.note_version(hashed, etag_hash(etag))
         if table.occupant(hashed, 0) is None and hashed not in table.other_pages:
-            return False  # as for nearly every page that is fetched
+            return False  # The case of nearly every page that is fetched.
         return table.holds_other(hashed, etag_hash(etag))
 
     def resident_pages(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:

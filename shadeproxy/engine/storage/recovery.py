@@ -1,9 +1,9 @@
 """Recovery of the pages of an earlier process, while the proxy serves already.
 
-Laws: what the origin has answered since the start counts more than a record. A recovered page never replaces
-a resident page. If the origin was asked about an object, only pages of the version that it named are
-recovered. An object that was written or purged through the proxy since the start is never recovered: the tier
-keeps tombstones, over kill -9 too. Segments are read on a thread. Steps on the event loop take about 2 ms.
+Laws: an answer of the origin since the start counts more than a record. A recovered page never replaces a
+resident page. If the origin was asked about an object, only pages of the version that it named are recovered.
+An object that was written or purged through the proxy since the start is never recovered: the tier keeps
+tombstones, over kill -9 too. Segments are read on a thread. Steps on the event loop take about 2 ms.
 """
 
 import asyncio

@@ -181,8 +181,8 @@ class Transfers:
             self._observer.note_first_use(int(table.object_hash[slot]), int(table.number[slot]))
 
     def note_disk_reads(self, slots: Slots) -> None:
-        """Count reads of pages on disks by disk, if there are several: an answer's source does not tell them
-        apart.
+        """Count reads of pages on disks by disk, if there are several: the source of an answer does not name
+        the disk.
         """
         if len(self._media) > 2 and len(slots):
             reads = np.bincount(self._residents.tier[slots], minlength=len(self._media)).tolist()
@@ -286,7 +286,7 @@ class Transfers:
         covered = self._pins.covers(plan.header.page.ref)
         fits = covered and plan.record_bytes <= self._placement.pin_room_bytes(plan.index)
         self._residents.holds[plan.slot] = fits
-        # The same as ``_place``, without a call, because each miss comes here.
+        # Do what ``_place`` does, but without a call, because each miss comes here.
         del self._unplaced[plan.slot]
         self._residents.place(plan.slot, plan.index, plan.location, plan.record_bytes)
         self._stats.record_admission(self._media[plan.index].tier.name)

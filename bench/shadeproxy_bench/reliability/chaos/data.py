@@ -15,7 +15,7 @@ _BY_CLIENT, _BY_BOTO, _BY_ORIGIN = 3, 1, 5
 
 
 class ChaosData(DataSet):
-    """The objects of the run, and who writes each of them."""
+    """The objects of the run, and the writer of each of them."""
 
     def changes(self, number: int) -> bool:
         return number % _STRIDE in {_BY_CLIENT, _BY_BOTO, _BY_ORIGIN}

@@ -1,5 +1,5 @@
 """The faulty origin, a process of its own: the soak's origin with multipart uploads, CopyObject and CRC-32
-checksums. Its answers go wrong on the wire as ``wire.py`` says.
+checksums. Its answers go wrong on the wire, by the faults of ``wire.py``.
 
 Present versions and parts of uploads are in files, so that the origin can be killed. Versions only grow: a
 write that arrives after a later one counts as overwritten by the later one. SIGUSR1 ends all faults.
@@ -33,8 +33,8 @@ _XML = {"Content-Type": "application/xml"}
 _KNOWN_CHECKSUMS = 4096
 _THROTTLE_S, _REFUSE_S, _DELAY_S = 0.5, 1.0, 1.5
 _UPLOAD_BYTES = 64 * 1024
-"""An upload shorter than this arrives together with its head, so that there is no moment between head and
-body.
+"""An upload shorter than this arrives together with its head, so a fault between head and body does not fit
+it.
 """
 
 

@@ -29,8 +29,8 @@ _EXPECTED = "takes no more pages"
 
 class Run(msgspec.Struct):
     """The result. ``noticed``: faults that the proxy counted. ``swept``: counts of the last read of all
-    objects, without faults. ``faults``: things that should not have happened, besides those that clients
-    saw.
+    objects, without faults. ``faults``: descriptions of events that must not happen, besides those that
+    clients saw.
     """
 
     seed: int

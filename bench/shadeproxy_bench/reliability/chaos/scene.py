@@ -88,7 +88,7 @@ class Scene:
     """The origin, proxy and clients of a run, as a context manager.
 
     ``work``: a directory on disk. ``ram``: a directory on tmpfs. ``kills``: number of kills by kind.
-    ``faults``: things that should not have happened.
+    ``faults``: descriptions of events that must not happen.
     """
 
     def __init__(self, plan: Plan, work: Path, ram: Path) -> None:

@@ -1,4 +1,4 @@
-"""Says which failures a raw client may retry, and which it may not."""
+"""Decides which failures a raw client may retry."""
 
 import time
 from xml.etree.ElementTree import ParseError
@@ -47,7 +47,7 @@ class HardenedSession(Session):
             try:
                 self._compare(asked, answer._replace(fields=fields))
             except Wrong:
-                pass  # the unchanged answer is judged below
+                pass  # The unchanged answer is judged below.
             else:
                 self.failed(asked.kind, CLAIMED, "")
                 return

@@ -46,7 +46,7 @@ class Connection:
             self._judge(key, least[key], None)
 
     def write(self, key: str) -> None:
-        """Write the next version of ``key``, which may be that the object is deleted."""
+        """Write the next version of ``key``. In some versions the object does not exist: then delete it."""
         version = self._truth.next_version(key)
         body = body_of(key, version)
         if body is None:

@@ -77,8 +77,8 @@ def _instead(kind: str, old: int, left: int, rng: Random) -> bytes:
 
 
 def _place(descriptor: int, size: int, rng: Random) -> int:
-    """Draw a place that has bytes, because most of a segment is holes. Often it is the start of a record or
-    of the file.
+    """Draw a place that is not in a hole, because most of a segment is holes. Often it is the start of a
+    record or of the file.
     """
     place = rng.randrange(size)
     try:

@@ -24,7 +24,7 @@ class Stuck(Exception):
 
 
 class Nursery:
-    """The process of nursery.py, as its parent sees it."""
+    """The process of nursery.py, for its parent."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -156,7 +156,7 @@ class Home:
         self.signal(signal.SIGKILL)
         return self.end()
 
-    # ------------------------------------------------------------------ what it left, and said
+    # ------------------------------------------------------------------ its files and its log
 
     def said(self) -> str:
         """Return the log of the present proxy."""

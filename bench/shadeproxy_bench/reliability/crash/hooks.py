@@ -27,7 +27,7 @@ _SQLITE_STEP = 40  # instructions of SQLite's virtual machine
 
 
 def small_segments() -> None:
-    """Make segments small, so that they are as many as in a big tier, and return free room soon."""
+    """Make segments small, so that a small tier has as many as a big one, and returns free room soon."""
     _set(files, "_LEAST_SEGMENT_BYTES", 1 << 17)
     _set(files, "_SEGMENTS_WANTED", 1 << 20)
     _set(store, "_LEAST_SLACK_BYTES", 1 << 15)
@@ -136,9 +136,9 @@ def _watch_database(board: Board) -> None:
 
 
 def _watch_books(board: Board) -> None:
-    """Count the pages that can be read, those of them that a start keeps, and the pending segments.
+    """Count the readable pages, the pages that a start would keep, and the pending segments.
 
-    A start drops pages of objects that a tombstone names, because they were written a moment before
+    A start drops pages of objects that have a tombstone, because these objects were written a moment before
     (docs/adr/0021).
     """
     named: dict[tombstones.Tombstones, set[int]] = {}

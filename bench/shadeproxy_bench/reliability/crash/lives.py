@@ -29,7 +29,7 @@ from shadeproxy_bench.reliability.kit.processes import Phoenix
 
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.reliability.crash.origin")
 _ENDS = {
-    # The ways in which a life is meant to end, with their weights.
+    # The planned ends of a life, with their weights.
     "killed while it starts": 22,
     "dies at a step of its start": 10,
     "killed under load": 24,
@@ -196,7 +196,7 @@ class Family:
         self._bury(how, status)
 
     def _visit(self) -> None:
-        """Now and then start a training process; now and then kill the origin while it answers."""
+        """Start a training process now and then, and kill the origin now and then while it answers."""
         if self._sdk is None or self._rng.random() < _SDK_SHARE:
             self._end_sdk()
             with (self._home.root / "sdk").open("wb") as said:
@@ -266,7 +266,7 @@ class Family:
         self._truth.look(settled=self._origin is None)
 
     def _refused(self, said: str) -> None:
-        """Check that the error of a refused start says what to change, and change that."""
+        """Check that the error of a refused start names the setting to change, and change it."""
         text = next(line for line in said.splitlines() if line.startswith("error: "))
         self._found.refused += 1
         self._found.refusals[re.sub(r"/\S+|\d+", "...", text)] += 1

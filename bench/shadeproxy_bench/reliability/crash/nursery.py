@@ -1,7 +1,7 @@
 """A process that imports the proxy once and forks one for each order, so that a start costs no imports.
 
-It reads one JSON object a line, and answers each with one. Each proxy is the real ``serve`` in a process of
-its own, which can be killed like any other process.
+It reads one JSON object a line, and answers each with a JSON object. Each proxy is the real ``serve`` in a
+process of its own, which can be killed like any other process.
 """
 
 import json

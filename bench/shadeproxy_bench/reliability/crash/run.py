@@ -1,7 +1,7 @@
 """A run: homes one after another, and in each home lives one after another. Most lives end by kill -9.
 
-The seed decides how every life is meant to end, and what is damaged between two of them. The exact moment of
-a kill depends on the machine.
+The seed decides the planned end of every life, and the damage between two lives. The exact moment of a kill
+depends on the machine.
 """
 
 import itertools

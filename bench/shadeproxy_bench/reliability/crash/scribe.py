@@ -40,7 +40,8 @@ class Scribe:
 
     def start(self, seed: int) -> None:
         self._over.clear()
-        # State that only the previous proxy had in memory ended with it, except what was read back since.
+        # State that the previous proxy had only in memory ended with it, except the state that was read back
+        # since.
         self._acknowledged = 0
         self._thread = threading.Thread(target=self._work, args=(Random(seed),), daemon=True)
         self._thread.start()
@@ -90,7 +91,7 @@ class Scribe:
             self.wrong.append(f"the manifest is none of {self._durable_turn} to {self._turn}: {raw!r:.200}")
         self._durable_turn = max(found, 0)
 
-    # ------------------------------------------------------------------ telling
+    # ------------------------------------------------------------------ calls
 
     def _work(self, rng: Random) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)

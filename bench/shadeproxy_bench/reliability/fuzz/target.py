@@ -48,7 +48,7 @@ CLIENTS = (
 
 
 class FixedClock(SystemClock):
-    """The wall clock stands still, so that signatures of a seed are always the same."""
+    """A clock whose wall time stands still, so that a seed always makes the same signatures."""
 
     def now_s(self) -> float:
         return NOW_S

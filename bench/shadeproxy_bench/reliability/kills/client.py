@@ -19,7 +19,7 @@ _MOST_PAUSE_S = 0.06
 class End(NamedTuple):
     """The end of a read or an upload.
 
-    ``port``: the client's own, 0 if it did not connect. ``version``: the one that was read.
+    ``port``: the client's own port; 0 if it did not connect. ``version``: the version that was read.
     """
 
     outcome: str

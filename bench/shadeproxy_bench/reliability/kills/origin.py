@@ -1,4 +1,4 @@
-"""A slow S3 origin that counts how often each page was asked for, and what was under way.
+"""A slow S3 origin that counts the requests for each page, and knows which answers and uploads are under way.
 
 Objects can be overwritten. The body of version v of object n is the body of object n + v in
 ``bench.objects``, so numbers of overwritten objects are ``VERSIONS`` apart.
@@ -48,7 +48,7 @@ class PacedOrigin(StreamingOrigin):
         self.uploading: set[int] = set()
         """The proxy's ports of connections whose uploads are not answered."""
         self.damaged: list[str] = []
-        """Uploads whose whole body came, but was another one."""
+        """Descriptions of uploads whose body came to its end, but with wrong bytes."""
         self._choices = choices
 
     async def answer(self, asked: Exchange) -> None:
@@ -79,7 +79,7 @@ class PacedOrigin(StreamingOrigin):
             self.under_way.discard(asked.port)
 
     async def _store(self, piece: Piece, asked: Exchange) -> None:
-        """Take a version as the current one when its last byte has come, and answer after a pause."""
+        """Make a version the current one when its last byte has come, and answer after a pause."""
         version = int(asked.fields[VERSION_FIELD])
         self.uploading.add(asked.port)
         try:

@@ -1,8 +1,8 @@
-"""Objects that are overwritten while processes are lost, and the versions of them that may be read.
+"""Objects that are overwritten while processes are lost, and the versions that a read may return.
 
-A read that began when version a was the last one acknowledged, and ended when b was the last one sent, must
-return a version in a .. b. Each object has one writer. An upload that broke off may have been carried out or
-not, so its writer stops until the next round, which begins when the origin has no upload any more.
+If version a was the last acknowledged one when a read began, and b the last sent one when it ended, the read
+must return a version in a .. b. Each object has one writer. An upload that broke off may or may not have been
+carried out, so its writer stops until the next round. A round begins when the origin has no upload under way.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from shadeproxy_bench.reliability.kit.versions import Versions
 
 STALE = "stale"
 OVERTAKEN = "cut, overwritten"
-"""The read broke off, and the object was overwritten meanwhile, so its rest could not be had any more."""
+"""The read broke off. The object was overwritten meanwhile, so the rest of its old version no longer existed.
+"""
 SIZES: Final = (4_096, 100_000, 1_000_000) * 6
 _FIRST_NUMBER = 90_000_000
 _WRITES, _READS, _READERS = 3, 3, 24

@@ -1,5 +1,5 @@
-"""The rounds: clients read cold objects and overwrite others through all workers, and at a random moment a
-process is lost.
+"""The rounds: clients read cold objects and overwrite others through all workers. At a random moment a
+process is killed or stopped.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ _EXCUSED = {
     WORKER_STOPPED: {RIGHT, WRITTEN},
     COORDINATOR_KILLED: set[str](),
 }
-"""Outcomes that a client may have whose connection is not lost."""
+"""Outcomes that are allowed for a client whose connection was not lost, by kind of loss."""
 _RECORD_BYTES = 16 * 1024
-"""The most that a record takes beside its body."""
+"""The most bytes that a record takes beside its body."""
 
 
 class Found(msgspec.Struct):
@@ -72,7 +72,7 @@ def kills(
     losses: Sequence[str] = LOSSES,
     most_s: float = float("inf"),
 ) -> Found:
-    """Play ``rounds`` rounds, with ``losses`` in turn; begin none after ``most_s``.
+    """Play ``rounds`` rounds, with ``losses`` in turn. No round begins after ``most_s`` seconds.
 
     Raises ShadeProxyError if a proxy does not start.
     """
@@ -153,8 +153,9 @@ class _Kills:
         return [await read(self._served.address, piece) for piece in wanted]
 
     async def _lose(self, loss: str) -> tuple[int, int, set[int] | None]:
-        """Lose a process; return how many pages it was fetching, how many uploads it was forwarding, and the
-        ports of the clients that it takes along (None: all). With the coordinator all of them are lost.
+        """Kill or stop a process. Return how many pages it was fetching, how many uploads it was forwarding,
+        and the ports of the clients that lost their connections (None: all, because the coordinator was
+        killed).
         """
         if loss == COORDINATOR_KILLED:
             workers = machine.children_of(self._proxy.pid)
@@ -174,7 +175,7 @@ class _Kills:
         os.kill(worker, signal.SIGKILL)
         return fills, uploads, clients
 
-    # ------------------------------------------------------------------ what must hold
+    # ------------------------------------------------------------------ checks
 
     def _judge(self, loss: str, pieces: Sequence[Piece], ends: Sequence[End], lost: set[int] | None) -> None:
         failures, outcomes = self._found.failures, self._found.outcomes.setdefault(loss, {})
@@ -192,7 +193,7 @@ class _Kills:
                 failures.append(f"{loss}: {piece.path} was read {count} times")
 
     async def _wait_until_calm(self, loss: str) -> None:
-        """Wait until nothing is under way, or note what is held for ever."""
+        """Wait until nothing is under way. If something is held for too long, note a failure."""
         watch = Watch(self._served, self._work)
         deadline_s = time.monotonic() + _CALM_S
         while any(held := _held(await asyncio.to_thread(watch.look))):
@@ -202,8 +203,8 @@ class _Kills:
             await asyncio.sleep(_AGAIN_S)
 
     async def _judge_books(self) -> None:
-        """Compare the bytes of the tier with those of the objects that were read: all have a place. The
-        overwritten ones may have one.
+        """Compare the bytes of the tier with those of the objects: every object that was read has a place,
+        and overwritten objects may have one.
         """
         self._found.failures += [f"the origin got another body: {what}" for what in self._origin.damaged]
         sample = await asyncio.to_thread(Watch(self._served, self._work).look)

@@ -11,9 +11,7 @@ from shadeproxy_bench.reliability.kit.origin import Fields, described, document,
 
 
 class Exchange(NamedTuple):
-    """A request, and where its answer is written. ``reader`` gives the body, because the head has been
-    read.
-    """
+    """A request, and the writer for its answer. Its head has been read, so ``reader`` gives its body."""
 
     method: str
     target: str

@@ -32,11 +32,11 @@ class Fault:
     """The faults of one call. Several fields may be set together.
 
     ``delay_s``: wait before anything else. ``error``: raise it instead of answering. ``cut_after_bytes``:
-    raise BodyCutShort after so many bytes. ``stall_after_bytes``: send nothing after so many bytes, until the
-    reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
+    raise BodyCutShort after this many bytes. ``stall_after_bytes``: send nothing more after this many bytes,
+    until the reader gives up. ``trickle_bytes``: send pieces of this size, each after ``trickle_delay_s``.
     ``flip_etag``: claim another version. ``flip_bit_at``: flip the last bit of that byte of the body.
-    ``short_by_bytes``: claim that the object is shorter by this and omit its end (negative: claim a longer
-    one, and cut the body short).
+    ``short_by_bytes``: claim that the object is shorter by this many bytes, and omit its end. If it is
+    negative, claim that the object is longer, and cut the body short.
     """
 
     delay_s: float = 0.0

@@ -2,8 +2,8 @@
 map.
 
 The one writer raises ``started`` before it sends version v, and ``acknowledged`` when the proxy has answered
-200. A read that began when ``acknowledged`` was a, and ended when ``started`` was b, must return a version in
-a .. b.
+200. If ``acknowledged`` was a when a read began, and ``started`` was b when it ended, the read must return a
+version in a .. b.
 """
 
 from pathlib import Path

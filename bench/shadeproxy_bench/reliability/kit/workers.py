@@ -1,4 +1,6 @@
-"""The workers of a proxy, seen from outside: which process accepts, and whose a connection is."""
+"""The workers of a proxy, seen from outside: the processes that accept connections, and the connections of
+each.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,8 @@ def listens(pid: int, port: int) -> bool:
     process = Path(f"/proc/{pid}")
     inodes = {inode for inode, own, _ in _sockets(_LISTENS) if own == port}
     with suppress(OSError):
-        # Until it runs a program of its own it has the descriptors of its coordinator, which listens too.
+        # Until a worker runs its own program, it still has the descriptors of the coordinator, which listens
+        # too.
         if b"shadeproxy.app.worker" not in (process / "cmdline").read_bytes():
             return False
         targets = {link.name: str(link.readlink()) for link in (process / "fd").iterdir()}
@@ -43,7 +46,9 @@ def _held_by(pid: int) -> set[str]:
 
 
 def _sockets(state: str) -> list[tuple[str, int, int]]:
-    """Return all sockets of TCP in a state: what descriptors link to, the own port, and the other end's."""
+    """Return all TCP sockets in a state: the target of their descriptors' links, their own port, the other
+    end's port.
+    """
     lines = [line.split() for line in _TCP.read_text().splitlines()[1:]]
     return [
         (f"socket:[{line[9]}]", int(line[1].rpartition(":")[2], 16), int(line[2].rpartition(":")[2], 16))

@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--tally", type=Path, required=True)
     options = parser.parse_args()
     stream, tally = Stream(), Tally()
-    stream.piece(0, 0, 1)  # made before the threads start, because they share it
+    stream.piece(0, 0, 1)  # Made before the threads start, because they share it.
     threads = [
         threading.Thread(target=Mover(options, number, stream, tally).run)
         for number in range(options.clients)

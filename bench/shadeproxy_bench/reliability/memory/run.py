@@ -80,7 +80,7 @@ class Run(NamedTuple):
 
 
 def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
-    """Run all processes until the clients end. Raises ShadeProxyError if a process ends that should not."""
+    """Run all processes until the clients end. Raises ShadeProxyError if a process ends too early."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
         behind = stack.enter_context(listening("origin", [*plan.origin, *_named(_sizes(plan))], work))
         served = stack.enter_context(

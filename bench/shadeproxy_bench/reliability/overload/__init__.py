@@ -1,6 +1,6 @@
 """Overload: a running proxy under more load than it can carry, phase by phase, and its state afterwards.
 
 Run it by ``make overload``. Laws: bodies follow from their key (bench/objects.py), so every byte is compared.
-Beside each kind of bad client a good one runs, whose answers are counted apart. Requests to the origin are
-counted at the origin. The run is judged once, at its end, from samples and counts alone (``verdict``).
+A good client runs beside each kind of bad client, and its answers are counted apart. Requests to the origin
+are counted at the origin. The run is judged once, at its end, from samples and counts alone (``verdict``).
 """

@@ -1,4 +1,4 @@
-"""The clients of one phase, in one process, which prints their results as JSON."""
+"""The clients of one phase, in one process. It prints their results as JSON."""
 
 import argparse
 import itertools

@@ -1,6 +1,6 @@
 """The clients' work in each phase. A phase is a coroutine from the run's options to the clients' results.
 
-Beside the bad clients ("crowd") runs a good one ("modest"), with an access key of its own and two
+A good client ("modest") runs beside the bad clients ("crowd"), with an access key of its own and two
 connections.
 """
 
@@ -37,7 +37,7 @@ def scaled(connections: int, share: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a phase. ``seconds``: length of a phase that has no natural end. The other numbers are of
+    """Options of a phase. ``seconds``: length of a phase that has no natural end. The other numbers count
     connections.
     """
 

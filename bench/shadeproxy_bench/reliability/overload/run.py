@@ -83,7 +83,7 @@ class Run(NamedTuple):
 
 
 def overload(plan: Plan, say: Callable[[Played], None]) -> Run:
-    """Run all phases. Raises ShadeProxyError if a process ends that should not."""
+    """Run all phases. Raises ShadeProxyError if a process ends too early."""
     with workplace(on_disk=True) as work, ExitStack() as stack:
         source = stack.enter_context(listening("origin", _ORIGIN, work))
         served = stack.enter_context(

@@ -25,8 +25,8 @@ def memory_bytes(sample: Sample) -> int:
 def bound_bytes(plan: Plan, idle: Sample, connections: int) -> int:
     """Return the largest allowed ``memory_bytes`` with ``connections`` connections.
 
-    Pages in flight are in the ledger, ``cache.inflight``. As much again may be kept by slow readers of stored
-    pages, and by the allocator.
+    Pages in flight are in the ledger, ``cache.inflight``. Slow readers of stored pages and the allocator may
+    keep as much again.
     """
     return memory_bytes(idle) + 2 * plan.inflight_bytes + connections * CONNECTION_BYTES
 

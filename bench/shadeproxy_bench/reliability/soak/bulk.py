@@ -50,8 +50,8 @@ def _inexcusable(_error: shade.ShadeError) -> str:
 
 
 class Trainer:
-    """One training thread. ``way``: "locate" or "batch"; samples that this way does not bring are read by
-    GETs. ``excuse``: a function that returns the outcome of a read that failed.
+    """One training thread. ``way``: "locate" or "batch"; samples that do not come this way are read by GETs.
+    ``excuse``: a function that returns the outcome of a read that failed.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Trainer:
         )
         if way == "batch":
             told = json.loads(self._client.call("GET", "/v1/info").body)
-            # The client chooses its way by the offers that it believes the proxy to have.
+            # The client chooses its way by the offers of the proxy that it knows.
             self._client.connections.transport.offers = Offers(
                 batch=True, locate=False, socket=told.get("socket")
             )

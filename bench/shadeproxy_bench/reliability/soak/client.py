@@ -53,14 +53,14 @@ class Client:
         return [*loops, partial(self.write, len(steps))] if self.options.turn == 0 else loops
 
     def look(self) -> bool:
-        """Watch the threads, now and then. Return whether it is worth waiting for their end."""
+        """Check the threads; called now and then. Return whether it is worth waiting for their end."""
         return True
 
     # ------------------------------------------------------------------ parts of the loops
 
     def choices(self, turn: int) -> random.Random:
-        """Return a random stream for one thread. Every thread of every process of a seed has another
-        stream.
+        """Return the random stream of one thread. For one seed, every thread of every process has a stream of
+        its own.
         """
         return random.Random(f"{self.options.seed}/{self.options.turn}/{turn}")
 
@@ -127,7 +127,7 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
         try:
             loop()
         except BaseException:
-            # A dead thread is a client that asks for nothing. The run must not pass because of that.
+            # A dead thread sends no requests. The run must not pass because of that.
             failed.set()
             raise
 

@@ -66,7 +66,7 @@ Line = Callable[[Sample, Counts], None]
 def soak(plan: Plan, out: Path, line: Line) -> Run:
     """Run a soak. Each sample of the proxy becomes a line of ``out``/samples.jsonl.
 
-    Raises ShadeProxyError if a process ends that should not.
+    Raises ShadeProxyError if a process ends too early.
     """
     out.mkdir(parents=True, exist_ok=True)
     with workplace(on_disk=True) as work, ExitStack() as stack:

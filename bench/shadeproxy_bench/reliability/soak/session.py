@@ -1,4 +1,4 @@
-"""One thread's requests to the proxy, the answers that are right, and the judgement of each answer."""
+"""One thread's requests to the proxy, the expected answers, and the judgement of each answer."""
 
 import random
 import time

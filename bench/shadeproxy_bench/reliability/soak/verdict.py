@@ -16,8 +16,8 @@ GROWTH_BYTES_PER_HOUR = 20 * 10**6
 LEAST_FIT_S = 600.0
 """Shortest time over which the fit is judged. A shorter line predicts nothing for an hour."""
 FLOOR_S = 60.0
-"""Length of the stretches of which the least memory is taken, in seconds. Memory of answers under way varies
-by 100 MB and more, so the least of each minute shows the lasting memory.
+"""The run is cut into stretches of this many seconds, and the least memory of each is taken. Memory of
+answers under way varies by 100 MB and more, so the least of each minute shows the lasting memory.
 """
 _SLACK_BYTES = 4 * MIB
 """Allowance for files of a tier that are not pages: catalogue and headers."""

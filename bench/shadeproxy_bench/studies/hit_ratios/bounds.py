@@ -1,5 +1,5 @@
-"""Bounds of the rows: the result that a policy must reach on a workload, and by how many points it is above
-or below.
+"""Bounds of the rows: the result that a policy must reach on a workload, and the points by which its result
+is above or below.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ RIVALS = ("lru", "s3-fifo", "w-tinylfu")
 
 
 class Ratios(NamedTuple):
-    """Results of one policy, in per cent of the reads that count: hits, hit bytes, and the stock client's
-    hits. And its stores, in per cent of all reads.
+    """Results of one policy: hits, hit bytes and the stock client's hits, in per cent of the reads that
+    count; and stores, in per cent of all reads.
 
     ``client``: nan if the row has no stock client. ``stores``: nan for a policy of the literature.
     """
@@ -88,7 +88,7 @@ ALL = Bound("all >= lru", lambda results: results[OURS].hits - results[LRU].hits
 
 
 def share_of_gain(share: float) -> Bound:
-    """Return the bound "``share`` of the hits that the clairvoyant has more than LRU"."""
+    """Return the bound "``share`` of the hits by which the clairvoyant exceeds LRU"."""
     return Bound(
         f">= {share:g} of min's gain",
         lambda results: (

@@ -160,7 +160,7 @@ def line(row: Row, results: Results, *, seed: int) -> tuple[list[str], bool]:
 
 
 def shared_gain(beside: Sequence[Results]) -> float:
-    """Return which share of the clairvoyant's gain over LRU our policy has, over several rows."""
+    """Return the share of the clairvoyant's gain over LRU that our policy reaches, over several rows."""
     gain, most = (sum(results[name].hits - results[LRU].hits for results in beside) for name in (OURS, MIN))
     return gain / most if most else 1.0
 

@@ -1,8 +1,8 @@
-"""``python -m shadeproxy_bench.studies.hit_ratios.shared``: hits with the columns that many jobs of
-one dataset share, beside hits where each job is asked about each page, at once and exactly.
+"""``python -m shadeproxy_bench.studies.hit_ratios.shared``: hits with the columns that many jobs of one
+dataset share, beside hits with exact answers, for which each job is asked about each page.
 
-The jobs keep to what they say; a read is by any of them. The first half of the reads warms the cache, and is
-not counted.
+The jobs keep to their hints. The reads are by all jobs, in any order. The first half of the reads warms the
+cache, and is not counted.
 """
 
 import argparse
@@ -40,11 +40,11 @@ _NONE = np.empty(0, np.int64)
 
 
 class Crowd:
-    """Jobs for a replay: each is asked about pages, in one table."""
+    """Jobs for a replay. Each job is asked about the pages, and the answers form one table."""
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
-        """``orders``: what each job reads, and announces unless it posts ``weights``, of mean 1. ``readers``:
-        the job of each read.
+        """``orders``: the ids that each job reads. The jobs announce them, unless they post ``weights``,
+        whose mean is 1. ``readers``: the job of each read.
         """
         jobs, self.samples = len(orders), int(orders.max()) + 1
         self._readers, self._weights, self._at = readers, weights, 0
@@ -62,7 +62,7 @@ class Crowd:
                 first[ids[::-1]] = np.arange(len(ids))[::-1]
 
     def begin(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Begin a block of reads, as ``TraceJobs.begin``."""
+        """Begin a block of reads, as ``TraceJobs.begin`` does."""
         self.advance(start)
         explained, weights = np.ones(stop - start, np.bool_), self._weights
         of = self._readers[start:stop]
@@ -83,13 +83,13 @@ class Crowd:
         return explained
 
     def until(self, ids: NDArray[np.int64], at: int) -> tuple[Column, Column]:
-        """Return what ``TraceJobs.until`` does."""
+        """Return the same as ``TraceJobs.until``."""
         self.advance(at + 1)
         soonest, rate, _ = expect_table(self.asked(ids, range(len(self._activities))))
         return soonest, rate
 
     def advance(self, stop: int) -> None:
-        """Take in the reads before ``stop``."""
+        """Count the reads before ``stop``."""
         for read in range(self._at, stop):
             job, place = self._readers[read], self._places[read]
             self._done[job] = place + 1
@@ -97,7 +97,7 @@ class Crowd:
         self._at = max(self._at, stop)
 
     def asked(self, ids: Ids, jobs: Sequence[int]) -> JobTable:
-        """Return what each job says of pages."""
+        """Return the hints of each of ``jobs`` on the pages ``ids``."""
         places = self._next[np.array(jobs)[:, None], ids]
         left = np.where(places == _NEVER, np.inf, np.maximum(places - self._done[list(jobs)] + 1.0, 1.0))
         draws = np.zeros(left.shape)
@@ -108,7 +108,7 @@ class Crowd:
 
 
 class SharingCrowd(Crowd):
-    """The same jobs; what they say is kept in the columns of the product."""
+    """The same jobs, with their hints in the shared columns of the product."""
 
     def __init__(self, orders: Orders, readers: Ids, weights: Column | None) -> None:
         super().__init__(orders, readers, weights)
@@ -156,7 +156,7 @@ def places_of(readers: Ids) -> Ids:
 
 
 def crowd(kind: Kind, jobs: int, samples: int, reads: int) -> tuple[Orders, Column | None]:
-    """Return what each job reads, and the weights by which it draws if it is scored."""
+    """Return the ids that each job reads, and the weights by which a scored job draws them."""
     random, epochs = np.random.default_rng(0), 2 + reads // (samples * jobs)
     if kind == "scored":
         weights: Column = random.lognormal(sigma=1.5, size=samples)

@@ -1,4 +1,6 @@
-"""``python -m shadeproxy_bench.studies.needs [SECONDS]``: what four unequal loops get, in virtual time."""
+"""``python -m shadeproxy_bench.studies.needs [SECONDS]``: slowdowns and missed needs of four unequal loops,
+in virtual time.
+"""
 
 import sys
 from statistics import fmean

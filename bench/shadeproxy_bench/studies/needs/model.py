@@ -34,8 +34,8 @@ _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``begins_s``: seconds between the others' start and its own. ``is_job``: False if it
-    registers no job and announces no order.
+    """A training loop. ``begins_s``: how many seconds later than the others it begins. ``is_job``: False if
+    it registers no job and announces no order.
     """
 
     name: str
@@ -65,7 +65,7 @@ class World(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """One epoch. ``slowdown``: its time over the time without waits. ``ended_s``: since the start."""
+    """One epoch. ``slowdown``: its time over the time without waits. ``ended_s``: seconds since the start."""
 
     number: int
     slowdown: float
@@ -73,8 +73,8 @@ class Ended(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The epochs of each loop, the bytes that were read by all per second, those from the origin, and the
-    last summary of the sharing.
+    """The epochs of each loop; the bytes per second that all loops read, and those from the origin; the last
+    summary of the sharing.
     """
 
     epochs: dict[str, list[Ended]]
@@ -83,7 +83,9 @@ class Found(NamedTuple):
     summary: dict[str, Any]
 
     def slowdowns(self, loop: str, after: int = 2, since_s: float = 0.0) -> list[float]:
-        """Return the slowdowns of a loop's epochs that ended after ``since_s``, but the first ``after``."""
+        """Return the slowdowns of a loop's epochs. Leave out the first ``after``, and those that ended before
+        ``since_s``.
+        """
         return [one.slowdown for one in self.epochs[loop] if one.number >= after and one.ended_s >= since_s]
 
 
@@ -209,7 +211,7 @@ class _Reports:
             self.tell(batch * self._loop.batch)
 
     def tell(self, position: int) -> None:
-        """Report progress, and the time that it took to compute."""
+        """Report progress, and the computing time."""
         name, now_s = self._loop.name, self._clock.now_s()
         computed_s = (position - self._told) / self._loop.rate_per_s
         self._told, self._told_s = position, now_s

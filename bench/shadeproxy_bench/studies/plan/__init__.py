@@ -1,1 +1,1 @@
-"""Study: what ``shadeproxy plan`` predicts from one run, against what other settings took."""
+"""Study: predictions of ``shadeproxy plan`` from one run, beside the measured times of other settings."""

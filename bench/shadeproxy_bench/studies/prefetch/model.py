@@ -83,7 +83,7 @@ PREFETCHING = Way(announced=True, prefetching=True)
 
 class Found(NamedTuple):
     """Results of the epochs after the first, and the time of the first. ``needed_s``: the time that the loop
-    alone takes, or the link for the bytes, whichever is longer.
+    alone takes, or the time that the link takes for the bytes, whichever is longer.
     """
 
     first_s: float
@@ -277,8 +277,8 @@ async def read_epoch(
     batch: int,
     rate_per_s: float,
 ) -> tuple[float, float]:
-    """Read ``keys`` in order; return the seconds that it takes, and those in which the consumer waits.
-    ``before(n)`` is called before batch n is computed.
+    """Read ``keys`` in order; return the seconds that this takes, and the seconds for which the consumer
+    waits. ``before(n)`` is called before batch n is computed.
     """
     loop = asyncio.get_running_loop()
     batches = [keys[at : at + batch] for at in range(0, len(keys), batch)]

@@ -71,7 +71,7 @@ def earlier_runs(out: Path) -> list[Epoch]:
 
 def has_run(found: list[Epoch], data_set: str, mode: str, seed: int, epochs: int) -> bool:
     """Return whether a complete run of ``epochs`` epochs is stored. Raises ValueError if a run of another
-    length is.
+    length is stored.
     """
     known = sum((one.data_set, one.mode, one.seed) == (data_set, mode, seed) for one in found)
     if known not in {0, epochs}:

@@ -65,9 +65,9 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 def train(data: DataSet, mode: Mode, seed: int, *, epochs: int, buckets: Path, work: Path) -> Iterator[Epoch]:
-    """Run the epochs of one mode through a proxy of its own. Its cache is empty at first and has room for
-    CACHED of the data. ``buckets``: the origin's directory. ``work``: a directory for the proxy's files,
-    which must not exist yet.
+    """Run the epochs of one mode through a proxy of its own. Its cache is empty at first and has room for the
+    share CACHED of the data. ``buckets``: the origin's directory. ``work``: a directory for the proxy's
+    files, which must not exist yet.
     """
     settings: dict[str, Any] = {
         "origin": {"kind": "file", "path": str(buckets)},
