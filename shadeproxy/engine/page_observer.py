@@ -14,10 +14,6 @@ class PageObserver(Protocol):
         """Note that a reader wants a page that is not resident."""
         ...
 
-    def note_late(self) -> None:
-        """Note that a reader wants a page whose prefetch is still on its way."""
-        ...
-
     def note_first_use(self, object_hash: int, number: int) -> None:
         """Note the first demand read of a prefetched page."""
         ...
@@ -31,9 +27,6 @@ class NothingObserved:
     """A ``PageObserver`` that does nothing, for a proxy without prefetching."""
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
-        pass
-
-    def note_late(self) -> None:
         pass
 
     def note_first_use(self, object_hash: int, number: int) -> None:
