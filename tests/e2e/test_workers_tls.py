@@ -22,7 +22,7 @@ from tests.support.served import log_of, wait_for
 from tests.support.workers import wait_for_workers, worker_pids
 
 SIZE = 60_000
-OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # of a process, or of a moment
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that depend on the process or on the moment.
 MIB = 1 << 20
 
 

@@ -55,7 +55,7 @@ def test_none_of_them_can_be_configured():
 
 
 def residents_after(cache, text):
-    """Read each letter as a page of one byte; return those that are resident."""
+    """Read each letter as a page of one byte. Return the resident pages."""
     for letter in text:
         cache.read(ord(letter), 1)
     return "".join(letter for letter in sorted(set(text)) if ord(letter) in cache)

@@ -177,7 +177,7 @@ class Connection:
             pass
 
     async def answer(self) -> tuple[str, bytes]:
-        """Return head, in lower case, and body as they came."""
+        """Return head, in lower case, and body, unchanged."""
         data = b""
         while b"\r\n\r\n" not in data:
             data += await self._receive()

@@ -48,7 +48,7 @@ SCRIPTS = {
 
 
 ASKED_TWICE = {"cut before the head", "missing", "too busy, then there", "without a version"}
-"""Of these the worker brought nothing that counts: the coordinator asks once more."""
+"""The worker's part of these answers cannot be used, so the coordinator asks once more."""
 PAGES = {
     "more than a page": {0: BIG[:PAGE]},
     "a small one with a checksum": {0: b"small"},

@@ -13,7 +13,7 @@ PAGES = 8_000
 
 @dataclass
 class Disk:
-    """What the choice asks of a tier."""
+    """The part of a tier that the choice uses."""
 
     limit_bytes: int = 1 << 30
     name: str = ""

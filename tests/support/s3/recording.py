@@ -1,4 +1,4 @@
-"""An origin that records every request as it came, and a reader for these records that is independent of the
+"""An origin that records every request unchanged, and a reader of these records that is independent of the
 product.
 
 Law: no code of shadeproxy is used to read what the proxy sent. ``understood`` reads as Ceph RGW does: fields

@@ -131,7 +131,7 @@ async def test_a_slow_caller_holds_little(listen, order):
     listener.put(**dict.fromkeys(keys, body))
     await listener.warm(*keys)
     before = listener.context.counted_stats().totals().requests
-    wanted = keys * 9  # 33 MB, twice the bound below
+    wanted = keys * 9  # 33 MB, twice the bound below.
     connection, head = await begin(listener, wanted, order=order)
     connection.writer.transport.pause_reading()
     reads = -1
