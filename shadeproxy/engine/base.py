@@ -70,7 +70,7 @@ class NothingKnown(Enum):
 
 
 UNKNOWN: Literal[NothingKnown.UNKNOWN] = NothingKnown.UNKNOWN
-"""Result of ``ReadsNow.find_now`` for an object of which nothing is known."""
+"""Result of ``ReadsNow.find_now`` for an unknown object."""
 
 
 class Hit(NamedTuple):

@@ -1,4 +1,6 @@
-"""The sharing of cache and link on a manual clock: what is admitted, how knobs move, and when they stop."""
+"""The sharing of cache and link on a manual clock: admitted needs, and the movement of the knobs until they
+stop.
+"""
 
 import math
 

@@ -16,7 +16,7 @@ NAMES = itertools.count()
 
 
 class FakeCluster:
-    """Logs in memory. ``lose`` and ``fail_over`` do to the server what a restart does."""
+    """Logs in memory. ``lose`` and ``fail_over`` have the effects of a restart on the server."""
 
     def __init__(self):
         self.server = Server(itertools.count(1_800_000_000_000).__next__)

@@ -35,4 +35,4 @@ NAMED: dict[str, str] = {
     "412": "carries no field of the object",
     "416": "carries Content-Range with the object's size",
 }
-"""Differences that concern more than one field. For each, compare.py shows what is compared instead."""
+"""Differences that concern more than one field. compare.py shows the comparison that is made instead."""

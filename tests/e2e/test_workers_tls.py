@@ -113,7 +113,7 @@ def test_answers_are_those_of_one_process_and_of_plain_http(start, certificate):
     def comparable(answer):
         status, headers, body = plain(answer)
         if status >= 400:
-            body = body.partition(b"<RequestId>")[0]  # what follows belongs to the request
+            body = body.partition(b"<RequestId>")[0]  # The bytes that follow belong to the request.
         return status, headers, body
 
     answers = []

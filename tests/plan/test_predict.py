@@ -69,7 +69,7 @@ def test_a_cache_that_is_small_beside_the_fetches_limits_them(predictor):
 
 
 def test_another_latency_moves_the_wait_and_not_the_body():
-    # 50 ms until the last byte, of which 20 ms are the body.
+    # 50 ms until the last byte; the body takes 20 ms of them.
     far = Predictor(
         profile(*(epoch(number, truth(), 0.2) for number in range(2)), first_byte_s=0.03)
     ).predict(Setting(8, announced=False, latency_s=0.08), 0.2)
@@ -77,7 +77,7 @@ def test_another_latency_moves_the_wait_and_not_the_body():
 
 
 def test_a_slower_link_moves_the_body_and_not_the_wait():
-    # 50 ms until the last byte, of which 5 ms are the body; the link needs 20.
+    # 50 ms until the last byte; the body takes 5 ms of them, but the link needs 20.
     told = [epoch(number, truth(), 0.2) for number in range(2)]
     slow = Predictor(profile(*told, first_byte_s=0.045)).predict(
         Setting(8, announced=False, link=BYTES / 0.02), 0.9

@@ -1,4 +1,4 @@
-"""Policies of the literature: exact hits, their rules on short traces, and what holds for all of them."""
+"""Policies of the literature: exact hits, their rules on short traces, and properties of all of them."""
 
 from pathlib import Path
 

@@ -111,7 +111,7 @@ class World:
             self.nodes[at] = Process(self, self.names[at], self.rates[at], f"boot{self.boots}", {})
 
     def crash(self, which):
-        """Kill the process, and start it again with what it has cached."""
+        """Kill the process, and start it again with its cached pages."""
         at = which % len(self.nodes)
         if (old := self.nodes[at]) is None:
             return self.start(at)

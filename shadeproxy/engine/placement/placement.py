@@ -366,7 +366,7 @@ class Placement:
 
     def _worst_first(self) -> tuple[Column, Column]:
         """Return the keys of sampled residents, worst first, and for each the estimated bytes of all
-        residents that are no better.
+        residents that are not better.
         """
         keys: list[Column] = []
         sizes: list[Column] = []

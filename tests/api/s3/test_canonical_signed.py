@@ -1,4 +1,4 @@
-"""The proxy does what the signature covers, and nothing else: odd names, moved fields, Connection lists."""
+"""The proxy does only what the signature covers, even with odd names, moved fields and Connection lists."""
 
 import asyncio
 import base64

@@ -69,7 +69,7 @@ class Scene:
         return received
 
     async def current(self, key):
-        """Return the body of the object at the origin; None if there is no such object."""
+        """Return the body of the object at the origin; None if it does not exist."""
         try:
             async with self.truth.open(ObjectRef("b", key)) as reading:
                 return b"".join([chunk async for chunk in reading.chunks])
@@ -201,7 +201,7 @@ async def test_a_read(scene, form, warm):
         for _ in range(2):
             assert (await scene.proxy.get(f"/b/{form.replace(' ', '-')}{number}")).endswith(b"\r\n\r\n" + OLD)
 
-    # What is in the cache is answered at once, unless the origin is asked first.
+    # Cached objects are answered at once, unless the origin is asked first.
     at_once = warm and form != "checked first"
     await at_every_await(scene, play, check, least=0 if at_once else 1)
 

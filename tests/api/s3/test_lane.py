@@ -1,4 +1,6 @@
-"""The fast lane answers what the general lane answers, byte for byte, however the bytes arrive."""
+"""The fast lane gives the same answers as the general lane, byte for byte, however the bytes of a request
+arrive.
+"""
 
 import asyncio
 import itertools

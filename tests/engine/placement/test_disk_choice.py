@@ -1,4 +1,4 @@
-"""The choice of a disk: by read speed while there is room, by what each may hold when all are full."""
+"""The choice of a disk: by read speed while there is room, by capacity when all are full."""
 
 from collections import Counter
 from dataclasses import dataclass
