@@ -1,7 +1,7 @@
 """Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
-Laws: plain defs. The decision is made before the flight starts. A page that would win a place is fetched
-whole. So is a page if fetching only the part would save less than 64 KiB.
+Laws: plain defs. The decision is made before the flight starts, from the state at that moment. A page that
+would win a place is fetched whole. So is a page if fetching only the part would save less than 64 KiB.
 """
 
 from shadeproxy.core.types import ObjectRef

@@ -31,7 +31,7 @@ class PagePosition(NamedTuple):
 
 
 class RecordReader:
-    """Reads records of ``residents`` in ``media``. ``origin_s``: as in ``LoadQueue``. ``failed``: called for
+    """Reads records of ``residents`` in ``media``. ``origin_s``: see ``LoadQueue``. ``failed``: called for
     each unreadable record.
     """
 
