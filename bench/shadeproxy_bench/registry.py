@@ -11,6 +11,7 @@ from shadeproxy_bench.suites.knowledge import knowledge
 from shadeproxy_bench.suites.matrix import matrix
 from shadeproxy_bench.suites.misses import misses
 from shadeproxy_bench.suites.needs import needs
+from shadeproxy_bench.suites.placing import placing
 from shadeproxy_bench.suites.plan import plan
 from shadeproxy_bench.suites.ratios import ratios
 from shadeproxy_bench.suites.report import report
@@ -40,6 +41,7 @@ SUITES: dict[str, Suite] = {
     "ratios": ratios,
     "stall": stall,
     "plan": plan,
+    "placing": placing,
     "needs": needs,
     "report": report,
     "start": start,

@@ -152,5 +152,6 @@ def tier_gauges(tier: Tier, cache: PageCache, index: int) -> Callable[[], TierGa
         owed_erasures=tier.erasures.owed,
         tombstones=tier.erasures.tombstones,
         in_doubt=int(tier.erasures.in_doubt),
+        read_speed=cache.transfers.disks.speeds.get(tier.name, 0),
         disabled_reason=tier.disabled_reason or "",
     )

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.units import format_size, parse_duration, parse_size
+from shadeproxy.core.units import format_size, parse_duration, parse_size, parse_speed
 from shadeproxy.plan.grid import CacheSize, Plan, Question, Row, make_plan
 from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
@@ -130,7 +130,7 @@ def _question(options: PlanOptions, predictor: Predictor) -> Question:
         workers=_list("--workers", options.workers or str(predictor.loader.workers), _workers),
         orders=_list("--order", options.orders, _order),
         epochs=options.epochs,
-        link=_link(options.link) if options.link else None,
+        link=parse_link(options.link) if options.link else None,
         latency_s=_latency(options.latency) if options.latency else None,
         prices=prices,
         instances=_instances(options.instances, prices),
@@ -192,14 +192,11 @@ def _loader(text: str) -> Loader:
         ) from None
 
 
-def _link(text: str) -> float:
+def parse_link(text: str) -> float:
     try:
-        link = parse_size(text.removesuffix("/s"))
-    except ValueError:
-        link = 0
-    if link <= 0:
-        raise ConfigError(f'--link: {text!r} is no speed; write bytes a second, as "100 MB/s"')
-    return float(link)
+        return parse_speed(text)
+    except ValueError as error:
+        raise ConfigError(f"--link: {error}") from None
 
 
 def _latency(text: str) -> float:

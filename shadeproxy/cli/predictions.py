@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from shadeproxy.cli.options import ConfigOption, JsonOption, OverrideOption, TokenOption, UrlOption, client
+from shadeproxy.core.errors import ConfigError
 
 
 def simulate_policies(
@@ -89,6 +90,13 @@ def plan_runs(
         typer.Option(metavar="WORKERS,BATCH[,PREFETCH[,READS]]", help="If the job does not tell its loader."),
     ] = "",
     save: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Keep the profile.")] = None,
+    place: Annotated[
+        bool, typer.Option("--place", help="Instead: print which data set goes to which device.")
+    ] = False,
+    devices: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="For --place; by default the tiers of the proxy."),
+    ] = None,
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the rows.")] = None,
 ) -> None:
@@ -96,8 +104,22 @@ def plan_runs(
 
     Needs one epoch that was trained through the proxy.
     """
-    from shadeproxy.cli.plan import PlanOptions, run_plan  # noqa: PLC0415  numpy's part takes 100 ms
+    # The part of numpy takes 100 ms.
+    from shadeproxy.cli.plan import PlanOptions, parse_link, run_plan  # noqa: PLC0415
 
+    if place:
+        from shadeproxy.cli.placement import run_place  # noqa: PLC0415
+
+        run_place(
+            lambda: client(config, override, url, token),
+            devices=devices,
+            trace=trace,
+            link=parse_link(link) if link else None,
+            as_json=as_json,
+        )
+        return
+    if devices is not None:
+        raise ConfigError("--devices goes with --place; write that too, or leave it out")
     options = PlanOptions(
         job=job,
         profile=profile,

@@ -5,7 +5,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, field_validator, model_validator
 
-from shadeproxy.config.fields import Address, Duration, EngineUrl, Listen, Section, engine_host, parse_address
+from shadeproxy.config.fields import (
+    Address,
+    Duration,
+    EngineUrl,
+    Listen,
+    Section,
+    WrongKeys,
+    engine_host,
+    parse_address,
+)
 from shadeproxy.config.secrets import Reference, resolve
 from shadeproxy.core.errors import ConfigError
 
@@ -65,21 +74,23 @@ class Cluster(Section):
             return self
         by_reference = 'set cluster.secret to "env:NAME" or "file:PATH", the same for every proxy'
         if not self.listen.is_loopback:
-            raise ValueError(
+            raise WrongKeys(
                 f"listen = {self.listen} can be reached from other machines, and no secret tells the"
-                f" cluster's proxies from others: {by_reference}, or listen on 127.0.0.1"
+                f" cluster's proxies from others: {by_reference}, or listen on 127.0.0.1",
+                "listen",
             )
         if not Address(engine_host(self.engine), 0).is_loopback:
-            raise ValueError(
+            raise WrongKeys(
                 f"engine = {self.engine} is on another machine, and without a secret anybody who can write"
-                f" to it could change hints: {by_reference}"
+                f" to it could change hints: {by_reference}",
+                "engine",
             )
         return self
 
     @model_validator(mode="after")
     def _leaves_after_its_lease(self) -> Self:
         if self.leave_after < 2 * self.lease:
-            raise ValueError("leave_after must be at least two leases")
+            raise WrongKeys("leave_after must be at least two leases", "leave_after", "lease")
         return self
 
     def resolve_secrets(self) -> tuple[str, ...]:

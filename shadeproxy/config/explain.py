@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from shadeproxy.config.fields import WrongKeys
 from shadeproxy.config.layers import Key
 
 _WRITE = {
@@ -50,7 +51,7 @@ def dotted(key: Key) -> str:
 
 def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str]) -> str:
     key: Key = detail["loc"]
-    place = _place(key, places)
+    place = _places_of(detail, places) or _place(key, places)
     where = f"{place}: " if place else ""
     if not key:
         return _message(detail)
@@ -90,6 +91,17 @@ def _table_form(key: str, place: str) -> str:
     if place.startswith("--set"):
         return f"is a table: set its keys, as in --set {key}.KEY=VALUE"
     return f"is a table: write its keys below a line [{key}]"
+
+
+def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
+    """Return where the keys were set that a ``WrongKeys`` is about; "" for another error, or none was set."""
+    error = detail.get("ctx", {}).get("error")
+    if not isinstance(error, WrongKeys):
+        return ""
+    keys: list[Key] = [(*detail["loc"], name) for name in error.keys]
+    # A list is set as a whole, so its place is that of each key of its tables.
+    found = [place for key in keys for written, place in places.items() if key[: len(written)] == written]
+    return " and ".join(dict.fromkeys(found))
 
 
 def _place(key: Key, places: Mapping[Key, str]) -> str:

@@ -26,6 +26,16 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class WrongKeys(ValueError):
+    """Error of the keys of a table that do not go together. ``keys``: those that the text is about, so that
+    the place is shown where one of them was set, and not that of another key of the table.
+    """
+
+    def __init__(self, text: str, *keys: str) -> None:
+        super().__init__(text)
+        self.keys = keys
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Address of a listener. ``host`` has no brackets; port 0 lets the system choose."""

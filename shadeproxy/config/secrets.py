@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from shadeproxy.config.fields import Section
+from shadeproxy.config.fields import Section, WrongKeys
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.sigv4 import Credentials
 
@@ -29,10 +29,12 @@ _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 
 def refuse_literals(table: Any, *, instead: str) -> Any:
-    """Return ``table``. Raises ValueError if a key of it holds a secret; ``instead``: what to write then."""
+    """Return ``table``. Raises WrongKeys if a key of it holds a secret; ``instead``: what to write then."""
     found = sorted(_LITERALS & table.keys()) if isinstance(table, dict) else []
     if found:
-        raise ValueError(f"{found[0]}: a secret does not stand in the configuration; write {instead}")
+        raise WrongKeys(
+            f"{found[0]}: a secret does not stand in the configuration; write {instead}", found[0]
+        )
     return table
 
 
@@ -125,7 +127,12 @@ class UpstreamCredentials(Section):
     def _complete(self) -> Self:
         references = bool(self.secret_env) + bool(self.secret_file)
         if references != bool(self.access_key):
-            raise ValueError("write access_key and one of secret_env, secret_file")
+            raise WrongKeys(
+                "write access_key and one of secret_env, secret_file",
+                "access_key",
+                "secret_env",
+                "secret_file",
+            )
         return self
 
     @model_serializer(mode="wrap")
@@ -166,12 +173,22 @@ class OriginCredentials(Section):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if bool(self.access_key_env) != bool(self.secret_key_env):
-            raise ValueError("access_key_env and secret_key_env belong together: write both")
+            raise WrongKeys(
+                "access_key_env and secret_key_env belong together: write both",
+                "access_key_env",
+                "secret_key_env",
+            )
         if self.session_token_env and not self.access_key_env:
-            raise ValueError("session_token_env needs access_key_env and secret_key_env")
+            raise WrongKeys("session_token_env needs access_key_env and secret_key_env", "session_token_env")
         anonymous = self.source == "anonymous"
         if bool(self.access_key_env) + bool(self.file or self.profile) + anonymous > 1:
-            raise ValueError("write only one of profile (or file), access_key_env, anonymous")
+            raise WrongKeys(
+                "write only one of profile (or file), access_key_env, anonymous",
+                "profile",
+                "file",
+                "access_key_env",
+                "source",
+            )
         return self
 
     def resolve(self) -> Credentials | None:
@@ -219,9 +236,13 @@ class SecretReference(Section):
     @model_validator(mode="after")
     def _one_reference(self) -> Self:
         if bool(self.secret_env) == bool(self.secret_file):
-            raise ValueError("write one of secret_env and secret_file")
+            raise WrongKeys("write one of secret_env and secret_file", "secret_env", "secret_file")
         if self.session_token_env and self.session_token_file:
-            raise ValueError("write one of session_token_env and session_token_file, or neither")
+            raise WrongKeys(
+                "write one of session_token_env and session_token_file, or neither",
+                "session_token_env",
+                "session_token_file",
+            )
         return self
 
     def secret(self) -> str:

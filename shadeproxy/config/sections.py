@@ -16,7 +16,9 @@ from shadeproxy.config.fields import (
     Section,
     Size,
     Url,
+    WrongKeys,
     path_or,
+    write_size,
 )
 from shadeproxy.config.secrets import (
     OriginCredentials,
@@ -104,7 +106,7 @@ class Tls(Section):
     @model_validator(mode="after")
     def _both(self) -> Self:
         if bool(self.cert) != bool(self.key):
-            raise ValueError("write both cert and key, or neither")
+            raise WrongKeys("write both cert and key, or neither", "cert", "key")
         return self
 
 
@@ -187,13 +189,19 @@ class OriginSection(Section):
     @model_validator(mode="after")
     def _file_needs_path(self) -> Self:
         if self.kind == "file" and not self.path:
-            raise ValueError('kind = "file" needs path: the directory whose sub-directories are the buckets')
+            raise WrongKeys(
+                'kind = "file" needs path: the directory whose sub-directories are the buckets', "kind"
+            )
         if self.kind == "s3" and self.path:
-            raise ValueError('path belongs to kind = "file"; an S3 origin is named by endpoint')
+            raise WrongKeys(
+                'path belongs to kind = "file"; an S3 origin is named by endpoint', "path", "kind"
+            )
         if self.kind == "file" and self.bucket_names == "account":
-            raise ValueError(
+            raise WrongKeys(
                 'bucket_names = "account" belongs to an object store with accounts; a "file" origin has one'
-                " directory of each name: leave it out"
+                " directory of each name: leave it out",
+                "bucket_names",
+                "kind",
             )
         return self
 
@@ -230,9 +238,10 @@ class Client(SecretReference):
     @model_validator(mode="after")
     def _has_upstream(self) -> Self:
         if self.namespace and self.upstream.is_shared:
-            raise ValueError(
+            raise WrongKeys(
                 'namespace belongs to a client with an upstream of its own; one with upstream = "shared"'
-                " reads in the proxy's own namespace: leave it out"
+                " reads in the proxy's own namespace: leave it out",
+                "namespace",
             )
         return self
 
@@ -247,10 +256,13 @@ class Auth(Section):
         keys = [client.access_key for client in self.clients]
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
-            raise ValueError(f"clients: the access key {twice[0]} is there twice; give each client its own")
+            raise WrongKeys(
+                f"clients: the access key {twice[0]} is there twice; give each client its own", "clients"
+            )
         if not self.anonymous and not keys:
-            raise ValueError(
-                "anonymous = false and no client: every request would be refused; add [[auth.clients]]"
+            raise WrongKeys(
+                "anonymous = false and no client: every request would be refused; add [[auth.clients]]",
+                "anonymous",
             )
         return self
 
@@ -266,8 +278,10 @@ class RuleSection(Section):
     @model_validator(mode="after")
     def _keeps_what_it_pins(self) -> Self:
         if self.pin and not self.cache:
-            raise ValueError(
-                "pin = true keeps what is cached, and cache = false caches nothing: leave one out"
+            raise WrongKeys(
+                "pin = true keeps what is cached, and cache = false caches nothing: leave one out",
+                "pin",
+                "cache",
             )
         return self
 
@@ -339,7 +353,13 @@ class Cache(Section):
     @model_validator(mode="after")
     def _room_for_reads(self) -> Self:
         if self.inflight < 2 * self.page_size:
-            raise ValueError("inflight must hold at least two pages (2 x page_size)")
+            page, least = write_size(self.page_size), write_size(2 * self.page_size)
+            raise WrongKeys(
+                f'inflight = "{write_size(self.inflight)}" must hold at least two pages (page_size ='
+                f' "{page}"): write "{least}" or more',
+                "inflight",
+                "page_size",
+            )
         return self
 
 

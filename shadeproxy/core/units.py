@@ -1,4 +1,4 @@
-"""Sizes and times as people write them: "8 GiB", "512 MB", "2 s", "1 h", "250 ms"."""
+"""Sizes, speeds and times as people write them: "8 GiB", "100 MB/s", "2 s", "1 h", "250 ms"."""
 
 import re
 
@@ -24,6 +24,20 @@ def parse_size(text: str | int) -> int:
     if match is None or factor is None:
         raise ValueError(f'{text!r} is not a size: write it as "8 GiB", "512 MB" or a number of bytes')
     return int(float(match[1]) * factor)
+
+
+def parse_speed(text: str) -> float:
+    """Parse "100 MB/s" (or a size, for each second) into bytes a second.
+
+    Raises ValueError that says how to write a speed.
+    """
+    try:
+        speed = parse_size(text.removesuffix("/s"))
+    except ValueError:
+        speed = 0
+    if speed <= 0:
+        raise ValueError(f'{text!r} is no speed; write bytes a second, as "100 MB/s"')
+    return float(speed)
 
 
 def parse_duration(text: str | float) -> float:

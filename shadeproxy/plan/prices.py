@@ -5,13 +5,13 @@ The file is TOML: ``date`` and ``currency``; ``[origin]`` with ``per_1000_reques
 ``per_hour`` and ``speed``, the speed of its training as a multiple of the profiled machine's.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
 from shadeproxy.core.errors import ConfigError
+from shadeproxy.plan.toml_file import load_toml
 
 _Price = Annotated[float, msgspec.Meta(ge=0)]
 _GIB = 1 << 30
@@ -78,20 +78,12 @@ def cost(
 
 def load_prices(path: Path) -> Prices:
     """Read a file of prices (I/O). Raises ConfigError, whose text names the mistake."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"--prices {path}: {reason}") from None
-    try:
-        prices = msgspec.convert(tomllib.loads(text), Prices)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--prices {path} is no TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"--prices {path}: {error}; it has [instances.NAME] per_hour,"
-            " [origin] per_1000_requests and per_gib, [cache] per_gib_hour"
-        ) from None
+    prices = load_toml(
+        path,
+        Prices,
+        option="--prices",
+        form="[instances.NAME] per_hour, [origin] per_1000_requests and per_gib, [cache] per_gib_hour",
+    )
     if not prices.instances:
         raise ConfigError(f"--prices {path} names no instance: add [instances.NAME] with per_hour")
     return prices

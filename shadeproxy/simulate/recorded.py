@@ -85,6 +85,7 @@ def _second(path: Path, arrays: Arrays, ids: NDArray[np.intp], found: Arrays) ->
     prefixes[ids[known]] = groups[known]
     if len(np.unique(prefixes)) > 1:
         found["prefixes"] = prefixes
+    found["prefix_names"] = arrays["group_names"]
     return jobs
 
 

@@ -59,6 +59,7 @@ def load_trace(path: Path) -> Trace:
         weights=weights,
         times=times,
         prefixes=prefixes,
+        prefix_names=tuple(arrays.get("prefix_names", np.zeros(0, np.str_)).tolist()),
         stock=stock,
         hints=hints,
         **columns,

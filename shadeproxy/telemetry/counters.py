@@ -165,6 +165,7 @@ class TierGauges:
     owed_erasures: int = 0
     tombstones: int = 0
     in_doubt: int = 0
+    read_speed: int = 0
     disabled_reason: str = field(default="", metadata={"internal": True})
 
 

@@ -43,6 +43,7 @@ _TIER_HELP = {
     "dropped_catalogues": "Catalogues found damaged at the start; their segments were read instead.",
     "owed_erasures": "Old pages that the medium refused to erase; never served, and each is tried again.",
     "tombstones": "Overwritten objects whose erasure may not be on the medium yet.",
+    "read_speed": "Bytes a second that the disk reads, measured or configured; 0 if unknown.",
     "in_doubt": "1 when the next start checks every page of the tier with the origin.",
     "dropped_lists": "Tombstone files found damaged or lost at the start; every page is then checked.",
 }

@@ -306,6 +306,7 @@ class Stats:
             "owed_erasures": now.owed_erasures,
             "tombstones": now.tombstones,
             "in_doubt": now.in_doubt,
+            "read_speed": now.read_speed,
         }
 
     def _share_of_disk(self, name: str) -> float:

@@ -204,6 +204,54 @@ def test_bad_overrides_are_explained(refused, override, expected):
     assert refused("", override).startswith(expected)
 
 
+ROOM = 'inflight = "5 MiB" must hold at least two pages (page_size = "4 MiB"): write "8 MiB" or more'
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("", ["cache.inflight=5 MiB"], f"--set cache.inflight: cache: {ROOM}"),
+        ("", ["cache.ram.capacity=1 GiB", "cache.inflight=5 MiB"], f"--set cache.inflight: cache: {ROOM}"),
+        ('[cache.ram]\ncapacity = "1 GiB"', ["cache.inflight=5 MiB"], f"--set cache.inflight: cache: {ROOM}"),
+        ('[cache]\ninflight = "5 MiB"', ["cache.group=g"], f"{{file}}: cache: {ROOM}"),
+        (
+            '[cache]\ngroup = "g"\ninflight = "5 MiB"',
+            ["cache.page_size=4 MiB"],
+            f"{{file}} and --set cache.page_size: cache: {ROOM}",
+        ),
+        (
+            "[cluster]\npages = 'local'",
+            ["cluster.name=c", "cluster.leave_after=1 s"],
+            "--set cluster.leave_after: cluster: leave_after must be at least two leases",
+        ),
+        ("", ["s3.tls.cert=c"], "--set s3.tls.cert: s3.tls: write both cert and key, or neither"),
+        (
+            "[origin]\ncredentials.profile = 'p'",
+            ["origin.credentials.source=anonymous", "origin.region=r"],
+            "{file} and --set origin.credentials.source: origin.credentials: write only one of profile",
+        ),
+        (
+            "[origin]\nregion = 'r'",
+            ["origin.credentials.profile=p", "origin.credentials.secret_key=s"],
+            "--set origin.credentials.secret_key: origin.credentials: secret_key: a secret does not stand",
+        ),
+        (
+            "[telemetry]\naccess_log = true",
+            ["auth.verdict_ttl=1 s", 'auth.clients=[{access_key = "a"}]'],
+            "--set auth.clients: auth.clients[0]: write one of secret_env and secret_file",
+        ),
+    ],
+)
+def test_the_places_of_the_keys_that_do_not_go_together_are_named(refused, text, overrides, expected):
+    assert refused(text, *overrides).startswith(expected)
+
+
+def test_the_variable_of_the_key_that_was_wrong_is_named(refused, monkeypatch):
+    monkeypatch.setenv("SHADEPROXY__CACHE__GROUP", "g")
+    monkeypatch.setenv("SHADEPROXY__CACHE__INFLIGHT", "5 MiB")
+    assert refused() == f"environment variable SHADEPROXY__CACHE__INFLIGHT: cache: {ROOM}"
+
+
 def test_override_below_a_value_is_explained(refused):
     assert refused("", "policy.name=lru", "policy.name.x=1") == (
         "--set policy.name.x: name has a value already; it is not a section"

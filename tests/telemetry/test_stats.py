@@ -65,7 +65,13 @@ def test_reads_of_a_job_are_counted_by_epoch(stats):
 
 def test_tiers_show_hits_gauges_and_evictions(stats):
     gauges = TierGauges(
-        used_bytes=5, capacity_bytes=9, pages=2, limit_bytes=7, pinned_bytes=3, dropped_records=3
+        used_bytes=5,
+        capacity_bytes=9,
+        pages=2,
+        limit_bytes=7,
+        pinned_bytes=3,
+        dropped_records=3,
+        read_speed=6,
     )
     stats.watch_tier("ram", lambda: gauges)
     stats.record_read("train", Source.RAM, 10)
@@ -96,6 +102,7 @@ def test_tiers_show_hits_gauges_and_evictions(stats):
         "owed_erasures": 0,
         "tombstones": 0,
         "in_doubt": 0,
+        "read_speed": 6,
     }
     assert snapshot["tiers"]["disk"]["errors"] == {"io": 1}
     assert snapshot["evictions"] == {"capacity": 2}

@@ -378,9 +378,12 @@ class Transfers:
         self._stats.record_admission(upper.name)
 
     def note_failure(self, tier: Tier, kind: str, error: TierError) -> None:
-        """Count and log a tier's failure."""
+        """Count a tier's failure, and log it. A tier that takes no more pages has logged that: then all pages
+        fail, and a line for each would hide the others.
+        """
         self._stats.record_tier_error(tier.name, kind)
-        _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
+        if tier.disabled_reason is None:
+            _log.warning("tier failed", tier=tier.name, doing=kind, error=str(error))
 
 
 def _always() -> bool:

@@ -6,120 +6,13 @@ from collections import Counter
 
 import pytest
 
-from shadeproxy.core.errors import BodyDamaged, OriginUnavailable, ShadeProxyError
-from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef
-from shadeproxy.engine.base import ReadRequest
+from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
+from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.engine.read import flight_filler
-from shadeproxy.origin.base import HandedOver
+from tests.support.callback_reads import Reads, follow
 
 BODY = random.Random(1).randbytes(4000)
 REF = ObjectRef("b", "k")
-
-
-class Read:
-    """A read by callbacks whose events the test triggers."""
-
-    def __init__(self, wanted, sink, etag):
-        self.wanted, self.sink, self.etag = wanted, sink, etag
-        self.memory = None
-        self.filled = 0
-        self.over = False
-
-    def abort(self):
-        self.over = True
-
-    def hand_over(self, error=None):
-        self.over = True
-        self.sink.hand_over(HandedOver(started_s=0.0, error=error, received_bytes=self.filled))
-
-    def open(self):
-        self.memory = self.sink.opened(ObjectMeta(self.etag, len(BODY)), len(BODY), doubtful=False)
-        if self.memory is None and not self.over:
-            self.hand_over()
-
-    def arrive(self, count):
-        count = min(count, len(BODY) - self.filled)
-        self.memory[self.filled : self.filled + count] = BODY[self.filled : self.filled + count]
-        self.filled += count
-        self.sink.arrived(count)
-
-    def complete(self):
-        self.over = True
-        self.sink.complete()
-
-    def fail(self):
-        self.over = True
-        self.sink.failed(BodyDamaged("damaged"))
-
-    def steps(self):
-        """Return the events that may come next."""
-        if self.over:
-            return []
-        if self.memory is None:
-            return [self.open, self.hand_over, lambda: self.hand_over(OriginUnavailable("down"))]
-        if self.filled == len(BODY):
-            return [self.complete, self.fail]
-        return [lambda: self.arrive(1500), lambda: self.arrive(len(BODY)), self.hand_over]
-
-
-class Reads:
-    """An origin with such reads. ``ready``: False if a read would have to wait."""
-
-    lends_memory = False
-
-    def __init__(self, bench):
-        self.bench = bench
-        self.ready = True
-        self.reads = []
-
-    def start(self, wanted, _intent, sink):
-        if not self.ready:
-            return None
-        self.reads.append(Read(wanted, sink, self.bench.etag))
-        return self.reads[-1]
-
-    @property
-    def under_way(self):
-        return [read for read in self.reads if not read.over]
-
-
-class Follower:
-    """A reader without a task. It leaves when it has all bytes, or cannot get them."""
-
-    deadline = None
-
-    def __init__(self, bench, reading, flight):
-        self.bench, self.reading, self.flight = bench, reading, flight
-        self.received = b""
-        self.left = False
-        flight.followers.append(self)
-        asyncio.get_running_loop().call_soon(self.look)  # The flight may have begun or ended already.
-
-    @property
-    def waiting(self):
-        return not self.left
-
-    def leave_early(self):
-        """Leave with the bytes so far, as the reader of a range does."""
-        self.leave(served=bool(self.received))
-
-    def look(self):
-        if self.left or (self.flight.meta is None and not self.flight.ended):
-            return
-        self.received += bytes(self.flight.buffer[len(self.received) : self.flight.filled])
-        assert BODY.startswith(self.received)
-        if self.flight.ended:
-            assert self.received == BODY or isinstance(self.flight.error, ShadeProxyError)
-            self.leave(served=self.received == BODY)
-
-    def leave(self, *, served=False):
-        if not self.left:
-            self.left = True
-            self.flight.followers.remove(self)
-            self.reading.done(self.flight.number, served=served)
-            self.bench.engine.leave(self.reading)
-
-    too_late = leave
 
 
 @pytest.fixture
@@ -127,7 +20,9 @@ async def bench(make_bench):
     bench = await make_bench()
     bench.etag = bench.origin.put("b", "k", BODY).etag
     filling = bench.engine._filling
-    bench.reads = filling._callback_reads = bench.engine._callback_reads = Reads(bench)
+    bench.reads = filling._callback_reads = bench.engine._callback_reads = Reads(
+        lambda _ref: (BODY, bench.etag)
+    )
     bench.retired = Counter()
     retire = filling.flights._retire
 
@@ -156,15 +51,7 @@ async def settle(bench):
 
 
 def begin(bench, ref=REF):
-    begun = bench.engine.begin(ReadRequest(ref), bench.engine.find_now(ReadRequest(ref)))
-    return None if begun is None else Follower(bench, *begun)
-
-
-def fetch(read):
-    """Let all of a page come."""
-    read.open()
-    read.arrive(len(BODY))
-    read.complete()
+    return follow(bench.engine, ref, BODY)
 
 
 async def test_a_page_that_came_by_callbacks_is_stored(bench):
@@ -246,17 +133,17 @@ class TestCollecting:
             await asyncio.sleep(0)
 
     async def test_pages_of_different_turns_are_stored_together(self, bench, stored, waiting):
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         await self.turns()
         assert waiting.received == BODY
         assert stored == []
-        fetch(bench.reads.reads[1])
+        bench.reads.reads[1].fetch()
         await self.turns()
         assert stored == [["k", "other"]]
         await settle(bench)
 
     async def test_a_page_does_not_wait_for_long(self, bench, stored, waiting):
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         async with asyncio.timeout(10):
             while not waiting.flight.over:
                 await asyncio.sleep(0.001)
@@ -266,17 +153,17 @@ class TestCollecting:
         await settle(bench)
 
     async def test_a_reader_of_a_waiting_page_gets_it_without_the_origin(self, bench, stored, waiting):
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         await self.turns()
         assert (await bench.get("k"))[0] == BODY
         assert (stored, waiting.flight.over, bench.origin.gets, len(bench.reads.reads)) == ([], False, 0, 2)
         await settle(bench)
 
     async def test_a_page_that_is_written_to_while_it_waits_is_never_stored(self, bench, stored, waiting):
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         async with bench.engine.writing([REF]):
             await asyncio.sleep(0)
-        fetch(bench.reads.reads[1])
+        bench.reads.reads[1].fetch()
         await self.turns()
         assert waiting.flight.over
         assert stored == [["other"]]
@@ -285,7 +172,7 @@ class TestCollecting:
     @pytest.mark.parametrize("shortage", ["_TOGETHER", "_TOGETHER_BYTES", "READAHEAD_SHARE"])
     async def test_it_does_not_wait_at_a_limit(self, bench, stored, waiting, shortage, monkeypatch):
         monkeypatch.setattr(flight_filler, shortage, 1 if shortage != "READAHEAD_SHARE" else 0)
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         await self.turns()
         assert waiting.flight.over
         assert stored == [["k"]]
@@ -293,7 +180,7 @@ class TestCollecting:
 
     async def test_a_prefetched_page_does_not_wait(self, bench, stored, waiting):
         waiting.flight.intent = Intent.PREFETCH
-        fetch(bench.reads.reads[0])
+        bench.reads.reads[0].fetch()
         await self.turns()
         assert stored == [["k"]]
         waiting.flight.intent = Intent.DEMAND

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from shadeproxy.app.media import tier_gauges
 from shadeproxy.core.types import Source
 from shadeproxy.engine.index.residents import NO_TIER
 from shadeproxy.engine.rules import Freshness, Rule
@@ -62,6 +63,8 @@ async def test_pages_are_spread_by_speed_and_all_are_hits(make_bench):
     sources = await read_all(bench)
     assert sources[Source.ORIGIN] == 0
     assert sources[Source.DISK] > COUNT / 2
+    shown = [tier_gauges(one.tier, bench.cache, place)() for place, one in enumerate(bench.cache.media)]
+    assert [one.read_speed for one in shown] == [0, 1e8, 4e8]
     # The tiers' hits add up to those of the answers, and are divided as the pages are.
     tiers = bench.counted_stats().snapshot()["tiers"]
     assert tiers["ram"]["hits"] == sources[Source.RAM]

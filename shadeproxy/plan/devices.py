@@ -1,0 +1,174 @@
+"""The devices among which ``plan --place`` divides data, and the data: from a file of the user, from the
+statistics of a proxy, from profiles of jobs, or from a recording.
+
+A file is TOML: ``[origin]`` and ``[devices.NAME]`` with ``read_speed`` and, if single reads limit it,
+``reads_per_s``; a device has a ``capacity`` too. ``[datasets.NAME]`` has ``samples``, ``sample_size`` and
+``reads_per_s``; without such tables the jobs of the proxy are placed.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shadeproxy.core.errors import ConfigError
+from shadeproxy.core.units import parse_size, parse_speed
+from shadeproxy.plan.place import Device, Groups, group
+from shadeproxy.plan.profile import Profile
+from shadeproxy.plan.toml_file import load_toml
+from shadeproxy.simulate.trace import Trace
+
+ORIGIN = "origin"
+_MOST_DEVICES = 16
+_Rate = Annotated[float, msgspec.Meta(gt=0)]
+_FORM = (
+    "[origin] read_speed; [devices.NAME] capacity, read_speed and, for a disk that seeks, reads_per_s;"
+    " [datasets.NAME] samples, sample_size and reads_per_s"
+)
+
+
+class _Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    read_speed: str
+    reads_per_s: _Rate = inf
+
+
+class _Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    capacity: str
+    read_speed: str
+    reads_per_s: _Rate = inf
+
+
+class _Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    sample_size: str
+    reads_per_s: _Rate
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    origin: _Origin
+    devices: dict[str, _Device] = {}
+    datasets: dict[str, _Dataset] = {}
+
+
+class Demand(NamedTuple):
+    """The reads of one data set, all samples alike. ``size_bytes``: the room that it takes."""
+
+    name: str
+    size_bytes: float
+    reads_per_s: float
+    bytes_per_s: float
+
+
+def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
+    """Read a file of devices (I/O). Return them, the origin last, and the data sets of the file. Raises
+    ConfigError that says what is wrong with it.
+    """
+    file = load_toml(path, _File, option="--devices", form=_FORM)
+    where = f"--devices {path}"
+    if not file.devices:
+        raise ConfigError(f"{where} names no device: add [devices.NAME] with capacity and read_speed")
+    if len(file.devices) >= _MOST_DEVICES:
+        raise ConfigError(f"{where} names {len(file.devices)} devices; at most {_MOST_DEVICES - 1}")
+    if ORIGIN in file.devices:
+        raise ConfigError(f"{where}: the origin is the table [origin], not [devices.origin]")
+    devices = [
+        Device(
+            name,
+            _size(f"{where}: devices.{name}.capacity", one.capacity),
+            _speed(f"{where}: devices.{name}.read_speed", one.read_speed),
+            one.reads_per_s,
+        )
+        for name, one in file.devices.items()
+    ]
+    speed = _speed(f"{where}: origin.read_speed", file.origin.read_speed)
+    devices.append(Device(ORIGIN, inf, speed, file.origin.reads_per_s))
+    demands = []
+    for name, data in file.datasets.items():
+        size_bytes = _size(f"{where}: datasets.{name}.sample_size", data.sample_size)
+        rate = data.reads_per_s
+        demands.append(Demand(name, data.samples * size_bytes, rate, rate * size_bytes))
+    return devices, demands
+
+
+def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list[Device]:
+    """Return the tiers of a proxy, from its statistics, and its origin. Reads from RAM take no time.
+    ``link_bytes_per_s``: speed of the origin; None: as the proxy has measured it. Raises ConfigError.
+    """
+    devices = []
+    for name, tier in stats["tiers"].items():
+        speed = inf if name == "ram" else float(tier["read_speed"])
+        if not speed:
+            raise ConfigError(
+                f"the read speed of tier {name} is not known, because a proxy with one disk does not measure"
+                " it: describe your devices in a file, see --devices"
+            )
+        devices.append(Device(name, float(tier["limit_bytes"]), speed))
+    sharing = stats["sharing"]
+    if link_bytes_per_s is None and not sharing["link_is_known"]:
+        raise ConfigError("the speed of the origin is not known yet: write it, as --link '250 MB/s'")
+    speed = sharing["link_bytes_per_s"] if link_bytes_per_s is None else link_bytes_per_s
+    return [*devices, Device(ORIGIN, inf, speed)]
+
+
+def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
+    """Return the reads of jobs that never wait, by data set, from the data sets and profiles of the jobs. A
+    job without a whole epoch is left out.
+    """
+    found: dict[str, Demand] = {}
+    for name, profile in profiles:
+        epochs = profile.whole_epochs()
+        if not epochs:
+            continue
+        compute_s = profile.compute_s()
+        measured = float(np.median([one.samples / profile.epoch_s(one) for one in epochs]))
+        rate = profile.world_size / compute_s if compute_s else measured
+        size_bytes = profile.samples * profile.stored_bytes_per_sample
+        other = found.get(name, Demand(name, 0.0, 0.0, 0.0))
+        found[name] = Demand(
+            name,
+            max(size_bytes, other.size_bytes),
+            rate + other.reads_per_s,
+            rate * profile.bytes_per_sample + other.bytes_per_s,
+        )
+    return [one for one in found.values() if one.size_bytes > 0]
+
+
+def groups_of(demands: list[Demand]) -> Groups:
+    """Return a group for each data set."""
+    columns = np.array([one[1:] for one in demands], np.float64).T
+    return Groups([one.name for one in demands], np.arange(len(demands)), *columns)
+
+
+def groups_of_trace(trace: Trace, source: str) -> Groups:
+    """Return the objects of a recording in groups, by prefix. Raises ConfigError if it has no times."""
+    seconds = 0.0 if trace.times is None else float(trace.times[-1] - trace.times[0])
+    if trace.sizes is None or seconds <= 0:
+        raise ConfigError(
+            f"{source} has no sizes or no times, so nothing tells the rate of its reads: record one with"
+            " telemetry.trace"
+        )
+    reads = np.bincount(trace.ids, minlength=trace.objects) / seconds
+    if trace.prefixes is None:
+        names, dataset = ["all objects"], np.zeros(trace.objects, np.intp)
+    else:
+        used, dataset = np.unique(trace.prefixes, return_inverse=True)
+        known = dict(enumerate(trace.prefix_names))
+        names = [known.get(number, "others") for number in used.tolist()]
+    return group(names, dataset.astype(np.intp), trace.sizes.astype(np.float64), reads)
+
+
+def _size(where: str, text: str) -> float:
+    try:
+        return float(parse_size(text))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _speed(where: str, text: str) -> float:
+    try:
+        return parse_speed(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None

@@ -1,0 +1,28 @@
+"""Reads a TOML file that a user wrote into a struct."""
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from shadeproxy.core.errors import ConfigError
+
+_Table = TypeVar("_Table", bound=msgspec.Struct)
+
+
+def load_toml(path: Path, table: type[_Table], *, option: str, form: str) -> _Table:
+    """Read a file (I/O). ``form``: the names of its tables and keys. Raises ConfigError that names ``option``
+    and says what is wrong with the file.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"{option} {path}: {reason}") from None
+    try:
+        return msgspec.convert(tomllib.loads(text), table)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{option} {path} is no TOML: {error}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{option} {path}: {error}; it has {form}") from None

@@ -1,0 +1,118 @@
+"""``shadeproxy plan --place``, run as a command."""
+
+import json
+
+import msgspec
+import pytest
+
+from tests.support.profiles import epoch, profile, truth
+
+FILE = """
+[origin]
+read_speed = "250 MB/s"
+[devices.ram]
+capacity = "32 GB"
+read_speed = "20 GB/s"
+[devices.ssd]
+capacity = "200 GB"
+read_speed = "500 MB/s"
+[devices.hdd]
+capacity = "2 TB"
+read_speed = "150 MB/s"
+reads_per_s = 150
+"""
+DATASETS = """
+[datasets.images]
+samples = 1_281_167
+sample_size = "110 KB"
+reads_per_s = 3000
+[datasets.video]
+samples = 100_000
+sample_size = "4 MB"
+reads_per_s = 60
+"""
+
+
+@pytest.fixture
+def devices(tmp_path):
+    path = tmp_path / "devices.toml"
+    path.write_text(FILE + DATASETS)
+    return path
+
+
+def test_a_table_of_data_sets_and_devices_with_the_bound(shade, devices):
+    result = shade("plan", "--place", "--devices", devices)
+    assert result.exit_code == 0
+    for said in (
+        "images",
+        "131.2 GiB",
+        "3,000",
+        "video",
+        "hdd",
+        "1.8 TiB",
+        "no placement is below",
+        "above)",
+    ):
+        assert said in result.stdout
+    assert "beside it: the most reads a byte on the first device, then on the next:" in result.stdout
+
+
+def test_json_has_shares_loads_and_what_simple_placements_reach(shade, devices):
+    report = json.loads(shade("plan", "--place", "--devices", devices, "--json").stdout)
+    assert [one["name"] for one in report["devices"]] == ["ram", "ssd", "hdd", "origin"]
+    for dataset in report["datasets"]:
+        assert sum(dataset["shares"].values()) == pytest.approx(1, abs=0.001)
+    loads = [one["load"] for one in report["devices"]]
+    assert max(loads) == report["makespan"] == pytest.approx(report["bound"], rel=0.01)
+    assert report["cascade"] > 2 * report["makespan"]  # 60 reads a second of video drown the disk that seeks
+    assert report["devices"][-1]["capacity_bytes"] is None
+
+
+def test_the_tiers_and_jobs_of_a_proxy_are_placed(shade, monkeypatch):
+    told = profile(*(epoch(number, truth(), 0.2) for number in range(2)))
+    answers = {
+        "/v1/stats": {
+            "tiers": {
+                "ram": {"limit_bytes": 2e8, "read_speed": 0},
+                "disk": {"limit_bytes": 3e8, "read_speed": 2e8},
+            },
+            "sharing": {"link_is_known": True, "link_bytes_per_s": 1e8},
+        },
+        "/v1/jobs": {"jobs": [{"job": "a/b", "dataset": "images"}]},
+        "/v1/jobs/a%2Fb/profile": json.loads(msgspec.json.encode(told)),
+    }
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", lambda _client, path: answers[path])
+    report = json.loads(shade("plan", "--place", "--json").stdout)
+    (dataset,) = report["datasets"]
+    assert dataset["name"] == "images"
+    assert dataset["shares"]["ram"] == pytest.approx(2e8 / 819.2e6, rel=0.01)
+    result = shade("plan", "--place", "--link", "1 GB/s", "--json")
+    assert json.loads(result.stdout)["makespan"] < report["makespan"]
+
+
+def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_path):
+    path = tmp_path / "devices.toml"
+    path.write_text(FILE)
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", lambda _client, _path: {"jobs": []})
+    result = shade("plan", "--place", "--devices", path)
+    assert result.exit_code == 2
+    assert "no job of the proxy has read a whole epoch yet: name data sets in the file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--devices", "none.toml"), "--devices goes with --place; write that too, or leave it out"),
+        (("--place", "--devices", "none.toml"), "--devices none.toml: No such file or directory"),
+        (
+            ("--place", "--devices", "FILE", "--link", "1 MB/s"),
+            "--devices and --link: the file says how fast",
+        ),
+        (("--place", "--devices", "FILE", "--trace", "none.npz"), "none.npz: there is no such file"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_change(shade, devices, arguments, said):
+    result = shade("plan", *(devices if one == "FILE" else one for one in arguments))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""

@@ -1,0 +1,183 @@
+"""A tier fails for good while fetched pages wait to be stored together: readers, memory and other tiers."""
+
+import errno
+import os
+
+import pytest
+from structlog.testing import capture_logs
+
+from shadeproxy.core.errors import TierError
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.rules import Freshness, Rule
+from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
+from tests.support.callback_reads import Reads, follow
+
+SIZE = 3000
+OLD = [f"old{number}" for number in range(40)]
+NEW = [f"new{number}" for number in range(12)]
+BODIES = {key: (b"%8s" % key.encode()) * (SIZE // 8) for key in OLD + NEW}
+IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
+LEAST = 8
+"""Failures in a row after which a tier takes no more pages."""
+
+OFF = f"takes no more pages: {os.strerror(errno.EIO)}"
+
+
+class Failing:
+    """A bench whose tiers hold the old objects, and one tier of which can be made to fail."""
+
+    def __init__(self, bench, calls, broken):
+        self.bench, self.calls, self.broken = bench, calls, broken
+        self.etags = {key: bench.origin.put("b", key, body).etag for key, body in BODIES.items()}
+        self.batches = []
+        insert_many = bench.engine.cache.insert_many
+
+        def recorded(pages):
+            self.batches.append([new.page.ref.key for new in pages])
+            insert_many(pages)
+
+        bench.engine.cache.insert_many = recorded
+
+    async def fill(self):
+        """Read the old objects, which fill the RAM tier and a part of the disk."""
+        for key in OLD:
+            await self.get(key)
+        assert self.held("ram") | self.held("disk") == set(OLD)
+        assert self.held("ram")
+        assert self.held("disk")
+
+    def fail(self):
+        """Let each write of the tier fail from now on."""
+        self.calls.schedule = scheduled(rates={MediumFault.WRITE_EIO: 1.0})
+
+    def held(self, tier):
+        """Return the keys of the objects whose page is in a tier."""
+        table, media = self.bench.cache.residents, self.bench.cache.media
+        places = {key: table.first_page(object_hash(ObjectRef("b", key))) for key in BODIES}
+        found = {key: int(table.tier[slot]) for key, slot in places.items() if slot is not None}
+        return {key for key, index in found.items() if media[index].tier.name == tier}
+
+    async def get(self, key):
+        body, source = await self.bench.get(key)
+        assert body == BODIES[key]
+        await self.bench.settle()
+        return source
+
+    async def read_together(self):
+        """Fetch the new objects, whose pages wait for each other, and return when they are stored or not."""
+        engine = self.bench.engine
+        reads = Reads(lambda ref: (BODIES[ref.key], self.etags[ref.key]))
+        engine._filling._callback_reads = engine._callback_reads = reads
+        self.batches.clear()
+        readers = [follow(engine, ObjectRef("b", key), BODIES[key]) for key in NEW]
+        for read in list(reads.reads):
+            read.fetch()
+        await self.bench.settle()
+        engine._filling._callback_reads = engine._callback_reads = None
+        assert self.batches == [NEW]
+        assert [reader.received for reader in readers] == [BODIES[key] for key in NEW]
+        assert all(reader.left for reader in readers)
+        engine.assert_quiescent()
+        assert self.bench.ledger.taken_bytes == 0
+
+    def errors(self):
+        return dict(self.bench.counted_stats().snapshot()["tiers"][self.broken]["errors"])
+
+
+@pytest.fixture
+def failing(make_bench):
+    async def failing(broken, *, policy="importance"):
+        calls = FaultyCalls(scheduled())
+        bench = await make_bench(
+            ram_bytes=64 << 10,
+            more_disks={"disk": (8 << 20, 1e8)},
+            calls={broken: calls},
+            policy=policy,
+            rules=IMMUTABLE,
+        )
+        made = Failing(bench, calls, broken)
+        for key in OLD:
+            bench.weights.by_hash[object_hash(ObjectRef("b", key))] = 10.0
+        await made.fill()
+        return made
+
+    return failing
+
+
+def check_log(logs, caplog, tier, *, at_most):
+    """Check that the end of a tier was logged once, after at most so many failures, and no page after it."""
+    ended = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ended == [f"tier {tier} {OFF}"]
+    assert {(line["event"], line["doing"]) for line in logs} <= {("tier failed", "write")}
+    assert len(logs) <= at_most
+
+
+async def test_pages_for_a_disk_that_fails_are_served_and_come_from_the_origin_next_time(failing, caplog):
+    world = await failing("disk")
+    world.fail()
+    ram, disk = world.held("ram"), world.held("disk")
+    with capture_logs() as logs:
+        await world.read_together()  # The pages in RAM weigh more, so all of these go to the disk.
+        assert (world.held("ram"), world.held("disk")) == (ram, disk)
+        assert world.errors() == {"write": len(NEW)}
+        assert [await world.get(key) for key in NEW] == [Source.ORIGIN] * len(NEW)
+        assert {await world.get(key) for key in ram} == {Source.RAM}
+        assert {await world.get(key) for key in disk} == {Source.DISK}
+        # The pages that it refuses are counted, too.
+        assert world.errors() == {"write": len(NEW), "reserve": len(NEW)}
+    check_log(logs, caplog, "disk", at_most=LEAST - 1)
+    assert world.bench.ledger.taken_bytes == 0
+
+
+async def test_pages_that_make_way_to_a_disk_that_fails_are_all_that_is_lost(failing, caplog):
+    world = await failing("disk", policy="lru")
+    world.fail()
+    ram, disk = world.held("ram"), world.held("disk")
+    with capture_logs() as logs:
+        await world.read_together()
+        lost = ram - world.held("ram")
+        assert world.held("ram") == ram - lost | set(NEW)
+        assert world.held("disk") == disk
+        assert len(lost) == world.errors()["write"]
+        assert {await world.get(key) for key in [*NEW, *(ram - lost)]} == {Source.RAM}
+        assert await world.get(min(lost)) == Source.ORIGIN
+    check_log(logs, caplog, "disk", at_most=LEAST - 1)
+    assert world.bench.ledger.taken_bytes == 0
+
+
+async def test_pages_for_a_ram_tier_that_fails_go_to_the_disk_next_time(failing, caplog):
+    world = await failing("ram")
+    disk = world.held("disk")
+    for key in world.held("ram"):
+        world.bench.cache.drop_object(ObjectRef("b", key), "written")
+    world.fail()
+    with capture_logs() as logs:
+        await world.read_together()
+        assert (world.held("ram"), world.held("disk")) == (set(), disk)
+        assert world.errors() == {"write": len(NEW)}
+        assert [await world.get(key) for key in NEW] == [Source.ORIGIN] * len(NEW)
+        assert {await world.get(key) for key in [*NEW, *disk]} == {Source.DISK}
+        assert world.errors()["reserve"] >= len(NEW)
+    check_log(logs, caplog, "ram", at_most=0)  # All pages of the batch are written in one call.
+
+
+async def test_a_tier_that_takes_pages_is_named_at_each_failure(make_bench):
+    bench = await make_bench()
+    tier = bench.cache.media[0].tier
+    with capture_logs() as logs:
+        for _ in range(2):
+            bench.cache.transfers.note_failure(tier, "read", TierError("damaged"))
+    assert (
+        logs
+        == [
+            {
+                "event": "tier failed",
+                "tier": "ram",
+                "doing": "read",
+                "error": "damaged",
+                "log_level": "warning",
+            }
+        ]
+        * 2
+    )
