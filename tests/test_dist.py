@@ -1,4 +1,4 @@
-"""``.ci/dist.py``: metadata and links of what an index of packages gets."""
+"""``.ci/dist.py``: metadata and links of the files for an index of packages."""
 
 import importlib.util
 import shutil

@@ -6,8 +6,8 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 
 
 class PageObserver(Protocol):
-    """An observer of the demand reads that show what to prefetch. Its methods are called on the event loop
-    and never wait.
+    """An observer of the demand reads that decide what is prefetched. Its methods are called on the event
+    loop and never wait.
     """
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:

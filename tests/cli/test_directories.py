@@ -1,4 +1,4 @@
-"""check: what it says of directories that a start would refuse, or that another process holds. It changes
+"""check: its rows about directories that a start would refuse, or that another process holds. It changes
 nothing.
 """
 

@@ -1,4 +1,4 @@
-"""What every client did on every route, and the tables of it in docs/clients.md."""
+"""The results of every client on every route, and their tables in docs/clients.md."""
 
 import datetime as dt
 import platform
@@ -14,7 +14,7 @@ _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync
 @dataclass
 class Record:
     """Outcomes by client, check and route. An outcome is OK, NOT_OFFERED, "says: ..." where an error was
-    asked for, or what went wrong.
+    expected, or a description of the failure.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class _Notes:
 
 
 def write_table(record: Record, path: Path) -> None:
-    """Replace what stands between the marks in ``path``."""
+    """Replace the text between the marks in ``path``."""
     before, _, rest = path.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)
     path.write_text(before + _BEGIN + "\n".join(_tables(record)) + "\n" + _END + after)

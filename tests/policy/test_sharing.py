@@ -1,4 +1,6 @@
-"""Which needs fit, what the others get, and how the knobs move; against the cases of the design."""
+"""Needs that fit, the shares of the other jobs, and the movement of the knobs, compared with the cases of the
+design.
+"""
 
 import math
 from collections import defaultdict
@@ -28,7 +30,7 @@ NONE = math.nan
 
 
 def demands(*rows):
-    """Rows of (rate, need, sample_bytes, samples)."""
+    """Return demands from rows of (rate, need, sample_bytes, samples)."""
     rates, needs, sizes, samples = np.array(rows, float).T
     return Demands(rates, needs, sizes, sizes * samples)
 
