@@ -52,7 +52,7 @@ class Walk:
     def __init__(self, job: str, latency: Latency, now_s: float) -> None:
         self.job = job
         self.latency = latency
-        """Of this job's fetches: where the origin's link is shared, jobs wait for it for different times."""
+        """Mean over this job's fetches. Where the origin's link is shared, jobs wait for different times."""
         self.pace = FetchPace(now_s)
         self.complete = True
         """False if the last look stopped at its limit of samples or pages: look again soon. True if it looked
