@@ -14,6 +14,8 @@ import boto3
 DOMAIN = "s3.shade.test"
 """Base domain of virtual-host style, at the gateway and at the proxies. It is in no DNS."""
 
+TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+
 
 @dataclass(frozen=True)
 class Route:
@@ -42,9 +44,11 @@ class Route:
     def with_wrong_secret(self) -> "Route":
         return replace(self, secret_key="not-the-secret")
 
-    def environment(self, home: Path) -> dict[str, str]:
-        """What a user of any client would export, and nothing of the machine's own configuration."""
-        trust = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+    def environment(self, home: Path, trust: tuple[str, ...] = TRUST) -> dict[str, str]:
+        """What a user of any client would export, and nothing of the machine's own configuration.
+
+        ``trust``: the variables that name the authority.
+        """
         return {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(home),
