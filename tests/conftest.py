@@ -40,8 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
 
 
-_ASKED_FOR = ("rgw", "clients", "harness")
-"""Marks of tests that need a server, ten clients or much time. They run only if ``-m`` names the mark."""
+_ASKED_FOR = ("rgw", "clients", "recipes", "harness")
+"""Marks of tests that need a server, many clients or much time. They run only if ``-m`` names the mark."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
