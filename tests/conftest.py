@@ -61,8 +61,8 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=node.config.stash[_STDERR])
 
 
-_ASKED_FOR = ("rgw", "clients", "harness")
-"""Marks of tests that need a server, ten clients or much time. They run only if ``-m`` names the mark."""
+_ASKED_FOR = ("rgw", "clients", "recipes", "harness")
+"""Marks of tests that need a server, many clients or much time. They run only if ``-m`` names the mark."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from .routes import Route
+from tests.support.routes import Route
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.certificate import write_certificate
 from tests.support.rgw import run_rgw
+from tests.support.routes import DOMAIN, Route
 
 from .corpus import Body, write_corpus
 from .report import Record, write_table
-from .routes import DOMAIN, Route
 
 pytest.register_assert_rewrite("tests.clients.checks")
 

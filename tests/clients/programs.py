@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.support.routes import Route
+
 from .client import TIMEOUT_S, Absent, ClientFailed
-from .routes import Route
 
 
 class Program:

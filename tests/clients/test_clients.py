@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.routes import Route
+
 from .checks import CHECKS, NotOffered, Session, comparable, essence
 from .client import Absent, Client, ClientFailed, Library
 from .programs import AwsCli, Program, Rclone, S3cmd, S5cmd
 from .report import FAILS, NOT_OFFERED, OK, ROUTES, SAYS
-from .routes import Route
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 

@@ -14,6 +14,8 @@ import boto3
 DOMAIN = "s3.shade.test"
 """Base domain of virtual-host style, at the gateway and at the proxies. It is in no DNS."""
 
+TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+
 
 @dataclass(frozen=True)
 class Route:
@@ -42,11 +44,10 @@ class Route:
     def with_wrong_secret(self) -> "Route":
         return replace(self, secret_key="not-the-secret")
 
-    def environment(self, home: Path) -> dict[str, str]:
+    def environment(self, home: Path, trust: tuple[str, ...] = TRUST) -> dict[str, str]:
         """Return the variables that a user of any client would export, without the machine's own
-        configuration.
+        configuration. ``trust``: the variables that name the authority.
         """
-        trust = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
         return {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(home),
