@@ -158,7 +158,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.t
 $(VENV)/.dev: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.toml constraints.txt $(COMPILED)
 	@echo "installing ShadeProxy and what tests and checks need; this takes a few minutes, once ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster,otel]" --editable bench --group test --group frameworks --group check
 	@$(LANE)
 	@touch $(VENV)/.demo $@
 
@@ -173,7 +173,7 @@ $(VENV)/.dist: $(VENV)/.made pyproject.toml
 
 $(VENV)/.clients: $(VENV)/.dev
 	@echo "installing the clients that are tested ..."
-	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check --group clients
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster,otel]" --editable bench --group test --group frameworks --group check --group clients
 	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
 	@$(PYTHON) -m venv $(VENV)/awscli
 	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli

@@ -19,6 +19,7 @@ TABLE = {
     "engine.read.needed": "api/s3/test_lane_read.py",
     "origin.field_places": "origin/test_http1.py",
     "cli.predictions": "cli/test_plan.py",
+    "telemetry.otel": "telemetry/test_otel_sdk.py",
     "plan.ahead": "plan/test_predict.py",
     "plan.plots": "cli/test_plan.py",
     "plan.prices": "plan/test_grid.py",
