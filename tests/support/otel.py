@@ -1,11 +1,62 @@
-"""Otel spans that stay in memory, for tests that have the SDK of OpenTelemetry."""
+"""Otel spans that stay in memory: of a tracer without the SDK of OpenTelemetry, and of the SDK."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from shadeproxy.app import opening
 from shadeproxy.core.clock import SystemClock
+
+
+class PlainSpan:
+    """An otel span that a test reads. ``parent``: another one, or None. ``error``: None until it ends."""
+
+    def __init__(self, kind, name, facts, *, parent=None, age_s=0.0, fields=None):
+        self.kind, self.title, self.facts, self.parent = kind, name, dict(facts), parent
+        self.age_s, self.fields, self.error = age_s, fields, None
+
+    def name(self, name):
+        assert self.error is None, "renamed after its end"
+        self.title = name
+
+    def note(self, facts):
+        assert self.error is None, "noted after its end"
+        self.facts |= facts
+
+    def end(self, error=""):
+        assert self.error is None, "ended twice"
+        self.error = error
+
+
+class PlainTracer:
+    """A tracer without the SDK. ``begun``: all spans; ``ended``: those that would be sent."""
+
+    def __init__(self):
+        self.begun = []
+
+    def begin_served(self, name, fields):
+        self.begun.append(PlainSpan("SERVER", name, {}, fields=dict(fields)))
+        return self.begun[-1]
+
+    def begin_asked(self, name, facts, *, parent, age_s=0.0):
+        self.begun.append(PlainSpan("CLIENT", name, facts, parent=parent, age_s=age_s))
+        return self.begun[-1]
+
+    @property
+    def ended(self):
+        return [span for span in self.begun if span.error is not None]
+
+
+def plain_spans(monkeypatch) -> PlainTracer:
+    """Return the tracer of all proxies that start from now on."""
+    tracer = PlainTracer()
+
+    async def opened(*_arguments):
+        return tracer
+
+    monkeypatch.setattr(opening, "open_tracer", opened)
+    return tracer
 
 
 class RecordedSpans:
