@@ -20,6 +20,8 @@ TABLE = {
     "origin.field_places": "origin/test_http1.py",
     "cli.predictions": "cli/test_plan.py",
     "telemetry.otel": "telemetry/test_otel_sdk.py",
+    "config.otel": "app/test_otel.py",
+    "app.handlers": "api/s3/test_otel_handler.py",
     "plan.ahead": "plan/test_predict.py",
     "plan.plots": "cli/test_plan.py",
     "plan.prices": "plan/test_grid.py",
