@@ -1,23 +1,21 @@
 """``[telemetry.otel]``: off, nothing is loaded; on, a collector gets the spans of a proxy."""
 
 import asyncio
-import gzip
 import json
 import subprocess
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
 import structlog
-from aiohttp import web
 
 from shadeproxy.app.otel import open_tracer
 from shadeproxy.app.reloadable import merge
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.errors import ConfigError
-from tests.support.otel import record_spans
+from tests.support.otel import collecting, record_spans
 from tests.support.s3.cases import SMALL, ok
 from tests.support.s3.scripted import set_up
 
@@ -153,76 +151,50 @@ async def test_a_proxy_has_spans_of_misses_uploads_and_calls(tmp_path, monkeypat
     assert get.start_time >= miss.start_time
 
 
-@asynccontextmanager
-async def collecting(status=200):
-    """Yield the URL of a collector, and what it got: (path, header fields, spans)."""
-    service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    got = []
-
-    async def take(request):
-        body = await request.read()
-        message = service.ExportTraceServiceRequest()
-        message.ParseFromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
-        spans = [
-            span
-            for resource in message.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-        got.append((request.path, dict(request.headers), spans))
-        return web.Response(status=status)
-
-    app = web.Application()
-    app.router.add_post("/{path:.*}", take)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", got
-    finally:
-        await runner.cleanup()
+@pytest.fixture
+def collector():
+    with collecting() as collector:
+        yield collector
 
 
-async def test_a_collector_gets_the_spans_over_http_with_its_header(tmp_path, monkeypatch):
+async def test_a_collector_gets_the_spans_over_http_with_its_header(tmp_path, monkeypatch, collector):
     monkeypatch.setenv("COLLECTOR_KEY", "api-key=5ecret")
-    async with collecting() as (url, got):
-        on = ON | {"telemetry__otel__endpoint": url, "telemetry__otel__headers": "env:COLLECTOR_KEY"}
-        async with set_up(tmp_path, by_callbacks=True, **on) as setup:
-            await setup.warm()
-        paths, fields, spans = zip(*got, strict=True)
-    assert set(paths) == {"/v1/traces"}
-    assert fields[0]["api-key"] == "5ecret"
-    assert "GetObject" in {span.name for some in spans for span in some}
+    on = ON | {"telemetry__otel__endpoint": collector.url, "telemetry__otel__headers": "env:COLLECTOR_KEY"}
+    async with set_up(tmp_path, by_callbacks=True, **on) as setup:
+        await setup.warm()
+    assert {(batch.path, batch.fields["api-key"]) for batch in collector.batches} == {
+        ("/v1/traces", "5ecret")
+    }
+    assert "GetObject" in {span.name for span in collector.spans}
 
 
-async def test_the_standard_variables_name_collector_and_header(tmp_path, monkeypatch):
-    async with collecting() as (url, got):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a")
-        async with set_up(tmp_path, by_callbacks=True, **ON) as setup:
-            await setup.warm()
-    assert {(path, fields["tenant"]) for path, fields, _ in got} == {("/v1/traces", "a")}
+async def test_the_standard_variables_name_collector_and_header(tmp_path, monkeypatch, collector):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a")
+    async with set_up(tmp_path, by_callbacks=True, **ON) as setup:
+        await setup.warm()
+    assert {(batch.path, batch.fields["tenant"]) for batch in collector.batches} == {("/v1/traces", "a")}
 
 
 @pytest.mark.parametrize("status", [400, 503, None])
-async def test_a_collector_that_fails_fails_no_request_and_warns_once(tmp_path, monkeypatch, status):
-    pytest.importorskip("opentelemetry.sdk")
+async def test_a_collector_that_fails_fails_no_request_and_warns_once(
+    tmp_path, monkeypatch, collector, status
+):
     from shadeproxy.telemetry import otel_sdk
 
     monkeypatch.setattr(otel_sdk, "_LAST_SPANS_S", 0.2)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+    collector.status = status
+    # Without a status there is no collector: the discard port of this machine.
+    on = ON | {"telemetry__otel__endpoint": collector.url if status else "http://127.0.0.1:9"}
     with structlog.testing.capture_logs() as lines:
-        async with collecting(status or 200) as (url, got):
-            # Without a status there is no collector: the discard port of this machine.
-            on = ON | {"telemetry__otel__endpoint": url if status else "http://127.0.0.1:9"}
-            async with set_up(tmp_path, by_callbacks=True, **on) as setup:
-                await setup.warm()
-                setup.server.scripts |= {f"/b/{n}": [[ok(SMALL)]] for n in range(20)}
-                client = await setup.client()
-                for n in range(20):
-                    assert (await client.get(f"/b/{n}")).status == 200
-                    await asyncio.sleep(0.002)
-                await setup.settle()
-    warnings = [line for line in lines if line["event"] == "otel warning"]
-    assert len(warnings) == 1
-    assert bool(got) is (status is not None)
+        async with set_up(tmp_path, by_callbacks=True, **on) as setup:
+            await setup.warm()
+            setup.server.scripts |= {f"/b/{n}": [[ok(SMALL)]] for n in range(20)}
+            client = await setup.client()
+            for n in range(20):
+                assert (await client.get(f"/b/{n}")).status == 200
+                await asyncio.sleep(0.002)
+            await setup.settle()
+    assert len([line for line in lines if line["event"] == "otel warning"]) == 1
+    assert bool(collector.batches) is (status is not None)

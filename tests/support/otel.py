@@ -1,7 +1,10 @@
 """Otel spans that stay in memory: of a tracer without the SDK of OpenTelemetry, and of the SDK."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -106,3 +109,66 @@ def open_tracer() -> Iterator:
         yield tracer
     finally:
         tracer.close()
+
+
+class Batch(NamedTuple):
+    """Spans that a collector got in one request. ``fields``: header fields of the request."""
+
+    path: str
+    fields: dict[str, str]
+    resource: dict[str, Any]
+    spans: list[Any]
+
+
+class Collector:
+    """A collector of otel spans over HTTP. ``status``: of its answers."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.status = 200
+        self.url = ""
+
+    @property
+    def spans(self) -> list[Any]:
+        return [span for batch in self.batches for span in batch.spans]
+
+    def take(self, path: str, fields: dict[str, str], body: bytes) -> None:
+        """Keep the spans of one request."""
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        message = ExportTraceServiceRequest()
+        message.ParseFromString(body)
+        for one in message.resource_spans:
+            resource = {
+                fact.key: fact.value.string_value or fact.value.int_value for fact in one.resource.attributes
+            }
+            spans = [span for scope in one.scope_spans for span in scope.spans]
+            self.batches.append(Batch(path, fields, resource, spans))
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """Run a collector in a thread. Skip the test if the SDK is not installed."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            collector.take(self.path, dict(self.headers), body)
+            self.send_response(collector.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()

@@ -10,7 +10,7 @@ from typing import Unpack
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.exchange import Asked, EndedRequest, Exchange, RequestObserver
-from shadeproxy.api.s3.forward_handler import HandlerSettings
+from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.engine.base import ReadPath
@@ -28,23 +28,28 @@ class OtelRequests:
     def __init__(self, tracer: OtelTracer, observer: RequestObserver) -> None:
         self._tracer = tracer
         self._observer = observer
-        self._under_way: dict[str, OtelSpan] = {}
+        self.under_way: dict[str, OtelSpan] = {}
+        """Spans that have not ended, by request id."""
 
-    def __len__(self) -> int:
-        return len(self._under_way)
-
-    def begin(self, fields: Mapping[str, str]) -> OtelSpan:
+    def begin(self, fields: Mapping[str, str], operation: str = _UNPARSED) -> OtelSpan:
         """Begin the span of a request with these lower-case header fields."""
-        return self._tracer.begin_served(_UNPARSED, fields)
+        return self._tracer.begin_served(operation, fields)
 
     def keep(self, request_id: str, span: OtelSpan) -> None:
         """End ``span`` with this request."""
-        self._under_way[request_id] = span
+        self.under_way[request_id] = span
+
+    def relay(self, request_id: str) -> None:
+        """End the span of this request if it was not reported, because another process answers it."""
+        span = self.under_way.pop(request_id, None)
+        if span is not None:
+            span.note({"shadeproxy.relayed": True})
+            span.end()
 
     @contextmanager
     def serving(self, exchange: Exchange, begun: EngineLaneRead | None) -> Iterator[None]:
         """Serve the request of ``exchange`` inside its span. ``begun``: a read that has its span already."""
-        span = None if begun is None else self._under_way.get(begun.request_id)
+        span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
             parsed = exchange.request
             span = self.begin(exchange.http.headers if parsed is None else parsed.fields)
@@ -58,7 +63,7 @@ class OtelRequests:
     def on_request(self, **request: Unpack[EndedRequest]) -> None:
         """See ``RequestObserver.on_request``."""
         self._observer.on_request(**request)
-        span = self._under_way.pop(request["request_id"], None)
+        span = self.under_way.pop(request["request_id"], None)
         if span is None:
             return  # a hit of the fast lane, or bytes that were no request
         status, job = request["status"], request["job"]
@@ -81,7 +86,19 @@ class OtelRequests:
         span.end(str(status) if status >= _FAILS_FROM else "")
 
 
-class OtelHandler(S3Handler):
+class OtelForwarding(ForwardHandler):
+    """Makes the spans of all requests that a task serves. ``_spans`` is the handler's observer."""
+
+    _spans: OtelRequests
+
+    async def _complete(
+        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
+    ) -> None:
+        with self._spans.serving(exchange, begun):
+            await super()._complete(exchange, serving, begun)
+
+
+class OtelHandler(OtelForwarding, S3Handler):
     """An S3Handler whose requests have otel spans."""
 
     def __init__(
@@ -96,13 +113,13 @@ class OtelHandler(S3Handler):
         """``begins``, ``options``: as for S3Handler."""
         self._spans = OtelRequests(tracer, options["observer"])
         options["observer"] = self._spans
-        super().__init__(engine, authenticator, begins=begins, **options)
+        S3Handler.__init__(self, engine, authenticator, begins=begins, **options)
 
     def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
-        """See ``S3Handler.begin_read``. A span of a read that cannot begin so is dropped: ``serve_read``
+        """See ``S3Handler.begin_read``. The span of a read that cannot begin so is dropped: ``serve_read``
         makes another.
         """
-        span = self._spans.begin(asked.call.request.fields)
+        span = self._spans.begin(asked.call.request.fields, asked.call.operation.name)
         served = SERVED.set(span)
         try:
             read = super().begin_read(outlet, asked)
@@ -111,9 +128,3 @@ class OtelHandler(S3Handler):
         if read is not None:
             self._spans.keep(read.request_id, span)
         return read
-
-    async def _complete(
-        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
-    ) -> None:
-        with self._spans.serving(exchange, begun):
-            await super()._complete(exchange, serving, begun)

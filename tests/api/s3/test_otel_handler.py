@@ -206,8 +206,8 @@ async def test_spans_change_nothing_that_is_seen(tmp_path, monkeypatch, name):
     monkeypatch.setattr(otel_handler, "OtelRequests", Kept)
     async with set_up(tmp_path / "on", by_callbacks=True, **case.settings) as setup:
         on = await run(setup, case)
-        assert [len(spans) for spans in made] == [0]
-    if case.is_timed:
+        assert [spans.under_way for spans in made] == [{}]
+    if case.is_timed or case.settings:  # which timer is first decides what is asked for once more
         off = {key: off[key] for key in ("answers", "cached")}
     for key, value in off.items():
         assert on[key] == value, (key, short(on[key]), short(value))
