@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import sys
 import threading
 
 import pytest
@@ -197,6 +198,27 @@ def test_the_end_does_not_wait_for_a_collector_that_hangs(monkeypatch):
     tracer.close()
     assert asked.is_set()
     assert given_up.is_set()
+
+
+def test_threads_switch_sooner_while_a_batch_is_encoded(monkeypatch):
+    """Until a switch comes, the event loop waits for the interpreter."""
+    during = []
+
+    class Encoding:
+        def export(self, _spans):
+            during.append(sys.getswitchinterval())
+
+        def shutdown(self):
+            during.append(None)
+
+    monkeypatch.setattr(otel_sdk, "make_exporter", lambda _endpoint, _headers: Encoding())
+    tracer = SdkTracer("", None, version="1", clock=SystemClock())
+    before_s = sys.getswitchinterval()
+    tracer.begin_served("S3", {}).end()
+    tracer.close()
+    shorter_s, ended = during
+    assert shorter_s < before_s == sys.getswitchinterval()
+    assert ended is None
 
 
 class TestRareWarnings:
