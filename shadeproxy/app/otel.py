@@ -11,10 +11,8 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.telemetry.otel import OtelTracer
 
-_MISSING = (
-    "telemetry.otel.enabled = true needs packages that are not installed: pip install 'shadeproxy[otel]', or"
-    " leave it out"
-)
+INSTALL = "pip install 'shadeproxy[otel]', or leave telemetry.otel.enabled out"
+_MISSING = f"telemetry.otel.enabled = true needs packages that are not installed: {INSTALL}"
 
 
 async def open_tracer(settings: Settings, clock: Clock, stack: AsyncExitStack) -> OtelTracer | None:
@@ -27,6 +25,15 @@ async def open_tracer(settings: Settings, clock: Clock, stack: AsyncExitStack) -
     tracer, close = await asyncio.to_thread(_make_tracer, section, clock)
     stack.push_async_callback(asyncio.to_thread, close)
     return tracer
+
+
+def is_installed() -> bool:
+    """Return whether the extra is installed. Loads it."""
+    try:
+        import shadeproxy.telemetry.otel_sdk  # noqa: F401, PLC0415 - as below
+    except ImportError:
+        return False
+    return True
 
 
 def _make_tracer(section: Otel, clock: Clock) -> tuple[OtelTracer, Callable[[], None]]:
