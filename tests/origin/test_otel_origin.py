@@ -111,6 +111,14 @@ async def test_calls_after_a_read_do_not_count_as_its_attempts(world):
     assert [span.facts["shadeproxy.attempts"] for span in world.tracer.ended] == [1, 1, 1]
 
 
+async def test_a_body_that_breaks_off_after_another_read_counts_for_its_own(world):
+    world.faulty.enqueue(CUT)
+    async with world.origin.open(REF) as reading:
+        await world.read()
+        assert b"".join([chunk async for chunk in reading.chunks]) == b"0123456789"
+    assert [span.facts["shadeproxy.attempts"] for span in world.tracer.ended] == [2, 1]
+
+
 async def test_an_origin_that_stays_down_ends_the_span_with_its_error(world):
     world.faulty.enqueue(*[REFUSED] * 3)
     with pytest.raises(OriginUnavailable):

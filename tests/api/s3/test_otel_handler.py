@@ -1,11 +1,14 @@
 """Otel spans of S3 requests: all but the hits of the fast lane have one, and no answer changes by it."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from shadeproxy.api.s3 import otel_handler
+from shadeproxy.api.s3.exchange import Exchange
 from shadeproxy.api.s3.otel_handler import OtelRequests
+from shadeproxy.telemetry.otel import SERVED
 from tests.support.otel import plain_spans
 from tests.support.s3.cases import CASES, SMALL, head, ok, refusal, short
 from tests.support.s3.scripted import CUT, WAIT, set_up
@@ -172,6 +175,15 @@ async def test_requests_of_one_connection_are_no_parents_of_each_other(setup, tr
     await setup.settle()
     assert len(served(tracer)) == len(asked(tracer)) == 6
     assert {id(span.parent) for span in asked(tracer)} == {id(span) for span in served(tracer)}
+
+
+async def test_the_task_of_a_connection_forgets_the_request_that_was_served(tracer):
+    """What it does until the next request comes is no part of it."""
+    exchange = Exchange(None, now_s=0.0)
+    exchange.request = SimpleNamespace(fields={})
+    with OtelRequests(tracer, None).serving(exchange, None):
+        assert [SERVED.get()] == tracer.begun
+    assert SERVED.get() is None
 
 
 async def run(setup, case):
