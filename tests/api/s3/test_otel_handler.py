@@ -142,6 +142,27 @@ async def test_an_upload_is_forwarded_inside_its_span(setup, tracer):
     assert (put.title, put.parent, put.facts["http.response.status_code"]) == ("origin PUT", upload, 200)
 
 
+@pytest.mark.parametrize("spans", [True, False])
+async def test_the_origin_gets_the_client_s_own_traceparent_of_a_forwarded_request_alone(
+    tmp_path, monkeypatch, spans
+):
+    """With spans and without. It is not among the fields that the proxy signs."""
+    if spans:
+        plain_spans(monkeypatch)
+    async with set_up(tmp_path, by_callbacks=True) as setup:
+        setup.server.scripts["/b/k"] = [[ok(SMALL)]]
+        client = await setup.client()
+        client.ask("/b/k", f"traceparent: {PARENT}")
+        assert (await client.answer()).status == 200
+        await setup.settle()
+        client.ask("/b/k", f"traceparent: {PARENT}", method="PUT", body=b"x")
+        assert (await client.answer()).status == 200
+    get, put = (fields for path, fields in setup.server.fields if path == "/b/k")
+    assert "traceparent" not in get
+    assert put["traceparent"] == PARENT
+    assert "traceparent" not in put["authorization"]
+
+
 async def test_a_head_is_served_inside_its_span(setup, tracer):
     client = await setup.client()
     client.ask("/b/k", method="HEAD")
