@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -70,6 +70,10 @@ test-harness: $(VENV)/.dev ## Short runs of `chaos` and `crash`, and that plante
 clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
 	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
 	  $(BIN)/python -m pytest -q -m clients tests/clients
+
+recipes: $(VENV)/.recipes ## The scripts of docs/recipes through the proxy, over HTTP and TLS; writes their table (5 minutes)
+	@SHADEPROXY_RECIPES_VENV=$(CURDIR)/$(VENV)/recipes SHADEPROXY_RECIPES_TABLE=1 \
+	  $(BIN)/python -m pytest -q -m recipes tests/recipes
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
@@ -177,4 +181,17 @@ $(VENV)/.clients: $(VENV)/.dev
 	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
 	@$(PYTHON) -m venv $(VENV)/awscli
 	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli
+	@touch $@
+
+# mosaicml-streaming needs an older numpy and transformers than the others. It imports torchvision for pictures;
+# a torchvision that fits torch's build for CPUs is in no usual index, and this older one does without its compiled part.
+$(VENV)/.recipes: $(VENV)/.dev docs/recipes/requirements.txt
+	@echo "installing the clients of docs/recipes; this takes a few minutes, once ..."
+	@for name in recipes recipes-mosaicml-streaming; do $(BIN)/python -m venv $(VENV)/$$name \
+	  && $(VENV)/$$name/bin/python -m pip --disable-pip-version-check --quiet --quiet install --upgrade "pip>=25.1" || exit 1; done
+	@$(VENV)/recipes/bin/python -m pip --disable-pip-version-check --quiet --quiet install --constraint constraints.txt \
+	  --requirement docs/recipes/requirements.txt
+	@$(VENV)/recipes-mosaicml-streaming/bin/python -m pip --disable-pip-version-check --quiet --quiet install \
+	  --constraint constraints.txt mosaicml-streaming
+	@$(VENV)/recipes-mosaicml-streaming/bin/python -m pip --disable-pip-version-check --quiet --quiet install --no-deps torchvision==0.16.2
 	@touch $@

@@ -4,7 +4,9 @@ does an engine that the test left open, or that was not quiescent when it was cl
 ``serve``, for tests of the whole product, starts a real ``shadeproxy serve`` in its own process.
 """
 
+import faulthandler
 import gc
+import os
 import shutil
 import signal
 import tempfile
@@ -38,10 +40,29 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "open_engine(reason): the test leaves an engine open on purpose")
+    config.stash[_STDERR] = os.dup(2)  # pytest puts a file in its place while a test runs
 
 
-_ASKED_FOR = ("rgw", "clients", "harness")
-"""Marks of tests that need a server, ten clients or much time. They run only if ``-m`` names the mark."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[_STDERR])
+
+
+_STDERR = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Limit the time of the fixtures of a test that failed. pytest-timeout and pytest's faulthandler have
+    cancelled their timers just now, so nothing else would end a fixture that hangs. The end of the test
+    cancels this timer.
+    """
+    limit_s = float(node.config.getini("faulthandler_timeout"))
+    if isinstance(node, pytest.Item) and limit_s > 0:
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=node.config.stash[_STDERR])
+
+
+_ASKED_FOR = ("rgw", "clients", "recipes", "harness")
+"""Marks of tests that need a server, many clients or much time. They run only if ``-m`` names the mark."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,5 +1,5 @@
-"""The image and the systemd unit: what they take from the tree exists, and neither runs with more rights than
-it needs.
+"""The image and the systemd unit: the files that they take from the tree exist, and neither runs with more
+rights than it needs.
 """
 
 import fnmatch

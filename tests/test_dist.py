@@ -1,4 +1,4 @@
-"""``.ci/dist.py``: metadata and links of what an index of packages gets."""
+"""``.ci/dist.py``: metadata and links of the files for an index of packages."""
 
 import importlib.util
 import shutil
@@ -70,3 +70,11 @@ def test_each_distribution_carries_the_same_license_and_supports_the_same_python
     assert {one["license"] for one in found} == {"Apache-2.0"}
     pythons = [{text for text in one["classifiers"] if " :: 3." in text} for one in found]
     assert pythons[0] == pythons[1] == pythons[2]
+
+
+def test_wheels_are_built_for_each_python_that_the_metadata_name():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = [text.rpartition(" :: ")[2] for text in settings["project"]["classifiers"] if " :: 3." in text]
+    built = [f"cp{one.replace('.', '')}-*" for one in named]
+    assert "cp314-*" in built
+    assert settings["tool"]["cibuildwheel"]["build"] == built

@@ -13,7 +13,6 @@ TABLE = {
     "core.delegated_body": "engine/storage/test_delegated_writes.py",
     "origin.link_depth": "origin/test_link.py",
     "app.asking": "app/test_sharing.py",
-    "app.judged_needs": "app/test_sharing.py",
     "app.measuring": "app/test_sharing.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",

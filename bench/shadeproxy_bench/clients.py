@@ -4,8 +4,8 @@ Each line on stdin is a job (``Job`` as JSON), each line on stdout the result of
 object after another until the time is over. Bytes are counted as they arrive, so an object that takes longer
 than the window counts for the part that arrived within it. The clock starts when every worker has its first
 bytes, so starting threads and connecting are not measured. Workers do not wait for each other, because
-hundreds of threads released at once are no steady load. Python lets some of so many threads wait for seconds,
-so the clock starts after half the length of the window at the latest.
+hundreds of threads that are released at once do not make a steady load. With so many threads, Python lets
+some wait for seconds, so the clock starts after half the length of the window at the latest.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ class ReferenceMissing(ShadeProxyError):
 
 
 class TooFewCores(ShadeProxyError):
-    """The machine has too few processor cores for what the row measures."""
+    """The machine has too few processor cores for the measurement of the row."""
 
 
 class NotBuilt(ShadeProxyError):

@@ -61,7 +61,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the results. ``target``: None for a row that is only information; then ``met`` is None
     too.
 
-    ``shortfall``: by which share of its bound the target was missed. ``cell``: as in ``Planned``.
+    ``shortfall``: by which share of its bound the target was missed. ``cell``: see ``Planned``.
     """
 
     suite: str

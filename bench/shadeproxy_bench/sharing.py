@@ -86,8 +86,9 @@ def run_side_by_side(
     lasting_s: float,
     policy: str = "default",
 ) -> SideBySide:
-    """Run ``loops`` through an empty proxy with room for the share ``cached`` of their data."""
-    room = int(cached * sum(one.samples * (one.sample_bytes + _RECORD_BYTES) for one in loops))
+    """Run ``loops`` through an empty proxy with room for the share ``cached`` of all announced data."""
+    announced = [one for one in loops if one.is_announced]
+    room = int(cached * sum(one.samples * (one.sample_bytes + _RECORD_BYTES) for one in announced))
     with ExitStack() as opened:
         work = opened.enter_context(workplace())
         source = opened.enter_context(origin(work, latency_s=latency_s, rate=link_bytes_per_s))

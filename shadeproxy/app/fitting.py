@@ -25,8 +25,9 @@ from shadeproxy.engine.placement.histories import ghosts_for
 from shadeproxy.hints.reuse.ghosts import BYTES
 from shadeproxy.policy.registry import POLICIES
 from shadeproxy.tiers.files import default_segment_bytes, most_segments
+from shadeproxy.tiers.origin_change import why_unusable
 from shadeproxy.tiers.room import Verdict
-from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version, why_unusable
+from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN, moved_aside, read_version
 
 _log = structlog.get_logger(__name__)
 _MIB = 1024**2
@@ -116,7 +117,7 @@ def _aside(settings: Settings) -> dict[Path, int]:
 
 def _would_move_aside(settings: Settings, path: Path) -> bool:
     """Return whether a start would rename the cache at ``path`` instead of refusing it."""
-    reason = why_unusable(read_version(path), origin_name(settings))
+    reason = why_unusable(path, read_version(path), origin_name(settings))
     return reason == INCOMPATIBLE or (
         reason == OTHER_ORIGIN and settings.cache.on_other_origin == "set-aside"
     )

@@ -6,13 +6,15 @@ new judgement has held for ten seconds, so that one measurement changes nothing.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from shadeproxy.app.asking import demands_of
 from shadeproxy.hints.needs import JobNeed
-from shadeproxy.policy.sharing import FIRST_SPARE, Room, fits, least_of_others, most_for
+from shadeproxy.origin.link import LinkQueue
+from shadeproxy.policy.sharing import Room, fits, is_behind, least_of_others, most_for
+from shadeproxy.telemetry.stats import JobEpochs, Stats
 
 _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
@@ -22,11 +24,46 @@ _MOST_TOLD = 8  # Most needs that do not fit, for which one step finds out what 
 
 
 @dataclass
+class Schedule:
+    """The reads of a job in its present epoch, beside the time. A time in which the job neither reads nor
+    waits for the link does not count. While ranks are in two epochs, the count begins again with each change,
+    so that the job counts as behind. Reads that name no epoch are counted by windows of ten seconds.
+    """
+
+    epoch: int | None = None
+    elapsed_s: float = 0.0
+    _newest: int | None = None
+    _first: int = 0
+    _read: int = 0
+    _waiting: int = 0
+
+    def look(self, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int) -> None:
+        """Note the reads of the last ``elapsed_s``. ``waiting``: reads of the job that wait for the link;
+        ``prefetches`` of them, which a reader may have joined meanwhile.
+        """
+        epoch = epochs.latest
+        read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
+        if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
+            # Of an epoch that just began all reads count: loaders begin it with many at once.
+            begins = epoch is not None and self._newest is not None and epoch > self._newest
+            self.epoch, self.elapsed_s, self._first = epoch, 0.0, 0 if begins else read
+            self._newest = epoch if self._newest is None or begins else self._newest
+        elif read > self._read or waiting:
+            self.elapsed_s += elapsed_s
+        self._read, self._waiting = read, waiting - prefetches
+
+    def is_behind(self, need: float) -> bool:
+        """Return whether fewer samples were read than ``need`` samples a second."""
+        # A read is counted when it begins, and then waits.
+        return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
+
+
+@dataclass
 class JudgedNeed:
     """The state of one job's need. ``admitted``: it is kept, as far as possible. ``feasible``: it fits beside
     the others by the latest measurement, None before. ``would_get``: samples per second that it would get.
-    ``raised``: see ``JobShare``; ``spare``: see policy/sharing.py ``next_spares``. ``off_s``: time for which
-    the job has got far less than it needs.
+    ``raised``: see ``JobShare``. ``off_s``: time for which the job has got far less than it needs.
+    ``schedule``: of the job's present epoch.
     """
 
     need: JobNeed
@@ -35,8 +72,8 @@ class JudgedNeed:
     would_get: float | None = None
     changed_s: float = 0.0
     raised: float = 1.0
-    spare: float = FIRST_SPARE
     off_s: float = 0.0
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 def admit(
@@ -66,3 +103,23 @@ def admit(
             _log.info("need admitted" if claim.feasible else "need does not fit", job=name)
         if not claim.admitted:
             demands.need[at] = math.nan
+
+
+def jobs_behind(
+    claims: Mapping[str, JudgedNeed],
+    needed: Mapping[str, float],
+    stats: Stats,
+    queue: LinkQueue,
+    elapsed_s: float,
+) -> set[str]:
+    """Note the reads of the last ``elapsed_s``, and return the jobs that are behind what they need.
+    ``needed``: samples per second, of the jobs to look at.
+    """
+    behind = set()
+    for name, need in needed.items():
+        flow, schedule = queue.flows.get(name), claims[name].schedule
+        waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
+        schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
+        if schedule.is_behind(need):
+            behind.add(name)
+    return behind

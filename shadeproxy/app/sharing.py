@@ -17,7 +17,7 @@ import structlog
 
 from shadeproxy.app.asking import demands_of, length_in, needed_rate, reason_of, samples_of
 from shadeproxy.app.diagnosis import MissedNeed
-from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit
+from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, jobs_behind
 from shadeproxy.app.measuring import MeasuredJob, MeasuredLink
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import NotFeasible
@@ -36,7 +36,6 @@ from shadeproxy.policy.sharing import (
     least_of_others,
     link_weights,
     most_for,
-    next_spares,
     next_weights,
     solve,
 )
@@ -44,6 +43,7 @@ from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger(__name__)
 STEP_S = 2.0
+PACE_S = 0.25
 _HELD_EVERY_S = 10.0
 _GONE_S = 60.0  # Without a read: the job asks for nothing now.
 _OFF = 0.7
@@ -103,17 +103,19 @@ class JobSharing:
         self._cache_share: dict[str, float] = {}
         self._state = _State()
         self._served: dict[str, float] = {}
-        self._stepped_s = clock.monotonic_s()
+        self._stepped_s = self._hurried_s = clock.monotonic_s()
         self._equal_until_s = -math.inf
         self._held_s = -math.inf
 
     async def run(self) -> None:
-        """Take a step every two seconds, until cancelled. A defect is logged, and ends only its step."""
+        """Take a step every two seconds, and ``hurry`` more often. A defect is logged, and ends its step."""
         while True:
-            await self._clock.sleep(STEP_S)
+            await self._clock.sleep(PACE_S if self._queue.is_shared else STEP_S)
             try:
-                self.step()
-                await self._look_at_cache()
+                self.hurry()
+                if self._clock.monotonic_s() - self._stepped_s >= STEP_S:
+                    self.step()
+                    await self._look_at_cache()
             except Exception:  # noqa: BLE001 - logged; sharing stops, and reads go on as without needs
                 self._limited.share(self._queue, None)
                 _log.exception("sharing of cache and link failed and goes on")
@@ -129,6 +131,22 @@ class JobSharing:
         self._admit(now_s)
         self._watch(elapsed_s, now_s)
         self._move(now_s)
+
+    def hurry(self) -> None:
+        """Let the reads of jobs that are behind their needs go first, four times a second."""
+        if not self._queue.is_shared or self._state.mode != "needs":
+            self._queue.hurry(())
+            return
+        now_s = self._clock.monotonic_s()
+        elapsed_s, self._hurried_s = now_s - self._hurried_s, now_s
+        self._count_reads()
+        needed = {
+            name: self._needed(self._hints.jobs.get(name))
+            for name, claim in self._claims.items()
+            if claim.admitted and name in self._stats.jobs and name in self._hints.jobs
+        }
+        behind = jobs_behind(self._claims, needed, self._stats, self._queue, min(elapsed_s, STEP_S))
+        self._queue.hurry(behind)
 
     # ------------------------------------------------------------------ SharesJobs
 
@@ -287,7 +305,8 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            waits = flow is not None and flow.queue.count > 0
+            # Of a job that goes first a read or two may wait: then not the link is what it lacks.
+            waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed
             claim.off_s = claim.off_s + elapsed_s if is_off else 0.0
@@ -317,16 +336,14 @@ class JobSharing:
         demands = demands_of([self._asked_by(name) for name in names])
         jobs = [self._jobs[name] for name in names]
         of = {name: self._claims[name] for name in claims}
-        none = JudgedNeed(JobNeed(), spare=1.0)
+        none = JudgedNeed(JobNeed())
         raised = np.array([of.get(name, none).raised for name in names])
-        spares = np.array([of.get(name, none).spare for name in names])
         got = np.array(
             [rate if one.is_resting else one.average for rate, one in zip(demands.rate, jobs, strict=True)]
         )
-        raised, spares = next_weights(raised, got, demands), next_spares(spares, got, demands)
-        for name, factor, spare in zip(names, raised.tolist(), spares.tolist(), strict=True):
+        for name, factor in zip(names, next_weights(raised, got, demands).tolist(), strict=True):
             if name in of:
-                of[name].raised, of[name].spare = factor, spare
+                of[name].raised = factor
         self._hints.expectations.raise_weights({name: self._claims[name].raised for name in claims})
         shares = self._state.link_share.items()
         readers = [name for name, share in shares if share > (_MUCH_OF_OTHERS if name == OTHERS else _MUCH)]
@@ -334,15 +351,14 @@ class JobSharing:
             self._stop("one job reads from the origin", keeps_weights=True)
             return
         misses = np.array([one.miss_bytes for one in jobs])
-        weights = link_weights(demands, misses, spares, link_bytes_per_s=self._link.bytes_per_s)
+        weights = link_weights(demands, misses)
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads of no job get as much as the jobs without a need get on average."""
+        """Share the link. Reads of no job get the mean share of the jobs without a need, or else of all."""
         without = [weight for name, weight in weights.items() if name not in claims]
-        link = self._link.bytes_per_s
-        left = max(link - sum(weights[name] for name in claims), 0.1 * link)
-        weights[OTHERS] = sum(without) / len(without) if without else left
+        alike = without or list(weights.values())
+        weights[OTHERS] = sum(alike) / len(alike)
         self._state.mode, self._state.weights = "needs", weights
         self._state.reason = f"{len(claims)} needs share the link with {len(without)} jobs without one"
         self._limited.share(self._queue, weights)

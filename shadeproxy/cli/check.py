@@ -204,6 +204,8 @@ def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> 
     detail, change = str(error), _change(error)
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):
+        if isinstance(error, NoCredentials):
+            detail = detail.removesuffix(f": {error.hint}")  # It is the advice already.
         if tried.rstrip("/") not in detail:
             detail = f"{tried}: {detail}"
         if names_no_store(settings):

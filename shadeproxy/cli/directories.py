@@ -22,8 +22,9 @@ from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_ful
 from shadeproxy.core.units import format_size
 from shadeproxy.tiers.directory import refuse_foreign
 from shadeproxy.tiers.dropping import drop_cache
+from shadeproxy.tiers.origin_change import why_unusable
 from shadeproxy.tiers.room import judge, look_at
-from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version, why_unusable
+from shadeproxy.tiers.version import OTHER_ORIGIN, other_origin, read_version
 
 _PROCESSES = Path("/proc")
 _TABLES = ("tcp", "tcp6")
@@ -112,6 +113,8 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
     try:
         refuse_foreign(path, name)
         version = read_version(path)
+        wanted = origin_name(settings)
+        reason = why_unusable(path, version, wanted)
     except ConfigError as error:
         return CheckRow(name, ok=False, detail=error.cause.removeprefix(f"{name}: "), change=error.remedy)
     except OSError as error:
@@ -121,8 +124,6 @@ def _contents(settings: Settings, name: str, path: Path) -> CheckRow | None:
             detail=f"{path} cannot be read: {error.strerror}",
             change=f"make it readable for this user, or set {name}",
         )
-    wanted = origin_name(settings)
-    reason = why_unusable(version, wanted)
     if version is None or not reason:
         return None
     if reason == OTHER_ORIGIN and settings.cache.on_other_origin != "set-aside":

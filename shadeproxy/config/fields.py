@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PlainValidator
 
-from shadeproxy.core.units import parse_duration, parse_size
+from shadeproxy.core.units import SIZE_FORMS, parse_duration, parse_size
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -86,7 +86,7 @@ def write_duration(seconds: float) -> str:
 
 def _size(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError('a size is written as "8 GiB", "512 MB" or a number of bytes')  # noqa: TRY004  pydantic explains ValueError only
+        raise ValueError(f"a size is written as {SIZE_FORMS}")  # noqa: TRY004  pydantic explains ValueError only
     size_bytes = parse_size(value)
     if size_bytes < 0:
         raise ValueError("a size is not negative")

@@ -9,6 +9,9 @@ _SIZE_UNITS = {"": 1, "b": 1} | {
 }
 _TIME_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+SIZE_FORMS = (
+    '"8 GiB", "8Gi" or "8G" (8 x 1024^3 bytes), as "8 GB" (8 x 1000^3 bytes), or as a number of bytes'
+)
 _SIZE_STEPS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -22,7 +25,7 @@ def parse_size(text: str | int) -> int:
     match = _QUANTITY.fullmatch(text)
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f'{text!r} is not a size: write it as "8 GiB", "512 MB" or a number of bytes')
+        raise ValueError(f"{text!r} is not a size: write it as {SIZE_FORMS}")
     return int(float(match[1]) * factor)
 
 

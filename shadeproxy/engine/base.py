@@ -46,11 +46,11 @@ class Grant(IntEnum):
 class ReadRequest(NamedTuple):
     """A request for bytes of one object.
 
-    ``range``: as the client sent it (None: the whole object); the engine fetches the first page of it first.
-    ``conditions``: with conditions, metadata comes from a HEAD and no page is fetched for a 304 or 412,
-    because the body may not be wanted. ``force_check``: ask the origin whether the cached version is current
-    (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin. ``grant``:
-    the right that the client needs; HEAD when the client asks for no byte of the body.
+    ``range``: the range that the client sent (None: the whole object); the engine fetches its first page
+    first. ``conditions``: with conditions, metadata comes from a HEAD and no page is fetched for a 304 or
+    412, because the body may not be wanted. ``force_check``: ask the origin whether the cached version is
+    current (``Cache-Control: no-cache``). ``upstream``: the client's credentials and rights at the origin.
+    ``grant``: the right that the client needs; HEAD when the client asks for no byte of the body.
     """
 
     ref: ObjectRef
@@ -70,7 +70,7 @@ class NothingKnown(Enum):
 
 
 UNKNOWN: Literal[NothingKnown.UNKNOWN] = NothingKnown.UNKNOWN
-"""Result of ``ReadsNow.find_now`` for an object of which nothing is known."""
+"""Result of ``ReadsNow.find_now`` for an unknown object."""
 
 
 class Hit(NamedTuple):
@@ -286,8 +286,8 @@ class ReadsNow(Protocol):
         """Return the bytes of a page handle, counted as one demand read of ``job``; None if the handle is no
         longer valid.
 
-        ``now_s``: Unix time. ``span``: of the object; None: all of the page. The bytes of a page of at most
-        16 KiB are not pinned: copy them before any other code runs.
+        ``now_s``: Unix time. ``span``: the wanted span of the object; None: the whole page. The bytes of a
+        page of at most 16 KiB are not pinned: copy them before any other code runs.
         """
         ...
 

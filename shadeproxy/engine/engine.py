@@ -283,7 +283,7 @@ class Engine:
     def forget_rights(self, verdicts: Verdicts | None) -> None:
         """Forget granted rights, because clients' rights or the rules changed.
 
-        Callers must drop their page handles, which are now invalid. ``verdicts``: as in ``__init__``.
+        Callers must drop their page handles, which are now invalid. ``verdicts``: see ``__init__``.
         """
         self._versions.forget_rights(verdicts)
         self.hits.forget()

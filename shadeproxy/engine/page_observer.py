@@ -6,16 +6,12 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Span
 
 
 class PageObserver(Protocol):
-    """An observer of the demand reads that show what to prefetch. Its methods are called on the event loop
-    and never wait.
+    """An observer of the demand reads that decide what is prefetched. Its methods are called on the event
+    loop and never wait.
     """
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
         """Note that a reader wants a page that is not resident."""
-        ...
-
-    def note_late(self) -> None:
-        """Note that a reader wants a page whose prefetch is still on its way."""
         ...
 
     def note_first_use(self, object_hash: int, number: int) -> None:
@@ -31,9 +27,6 @@ class NothingObserved:
     """A ``PageObserver`` that does nothing, for a proxy without prefetching."""
 
     def note_wanted(self, ref: ObjectRef, number: int) -> None:
-        pass
-
-    def note_late(self) -> None:
         pass
 
     def note_first_use(self, object_hash: int, number: int) -> None:

@@ -2,14 +2,15 @@
 
 Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
 each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
-proportion to its weight, however many reads it has waiting and however long they are. No byte of the link is
-left unused while a read waits. A read waits only while the bytes under way fill the link
+proportion to its weight, however many reads it has waiting and however long they are. The flows of jobs that
+are behind what they need go before all others, which keep a tenth of the link (``hurry``). No byte of the
+link is left unused while a read waits. A read waits only while the bytes under way fill the link
 (link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients take turns (core/fair_queue.py). Prefetching
 counts as its job. The length of a read is a guess until its answer has come; then the difference is charged.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from shadeproxy.core.fair_queue import FairQueue
@@ -24,6 +25,8 @@ _FIRST_GUESS_BYTES = 256 * 1024
 _LEARNING = 0.1
 _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
+_LEFT = 0.1
+"""Bytes that the other flows get for each byte of the flows that go before them."""
 
 Granted = asyncio.Future["LinkSlot"]
 
@@ -31,12 +34,14 @@ Granted = asyncio.Future["LinkSlot"]
 class LinkSlot(str):
     """A slot of a read that came through ``queue``. As a string it names the client, as every slot does."""
 
-    __slots__ = ("flow", "is_over", "queue", "size_bytes")
+    __slots__ = ("flow", "is_first", "is_over", "queue", "size_bytes")
 
     queue: "LinkQueue"
     flow: "Flow"
     size_bytes: float
     is_over: bool
+    is_first: bool
+    """True if the read went before those of other flows. Then it takes nothing from its flow's share."""
 
     def charge(self, length_bytes: int, *, whole: bool = False) -> None:
         """Charge the true length of the read to its flow, once it is known. ``whole``: all of it is read;
@@ -90,6 +95,9 @@ class LinkQueue:
         self.waiting = 0
         self.flying = 0
         self._flying_bytes = 0.0
+        self._hurried: Collection[str] = ()
+        self._left_bytes = 0.0
+        """Bytes that the other flows may have before the hurried ones."""
         self._now = 0.0  # Virtual time: the start tag of the latest read that was let through.
 
     @property
@@ -113,9 +121,13 @@ class LinkQueue:
             flow.start = self._now + max(flow.start - self._now, 0.0) * flow.weight / weight
             flow.weight = weight
 
+    def hurry(self, jobs: Collection[str]) -> None:
+        """Let the waiting reads of ``jobs`` go before those of all others, from now on."""
+        self._hurried = jobs
+
     def stop(self) -> None:
         """Share the link no longer. The waiting reads are served as the link has room, without a limit."""
-        self.is_shared = False
+        self.is_shared, self._hurried = False, ()
 
     def may_wait(self, job: str) -> bool:
         """Return whether a prefetch for ``job`` may start. It may not if too many of the job's prefetches
@@ -128,7 +140,7 @@ class LinkQueue:
         """Let the present read through if no read waits and the link has room; otherwise return None."""
         if self.waiting or not self._has_room():
             return None
-        return self._let_through(self._flow(self._job_of(READER.get())), client)
+        return self._let_through(self._flow(self._job_of(READER.get())), client, is_first=False)
 
     def wait(self, client: str, future: Granted, *, is_prefetch: bool) -> tuple[str, _Waiter]:
         """Queue the present read; ``future`` gets its slot. Return the arguments of ``withdraw`` for this
@@ -154,19 +166,28 @@ class LinkQueue:
         """
         if not self.waiting or not self._has_room():
             return None
-        for flow in sorted((one for one in self.flows.values() if one.queue.count), key=self._tag):
-            waiter = flow.queue.take(may)
-            if waiter is not None:
-                self.waiting -= 1
-                flow.prefetches -= waiter.is_prefetch
-                return waiter.future, self._let_through(flow, waiter.client)
+        waiting = [(name, flow) for name, flow in self.flows.items() if flow.queue.count]
+        first = [flow for name, flow in waiting if name in self._hurried]
+        others = [flow for name, flow in waiting if name not in self._hurried]
+        turns = [(sorted(first, key=self._tag), True), (sorted(others, key=self._tag), False)]
+        if others and self._left_bytes >= min(flow.guess_bytes for flow in others):
+            turns.reverse()
+        for flows, is_first in turns:
+            for flow in flows:
+                waiter = flow.queue.take(may)
+                if waiter is not None:
+                    self.waiting -= 1
+                    flow.prefetches -= waiter.is_prefetch
+                    slot = self._let_through(flow, waiter.client, is_first=is_first and bool(others))
+                    return waiter.future, slot
         return None
 
     def charge(self, slot: LinkSlot, size_bytes: int) -> None:
         """Charge the true length of a read that is under way."""
         flow, difference = slot.flow, size_bytes - slot.size_bytes
         slot.size_bytes = size_bytes
-        flow.start += difference / flow.weight
+        if not slot.is_first:
+            flow.start += difference / flow.weight
         flow.served_bytes += difference
         flow.guess_bytes += _LEARNING * (size_bytes - flow.guess_bytes)
         self.depth.note(self.flying, self._flying_bytes, 0)
@@ -196,11 +217,16 @@ class LinkQueue:
             flow = self.flows[name] = Flow(self._now)
         return flow
 
-    def _let_through(self, flow: Flow, client: str) -> LinkSlot:
+    def _let_through(self, flow: Flow, client: str, *, is_first: bool) -> LinkSlot:
         slot = LinkSlot(client)
         slot.queue, slot.flow, slot.size_bytes, slot.is_over = self, flow, flow.guess_bytes, False
-        self._now = self._tag(flow)
-        flow.start = self._now + slot.size_bytes / flow.weight
+        slot.is_first = is_first
+        if is_first:
+            self._left_bytes += _LEFT * slot.size_bytes
+        else:
+            self._now = self._tag(flow)
+            flow.start = self._now + slot.size_bytes / flow.weight
+            self._left_bytes = max(self._left_bytes - slot.size_bytes, 0.0)
         flow.served_bytes += slot.size_bytes
         flow.flying += 1
         self.depth.note(self.flying, self._flying_bytes, 0)

@@ -1,7 +1,7 @@
-"""The one finding of ``shadeproxy doctor`` about speed: a job that waits for its data, and what would help.
+"""The one finding of ``shadeproxy doctor`` about speed: a job that waits for its data, and settings that
+would help.
 
-The wait is measured: it is that of the job's latest epoch with enough reports. The remedy comes from the
-replay.
+The wait is measured, in the job's latest epoch with enough reports. The remedy comes from the replay.
 """
 
 from collections.abc import Iterator, Sequence

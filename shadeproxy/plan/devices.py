@@ -1,5 +1,5 @@
-"""The devices among which ``plan --place`` divides data, and the data: from a file of the user, from the
-statistics of a proxy, from profiles of jobs, or from a recording.
+"""The devices among which ``plan --place`` divides data, and the demand for the data. They come from a file
+of the user, from the statistics of a proxy, from profiles of jobs, or from a recording.
 
 A file is TOML: ``[origin]`` and ``[devices.NAME]`` with ``read_speed`` and, if single reads limit it,
 ``reads_per_s``; a device has a ``capacity`` too. ``[datasets.NAME]`` has ``samples``, ``sample_size`` and
@@ -54,7 +54,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Demand(NamedTuple):
-    """The reads of one data set, all samples alike. ``size_bytes``: the room that it takes."""
+    """The reads of one data set, whose samples are all alike. ``size_bytes``: the bytes that the data set
+    takes.
+    """
 
     name: str
     size_bytes: float
@@ -63,8 +65,8 @@ class Demand(NamedTuple):
 
 
 def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
-    """Read a file of devices (I/O). Return them, the origin last, and the data sets of the file. Raises
-    ConfigError that says what is wrong with it.
+    """Read a file of devices (I/O). Return the devices, the origin last, and the data sets of the file.
+    Raises ConfigError, whose text names the mistake.
     """
     file = load_toml(path, _File, option="--devices", form=_FORM)
     where = f"--devices {path}"
@@ -95,7 +97,8 @@ def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
 
 def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list[Device]:
     """Return the tiers of a proxy, from its statistics, and its origin. Reads from RAM take no time.
-    ``link_bytes_per_s``: speed of the origin; None: as the proxy has measured it. Raises ConfigError.
+    ``link_bytes_per_s``: speed of the origin; None: the speed that the proxy has measured. Raises
+    ConfigError.
     """
     devices = []
     for name, tier in stats["tiers"].items():
@@ -114,8 +117,8 @@ def devices_of(stats: Mapping[str, Any], link_bytes_per_s: float | None) -> list
 
 
 def demands_of(profiles: Iterable[tuple[str, Profile]]) -> list[Demand]:
-    """Return the reads of jobs that never wait, by data set, from the data sets and profiles of the jobs. A
-    job without a whole epoch is left out.
+    """Return the reads that jobs would make if they never waited, by data set, from the data sets and
+    profiles of the jobs. A job without a whole epoch is left out.
     """
     found: dict[str, Demand] = {}
     for name, profile in profiles:

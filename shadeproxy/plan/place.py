@@ -1,11 +1,12 @@
-"""Which data goes to which device, so that the busiest device has as little work as possible.
+"""Placement of data on devices, so that the busiest device has as little work as possible.
 
-Laws: pure functions over numpy columns. A device's load is the share of a second that its reads of one second
-take; the makespan is the largest load. A group may be split, because pages go to devices by hash.
+Laws: pure functions over numpy columns. A device's load is the time that it needs for the reads of one
+second, in seconds. The makespan is the largest load. A group may be split, because pages go to devices by
+hash.
 
-``place`` bisects the makespan. ``lower_bound`` proves how good a placement is: every choice of prices for
-time and room gives a bound (the Lagrange dual of the linear program), and the ellipsoid method (Shor 1977)
-finds the best prices. docs/adr/0055 has the measurements beside an exact solver.
+``place`` bisects the makespan. ``lower_bound`` proves how good a placement is. Every choice of prices for
+time and room gives a bound (the Lagrange dual of the linear program). The ellipsoid method (Shor 1977) finds
+the best prices. docs/adr/0055 has the measurements beside an exact solver.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,14 @@ Column = NDArray[np.float64]
 MOST_GROUPS = 2000
 _HALVINGS = 50
 _STEPS_FOR_EACH = 60
-"""Most steps of the ellipsoid method, for the square of the number of prices: a step makes the ellipsoid
-smaller by a factor that depends on this square.
+"""Most steps of the ellipsoid method are this times the square of the number of prices, because the factor by
+which a step shrinks the ellipsoid depends on that square.
 """
 
 
 class Device(NamedTuple):
-    """A tier, or the origin, which has room for all (``capacity_bytes`` inf). ``read_speed``: bytes a second.
-    ``reads_per_s``: most reads a second; inf if only bytes limit it.
+    """A tier, or the origin, which has room for all data (``capacity_bytes`` inf). ``read_speed``: bytes a
+    second. ``reads_per_s``: most reads a second; inf if only bytes limit it.
     """
 
     name: str
@@ -39,7 +40,8 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Samples that are alike: columns of floats [groups]. ``dataset``: index into ``names``, intp [groups].
+    """Groups of samples that are alike: columns of floats [groups]. ``dataset``: index into ``names``, intp
+    [groups].
 
     ``size_bytes``: the room that a group takes. ``reads_per_s``, ``bytes_per_s``: its reads.
     """
@@ -53,7 +55,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """``shares``: part of each group on each device, [groups, devices]. ``loads``: of each device."""
+    """``shares``: part of each group on each device, [groups, devices]. ``loads``: the load of
+    each device.
+    """
 
     shares: Column
     loads: Column
@@ -104,8 +108,9 @@ def loads_if_alone(groups: Groups, devices: Sequence[Device]) -> Column:
 def place(groups: Groups, devices: Sequence[Device]) -> Placed:
     """Place by a greedy method that bisects the makespan. The last device is the origin.
 
-    For a makespan, each device, the fastest first, takes the groups that relieve the origin most for the part
-    of the device's room and time that they take. A makespan is possible if the origin can carry the rest.
+    For one makespan, the devices take groups in turn, the fastest device first. A device takes the groups
+    that relieve the origin most, compared with the part of the device's room and time that they take. The
+    makespan is possible if the origin can carry the rest.
     """
     load = loads_if_alone(groups, devices)
     low, high = 0.0, float(load[:, -1].sum())
@@ -145,7 +150,9 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
 
 
 def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place as a cache of tiers does: the most reads a byte on the first device, until it is full, and on."""
+    """Place as a cache of tiers does: the groups with the most reads a byte on the first device until it is
+    full, then on the next device, and so on.
+    """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     order = np.argsort(-groups.reads_per_s / groups.size_bytes, kind="stable")
     ends = np.cumsum(groups.size_bytes[order])
@@ -159,7 +166,9 @@ def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 
 def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
-    """Place whole groups: the largest load on the device that is then least loaded (Graham 1969)."""
+    """Place whole groups, the largest load first, each on the device that is least loaded at that moment
+    (Graham 1969).
+    """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
     loads, room = np.zeros(len(devices)), np.array([one.capacity_bytes for one in devices])
     for number in np.argsort(-load[:, -1], kind="stable").tolist():
@@ -173,14 +182,16 @@ def largest_first(groups: Groups, devices: Sequence[Device]) -> Placed:
 
 @dataclass(frozen=True, slots=True)
 class DualPrices:
-    """The price of a device's time, [devices], with a sum of 1, and of all its room (0 for the origin)."""
+    """The prices of each device's time, [devices], with a sum of 1, and the prices of each device's whole
+    room (0 for the origin).
+    """
 
     time: Column
     room: Column
 
 
 def bound_of(prices: DualPrices, groups: Groups, devices: Sequence[Device]) -> float:
-    """Return a makespan that no placement can beat: what all groups cost, each at its cheapest device, less
+    """Return a makespan that no placement can beat: the cost of all groups, each at its cheapest device, less
     the price of all room.
     """
     return _dual(prices, loads_if_alone(groups, devices), _rooms(groups, devices))[0]
@@ -204,13 +215,13 @@ def _dual(prices: DualPrices, load: Column, room: Column) -> tuple[float, Column
 def lower_bound(
     groups: Groups, devices: Sequence[Device], *, enough: float = inf
 ) -> tuple[float, DualPrices]:
-    """Return the best bound found, and its prices; stop once it is ``enough``."""
+    """Return the best bound found, and its prices. Stop once the bound reaches ``enough``."""
     load, room = loads_if_alone(groups, devices), _rooms(groups, devices)
     count = len(devices) - 1  # The last device has the rest of the prices of time, and has room for all.
     best, best_prices = 0.0, DualPrices(np.append(np.zeros(count), 1.0), np.zeros(count + 1))
     if not count:
         return float(load.sum()), best_prices
-    # A price of room above the load of all groups at the origin is never paid.
+    # No best price of room is above the load of all groups at the origin.
     radius = np.concatenate([np.ones(count), np.full(count, max(float(load[:, -1].sum()), 1e-12))])
     size = 2 * count
     centre, shape = radius / 2, np.diag(size * radius**2)

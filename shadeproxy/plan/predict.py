@@ -44,7 +44,7 @@ class Setting:
 class Predicted:
     """A predicted epoch. ``hit_ratio``: share of the reads that were cached in an earlier epoch. ``bounds``:
     the least seconds that computing, the origin's latency and the link take. ``origin_bytes`` and
-    ``requests``: of the whole epoch, over all ranks.
+    ``requests``: sums over the whole epoch and all ranks.
     """
 
     epoch_s: float

@@ -90,7 +90,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored_bytes_per_sample(self) -> float:
-        """Bytes that a sample takes in the cache: its own, and its share of what is stored with a page."""
+        """Bytes that a sample takes in the cache: its own, and its share of the bytes that are stored with a
+        page.
+        """
         if self.page_bytes is None or self.page_bytes <= 2 * _PAGE_EXTRA_BYTES:
             return self.bytes_per_sample
         return self.bytes_per_sample * self.page_bytes / (self.page_bytes - _PAGE_EXTRA_BYTES)

@@ -12,8 +12,8 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 
 
 def load_toml(path: Path, table: type[_Table], *, option: str, form: str) -> _Table:
-    """Read a file (I/O). ``form``: the names of its tables and keys. Raises ConfigError that names ``option``
-    and says what is wrong with the file.
+    """Read a file (I/O). ``form``: the names of its tables and keys. Raises ConfigError, whose text names
+    ``option`` and the mistake in the file.
     """
     try:
         text = path.read_text()

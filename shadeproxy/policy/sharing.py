@@ -14,14 +14,9 @@ Rates = NDArray[np.float64]
 
 _ROUNDS = 24  # Steps of the bisection, which leave an error of 1e-7.
 _LEFT_TO_OTHERS = 0.5
-FIRST_SPARE = 1.5
-"""Factor by which the first share of the link of a job with a need exceeds the share that it needs."""
-
-_LEAST_SPARE, _MOST_SPARE = 1.05, 3.0
-_MORE_SPARE, _LESS_SPARE = 1.25, 0.9
-_SCARCE = 1.04
-_BURST = 3.0  # Misses cluster in an epoch: as many times the mean, but no more than all reads.
-_LEAST_OF_LINK = 0.1
+_OF_OTHERS = 0.3
+_LEAST_SHARE = 0.01
+_MARGIN, _AHEAD_S = 1.03, 1.0
 _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
@@ -110,33 +105,29 @@ def next_weights(weights: Rates, got: Rates, demands: Demands) -> Rates:
     return np.where(has_need, np.clip(moved, 1.0, most), 1.0)
 
 
-def next_spares(spares: Rates, got: Rates, demands: Demands) -> Rates:
-    """Move the spare factors of the link by one step: up fast for a job that gets hardly what it needs. The
-    factor of a job that gets more moves down, so that the others get the rest.
+def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
+    """Return the weights by which jobs divide the part of the link that no job behind its need takes.
+    ``miss_bytes``: measured bytes from the origin for each sample read.
+
+    Each job without a need has the bytes per second that it would read. A job with a need has a third of
+    their mean, because it is not behind its need then. If all jobs have needs, each has the bytes that its
+    need takes.
     """
     has_need = ~np.isnan(demands.need)
-    scarce = got < np.minimum(_SCARCE * demands.need, _ALL * demands.rate)
-    plenty = got > _ENOUGH * demands.need
-    moved = spares * np.where(scarce, _MORE_SPARE, np.where(plenty, _LESS_SPARE, 1.0))
-    return np.where(has_need, np.clip(moved, _LEAST_SPARE, _MOST_SPARE), 1.0)
+    asked = demands.rate * miss_bytes
+    if has_need.all():
+        weights = demands.need * miss_bytes
+    else:
+        weights = np.where(has_need, _OF_OTHERS * asked[~has_need].mean(), asked)
+    total = float(weights.sum())
+    return np.maximum(weights, _LEAST_SHARE * total) if total > 0 else np.ones(len(weights))
 
 
-def link_weights(demands: Demands, miss_bytes: Rates, spares: Rates, *, link_bytes_per_s: float) -> Rates:
-    """Return the share of each job in the link, in bytes per second. ``miss_bytes``: measured bytes from the
-    origin for each sample read. ``spares``: see ``next_spares``.
-
-    The rest that jobs with needs leave, a tenth at least, is divided among the others by the bytes that they
-    would read.
+def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
+    """Return whether a job is behind its need: whether ``reads`` samples are fewer than it should have read
+    in ``elapsed_s`` of an epoch and a second more, and 3 % for what is not measured.
     """
-    has_need = ~np.isnan(demands.need)
-    mean = np.where(has_need, spares * demands.need * miss_bytes, 0.0)
-    most = np.where(has_need, spares * demands.need * np.maximum(demands.sample_bytes, miss_bytes), 0.0)
-    needed = np.minimum(_BURST * mean, most)
-    asked = np.where(has_need, 0.0, demands.rate * miss_bytes)
-    least = _LEAST_OF_LINK * link_bytes_per_s
-    left = max(link_bytes_per_s - float(needed.sum()), least)
-    share = needed + left * asked / max(float(asked.sum()), 1e-9)
-    return np.maximum(share, least / max(len(share), 1))
+    return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
 
 def _most_weight(claims: int) -> float:

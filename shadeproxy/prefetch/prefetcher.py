@@ -131,13 +131,6 @@ class Prefetcher:
 
     # ------------------------------------------------------------------ events
 
-    def note_late(self) -> None:
-        """Implement ``PageObserver``: a reader wants a page whose prefetch is still on its way."""
-        now_s = self._clock.monotonic_s()
-        for walk in self._walks.values():
-            walk.pace.note_late(self._latency.mean_s, now_s)
-        self._woken.set()
-
     def note_part(self, ref: ObjectRef, meta: ObjectMeta, span: Span) -> None:
         """Implement ``PageObserver``: a part of an object of several pages was read, and was not a hit."""
         self._safely(partial(self._follow, ref, meta, span))
@@ -159,9 +152,15 @@ class Prefetcher:
             self._was_wanted(key, lost=True)
 
     def _was_wanted(self, key: PageKey, *, lost: bool) -> None:
-        """Record that a page is wanted. ``lost``: not resident; then it was lost if its fetch is over."""
-        if (page := self._forget(key)) is not None and (walk := self._walks.get(page.job)) is not None:
-            (walk.pace.note_lost if lost and page.landed else walk.pace.note_used)()
+        """Record that a page is wanted. ``lost``: not resident. Then it was lost if its fetch is over, and
+        its fetch is late if not.
+        """
+        if (page := self._forget(key)) is None or (walk := self._walks.get(page.job)) is None:
+            return
+        (walk.pace.note_lost if lost and page.landed else walk.pace.note_used)()
+        if lost and not page.landed:
+            walk.pace.note_late(walk.latency.mean_s, self._clock.monotonic_s())
+            self._woken.set()
 
     def _forget(self, key: PageKey) -> FetchedPage | None:
         """Forget that a page was fetched, and return it."""
@@ -216,9 +215,9 @@ class Prefetcher:
         for outlook in outlooks:
             walk = self._walks.get(outlook.job)
             if walk is None:
-                walk = self._walks[outlook.job] = Walk(outlook.job, now_s)
+                walk = self._walks[outlook.job] = Walk(outlook.job, self._latency.copy(), now_s)
             walk.note(outlook, now_s)
-            self._depth += walk.pace.depth(self._latency.mean_s)
+            self._depth += walk.pace.depth(walk.latency.mean_s)
         most = self._startable()
         wanted: list[list[Wanted]] = []
         for outlook in outlooks:
@@ -249,7 +248,7 @@ class Prefetcher:
         if not lacking:
             return lacking
         needs = [one.need for one in lacking]
-        early = [self._walks[one.job].pace.is_early(one.place, self._latency.mean_s) for one in lacking]
+        early = [self._walks[one.job].is_early(one.place) for one in lacking]
         price, guess_bytes = np.where(early, _EARLY_PRICE, 1.0), int(self._latency.size_bytes)
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=guess_bytes, price=price
@@ -267,7 +266,7 @@ class Prefetcher:
         within_share = int(share_bytes / size_bytes / max(walk.pace.miss_ratio, _LEAST_MISS_RATIO))
         free = int(self._port.free_bytes / size_bytes)
         most = min(int(self._limits.ahead_bytes / size_bytes), _MOST_SAMPLES)
-        return max(min(max(min(walk.pace.window(self._latency.mean_s), within_share), free), most), 1)
+        return max(min(max(min(walk.pace.window(walk.latency.mean_s), within_share), free), most), 1)
 
     def _withdraw(self, jobs: set[str]) -> None:
         """End the walks and cancel the fetches of all jobs but ``jobs``."""
@@ -343,7 +342,7 @@ class Prefetcher:
 
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
-        self._learn(fetched, self._clock.monotonic_s() - flown.began_s)
+        self._learn(fetched, self._clock.monotonic_s() - flown.began_s, flown.wanted)
         self._fetched.land(page := (object_hash(flown.flight.ref), flown.flight.number))
         if fetched.error is not None:
             self._forget(page)
@@ -367,11 +366,13 @@ class Prefetcher:
         self._flying_bytes -= flown.size_bytes
         return flown
 
-    def _learn(self, fetched: Fetched, elapsed_s: float) -> None:
+    def _learn(self, fetched: Fetched, elapsed_s: float, wanted: Wanted | None) -> None:
         if fetched.error is None:
             self._failures = self._refusals = 0
             if fetched.size_bytes:
-                self._latency.note(elapsed_s, fetched.size_bytes)
+                walk = None if wanted is None else self._walks.get(wanted.job)
+                for latency in (self._latency, *(() if walk is None else (walk.latency,))):
+                    latency.note(elapsed_s, fetched.size_bytes)
             return
         if isinstance(fetched.error, Overloaded):
             return  # Demand reads took the memory first.

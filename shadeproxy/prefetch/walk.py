@@ -17,7 +17,7 @@ from shadeproxy.engine.read.prefetch_port import Need, PrefetchPort
 from shadeproxy.hints.datasets import Sample
 from shadeproxy.hints.order.upcoming import Outlook, Upcoming
 from shadeproxy.prefetch.fetched import ReadyPages
-from shadeproxy.prefetch.pace import FetchPace
+from shadeproxy.prefetch.pace import FetchPace, Latency
 
 _MOST_NEW = 512
 """Most samples looked up in one look: about 2 ms."""
@@ -49,8 +49,10 @@ class Wanted(NamedTuple):
 class Walk:
     """A walk along the order of one job."""
 
-    def __init__(self, job: str, now_s: float) -> None:
+    def __init__(self, job: str, latency: Latency, now_s: float) -> None:
         self.job = job
+        self.latency = latency
+        """Mean over this job's fetches. Where the origin's link is shared, jobs wait for different times."""
         self.pace = FetchPace(now_s)
         self.complete = True
         """False if the last look stopped at its limit of samples or pages: look again soon. True if it looked
@@ -65,6 +67,10 @@ class Walk:
         self._looks = 0
         self._looked = np.zeros(0, dtype=np.uint32)  # By sample: the last look that listed it.
         self._listed = np.zeros(0, dtype=np.uint32)
+
+    def is_early(self, place: int) -> bool:
+        """See ``FetchPace.is_early``."""
+        return self.pace.is_early(place, self.latency.mean_s)
 
     def note(self, outlook: Outlook, now_s: float) -> None:
         """Record the job's progress."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME, Held, lock, suppress_full
-from shadeproxy.tiers.medium import punch_hole
+from shadeproxy.tiers.medium import PROBE_NAME, punch_hole
+from shadeproxy.tiers.origin_change import IGNORED, forget_sessions, is_of, why_unusable
 from shadeproxy.tiers.room import judge, look_at
 from shadeproxy.tiers.segment import PRIVATE_DIRECTORY, PRIVATE_FILE, SUFFIX, share
 from shadeproxy.tiers.session import Session
@@ -22,16 +23,12 @@ from shadeproxy.tiers.version import (
     move_aside,
     read_version,
     refuse_other_origin,
-    why_unusable,
     write_version,
 )
 
 _logger = logging.getLogger(__name__)
 
-PROBE_NAME = "probe"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# A fresh ext4 file system has this entry in its root, and the root may well be the cache directory.
-_IGNORED = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +84,9 @@ def claim(
     """Create or check ``path``, lock it and read its version (blocking I/O).
 
     ``setting``: the configuration key that names the directory. ``contents``: the name of the origin that it
-    caches. A cache of another origin is refused, or with ``set_aside`` renamed. ``group_id``: the group whose
-    members may enter the directory and read the segment files. ``place``: the directory of the tombstones, by
-    default ``path`` itself. Raises ConfigError.
+    caches. A cache of another origin is refused, or with ``set_aside`` renamed; an unused directory takes the
+    new origin. ``group_id``: the group whose members may enter the directory and read the segment files.
+    ``place``: the directory of the tombstones, by default ``path`` itself. Raises ConfigError.
     """
     try:
         held = _claim(path, setting, contents, set_aside=set_aside, place=place or path)
@@ -175,7 +172,7 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: P
     descriptor = lock_directory(path, setting)
     try:
         version = read_version(path)
-        reason = why_unusable(version, contents)
+        reason = why_unusable(path, version, contents)
         if version is not None and reason == OTHER_ORIGIN and not set_aside:
             refuse_other_origin(path, setting, version.contents, contents)
         if reason:
@@ -184,6 +181,10 @@ def _claim(path: Path, setting: str, contents: str, *, set_aside: bool, place: P
             os.close(descriptor)
             _prepare(path, setting)
             descriptor = lock_directory(path, setting)
+            version = None
+        elif version is not None and version.store_id is not None and not is_of(version, contents):
+            _logger.info("%s was prepared for %s and never used", path, version.contents)
+            forget_sessions(path, version.store_id)
             version = None
         known = None if version is None else version.store_id
         store_id = write_version(path, contents) if known is None else known
@@ -211,7 +212,7 @@ def refuse_foreign(path: Path, setting: str) -> None:
             f"{setting}: {path} belongs to user id {status.st_uid}, but the proxy runs as {os.geteuid()}",
             remedy="change its owner or choose another directory",
         )
-    names = {entry.name for entry in path.iterdir()} - _IGNORED
+    names = {entry.name for entry in path.iterdir()} - IGNORED
     if names and not names & {LOCK_NAME, VERSION_NAME}:
         raise ConfigError(
             f"{setting}: {path} has files that are not a cache", remedy="choose an empty directory"

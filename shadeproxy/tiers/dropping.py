@@ -15,13 +15,13 @@ from typing import Protocol, TypeVar
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import FULL, LOCK_NAME
-from shadeproxy.tiers import catalogue, legacy_tombstones, tombstones
-from shadeproxy.tiers.directory import PROBE_NAME, lock_directory
+from shadeproxy.tiers import catalogue, tombstones
+from shadeproxy.tiers.directory import lock_directory
+from shadeproxy.tiers.origin_change import MARKS, RESERVE_NAME
 from shadeproxy.tiers.segment import SUFFIX
-from shadeproxy.tiers.session import BOOT_NAME, STOPPED_NAME, lists_of
+from shadeproxy.tiers.session import lists_of
 from shadeproxy.tiers.version import VERSION_NAME, read_version
 
-RESERVE_NAME = "reserve"
 _RESERVE_BYTES = 64 * 1024
 _LEAST_RESERVE_BYTES = 8 * 1024
 _STOP_IT = (
@@ -29,18 +29,6 @@ _STOP_IT = (
     " shadeproxy purge s3://BUCKET/PREFIX"
 )
 _logger = logging.getLogger(__name__)
-_NAMES = frozenset(
-    {
-        BOOT_NAME,
-        f"{BOOT_NAME}.new",
-        PROBE_NAME,
-        RESERVE_NAME,
-        STOPPED_NAME,
-        VERSION_NAME,
-        f"{VERSION_NAME}.new",
-        legacy_tombstones.NAME,
-    }
-)
 
 
 Store = TypeVar("Store", bound="HasPath")
@@ -158,5 +146,5 @@ def _files_of(path: Path) -> list[Path]:
         files += lists_of(path, version.store_id)
         files += [file for file in there if file.name == fresh]
     files += [file for file in there if file.suffix == tombstones.SUFFIX]
-    marks = [file for file in there if file.name in _NAMES]
+    marks = [file for file in there if file.name in MARKS]
     return files + sorted(marks, key=lambda file: file.name == VERSION_NAME)

@@ -11,6 +11,8 @@ import threading
 from pathlib import Path
 from typing import Protocol
 
+PROBE_NAME = "probe"
+"""Name of the file that a start tries the medium with."""
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES = 4096

@@ -12,7 +12,7 @@ _PIECE_BYTES = 1024 * 1024
 _PIECES = 32
 _FILE_BYTES = _PIECES * _PIECE_BYTES
 _MOST_S = 0.25
-_NAME = "speed"
+SPEED_NAME = "speed"
 
 
 def measure_read_speed(directory: Path, room_bytes: int) -> float:
@@ -21,7 +21,7 @@ def measure_read_speed(directory: Path, room_bytes: int) -> float:
     Writes a file of up to 32 MiB there, and reads it past the page cache where the file system can (open(2),
     O_DIRECT). Returns 0, for an unknown speed, if that fails or if the file does not fit into ``room_bytes``.
     """
-    path = directory / _NAME
+    path = directory / SPEED_NAME
     try:
         path.unlink(missing_ok=True)
         return _measure(path) if room_bytes >= _FILE_BYTES else 0.0

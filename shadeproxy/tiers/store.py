@@ -19,7 +19,7 @@ from shadeproxy.core.delegated_body import BodyPlace, WrittenBody
 from shadeproxy.core.errors import TierError, TierFull
 from shadeproxy.core.types import ObjectMeta, Page
 from shadeproxy.tiers.base import Dropped, Location, NewHeader, RecordHeader, SendableBlocks
-from shadeproxy.tiers.directory import PROBE_NAME, HeldDirectory, check_medium, claim
+from shadeproxy.tiers.directory import HeldDirectory, check_medium, claim
 from shadeproxy.tiers.dropping import making_room
 from shadeproxy.tiers.erasures import Erasures
 from shadeproxy.tiers.files import SegmentFiles, Submit, check_segment_bytes, most_segments, run_inline
@@ -31,7 +31,7 @@ from shadeproxy.tiers.location import (
     positions_of,
     unpack,
 )
-from shadeproxy.tiers.medium import SYSTEM, Calls
+from shadeproxy.tiers.medium import PROBE_NAME, SYSTEM, Calls
 from shadeproxy.tiers.pending_segments import PendingSegments
 from shadeproxy.tiers.record import (
     HEADER_BYTES,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.origin_names import canonical_origin
 from shadeproxy.tiers.record import FORMAT_VERSION
 
 VERSION_NAME = "version.json"
@@ -36,17 +35,6 @@ def read_version(path: Path) -> Version | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return Version(None, "")
-
-
-def why_unusable(version: Version | None, contents: str) -> str:
-    """Return why a directory cannot be used for the origin ``contents``: ``INCOMPATIBLE``, ``OTHER_ORIGIN``,
-    or "" if it can.
-    """
-    if version is None:
-        return ""
-    if version.store_id is None:
-        return INCOMPATIBLE
-    return "" if canonical_origin(version.contents) == canonical_origin(contents) else OTHER_ORIGIN
 
 
 def other_origin(path: Path, known: str, contents: str) -> tuple[str, str]:

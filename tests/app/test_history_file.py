@@ -1,4 +1,6 @@
-"""The file of read histories: it never makes a start fail, and one log line says what was left out."""
+"""The file of read histories: it never makes a start fail, and one log line names the part that
+was left out.
+"""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor

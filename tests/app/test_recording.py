@@ -1,4 +1,4 @@
-"""When a recording is written, and what happens if that fails."""
+"""The times at which a recording is written, and the effects of a failed write."""
 
 import asyncio
 

@@ -1,89 +1,18 @@
-"""The sharing of cache and link on a manual clock: what is admitted, how knobs move, and when they stop."""
+"""The sharing of cache and link on a manual clock: admitted needs, and the movement of the knobs until they
+stop.
+"""
 
 import math
 
 import pytest
 from structlog.testing import capture_logs
 
-from shadeproxy.app.sharing import JobSharing
 from shadeproxy.core.errors import NotFeasible
-from shadeproxy.core.types import JobContext, ObjectRef, Source
-from shadeproxy.hints.jobs import Job, Progress
-from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.needs import JobNeed
-from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.link import OTHERS
-from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.telemetry.stats import Stats
-from tests.support.clock import ManualClock
+from tests.support.sharing_world import LINK, SIZE, World
 
-SAMPLES, SIZE = 1000, 1000
-LINK = 100_000.0
 SLOWDOWN = JobNeed(slowdown=1.25)
-
-
-class World:
-    """Jobs that read at given rates, in steps of two seconds, over a full link."""
-
-    def __init__(self, *, told=LINK, room=0):
-        self.clock = ManualClock()
-        self.hints = HintRegistry()
-        self.stats = Stats(now_s=self.clock.now_s)
-        self.limited = LimitedOrigin(MemoryOrigin(), max_open=8)
-        self.sharing = JobSharing(
-            self.hints,
-            self.stats,
-            self.clock,
-            self.limited,
-            page_bytes=1 << 20,
-            capacity_bytes=lambda: room,
-            told_bytes_per_s=told,
-        )
-        self.done = {}
-        self.shared = None
-        share = self.limited.share
-
-        def record(link, weights):
-            self.shared = weights
-            share(link, weights)
-
-        self.limited.share = record
-
-    def register(self, name, need=None, **fields):
-        builder = ManifestBuilder(name, page_size=1 << 20)
-        for number in range(SAMPLES):
-            builder.add(ObjectRef("b", f"{name}/{number}"), None, None)
-        self.hints.put_dataset(builder.finish())
-        self.put(name, need, **fields)
-
-    def put(self, name, need=None, **fields):
-        self.hints.put_job(Job(name, dataset=name, need=need, **fields), self.clock.now_s())
-
-    def read(self, name, per_s, full=100.0):
-        """Let a job read for two seconds. ``full``: samples per second that it would compute."""
-        count = int(2 * per_s)
-        done = self.done[name] = self.done.get(name, 0) + count
-        epoch, position = divmod(done, SAMPLES)
-        job = JobContext(name, epoch, 0)
-        self.stats.record_reads("b", Source.ORIGIN, count, count * SIZE, job)
-        for _ in range(count):
-            self.stats.record_origin("get", SIZE, 0.1)
-        self.stats.record_training(name, epoch, stall_s=0.0, compute_s=count / full)
-        self.hints.report_progress(name, 0, Progress(epoch, position), self.clock.now_s())
-
-    def step(self, **rates):
-        for name, rate in rates.items():
-            self.read(name, *rate) if isinstance(rate, tuple) else self.read(name, rate)
-        self.clock.advance(2.0)
-        self.sharing.step()
-
-    def steps(self, count, **rates):
-        for _ in range(count):
-            self.step(**rates)
-
-    def mode(self):
-        return self.sharing.summary()["mode"]
 
 
 def test_without_needs_nothing_is_shared():
@@ -110,7 +39,8 @@ def test_two_jobs_share_by_need_and_the_need_is_kept():
     world.register("b")
     world.steps(8, a=40, b=50)
     assert world.mode() == "needs"
-    assert world.shared["a"] == pytest.approx(3.0 * 50 * SIZE, rel=0.01)
+    assert world.shared["a"] == pytest.approx(0.3 * 100 * SIZE, rel=0.01)
+    assert world.shared["b"] == pytest.approx(100 * SIZE, rel=0.01)
     short = world.sharing.share_of("a")
     assert (short.kept, short.needs_per_s, short.feasible) == (False, 50.0, True)
     assert short.raised > 4
@@ -120,9 +50,54 @@ def test_two_jobs_share_by_need_and_the_need_is_kept():
     kept = world.sharing.share_of("a")
     assert kept.kept is True
     assert kept.raised < short.raised
-    assert world.shared["a"] == pytest.approx(1.05 * 50 * SIZE, rel=0.01)
-    assert world.shared["b"] == pytest.approx(LINK - world.shared["a"], rel=0.05)
     assert world.sharing.missed() == ()
+
+
+def hurried(world, **waiting):
+    """Return the jobs that go first, after a quarter of a second. ``waiting``: reads by job that wait."""
+    queue = world.sharing._queue
+    added = [(name, object()) for name, count in waiting.items() for _ in range(count)]
+    for name, read in added:
+        queue.flows[name].queue.add("", read)
+    world.clock.advance(0.25)
+    world.sharing.hurry()
+    for name, read in added:
+        queue.flows[name].queue.remove("", read)
+    return set(queue._hurried)
+
+
+def test_a_job_that_is_behind_its_need_goes_first_until_it_has_caught_up():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    assert hurried(world) == {"a"}  # It must be a second ahead.
+    world.read("a", 60)
+    assert hurried(world) == set()
+    # 25 samples of the time are missing, and reads that wait do not count.
+    assert hurried(world, a=60) == {"a"}
+    assert hurried(world, b=60) == set()
+
+
+def test_jobs_whose_needs_are_not_admitted_never_go_first():
+    world = World()
+    world.register("first", JobNeed(samples_per_s=70.0))
+    world.register("second", JobNeed(samples_per_s=60.0))
+    world.steps(9, first=50, second=50)
+    assert not world.sharing._claims["second"].admitted
+    assert hurried(world) == {"first"}
+
+
+def test_nobody_goes_first_while_shares_are_equal():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(4, a=50, b=50)
+    assert hurried(world) == {"a"}
+    world.sharing._equal_until_s = world.clock.monotonic_s() + 60
+    world.step(a=20, b=70)
+    assert world.mode() == "equal"
+    assert hurried(world) == set()
 
 
 def test_the_knob_of_the_cache_is_the_weight_in_next_use():
@@ -210,6 +185,18 @@ def test_a_need_that_no_longer_fits_is_that_of_the_later_job():
     assert second.would_get_per_s == pytest.approx(30.0, abs=0.1)
     missed = {one.name: one for one in world.sharing.missed()}
     assert missed["second"].remedy.startswith("ask for at most 30 samples a second, a larger cache")
+
+
+def test_a_job_that_reads_too_few_at_a_time_is_no_wrong_prediction():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(4, a=50, b=50)
+    flow = world.sharing._queue.flows["a"]
+    flow.queue.add("", None)
+    flow.flying = 8  # All its workers read, and the link is long.
+    world.steps(10, a=20, b=70)
+    assert world.mode() == "needs"
 
 
 def test_a_wrong_prediction_falls_back_to_equal_shares_and_says_so():

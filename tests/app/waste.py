@@ -1,4 +1,6 @@
-"""Runs a proxy and its clients in one process, and writes what they leave for the collector to ``waste``."""
+"""Runs a proxy and its clients in one process, and writes the objects that they leave for the collector to
+``waste``.
+"""
 
 import asyncio
 import gc

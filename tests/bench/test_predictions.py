@@ -1,4 +1,4 @@
-"""Predictions beside measured epochs: what is compared, what is chosen, and a tiny run of it all."""
+"""Predictions beside measured epochs: the comparisons, the choices, and a tiny run of everything."""
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ READ = SAMPLES * SAMPLE_BYTES
 
 
 def found(point, *, slower=1.0):
-    """Return what a run would have measured in a world that is as the replay says."""
+    """Return the measurements of a run in a world that behaves exactly like the replay."""
     first = _replayed(point, 0.0, slower)
     later = [_replayed(point, point.cached, slower) for _ in range(2)]
     profile = Profile(

@@ -1,4 +1,4 @@
-"""What is judged, what is written, and what can never pass silently."""
+"""The judgement of rows, the written results, and the rows that can never pass silently."""
 
 import io
 import json

@@ -42,7 +42,7 @@ def test_nothing_is_asked_for_twice():
     new = NewObjects(4000)
     asked = new.take(3) + new.take(2)
     assert asked == [Piece(4000, number) for number in range(5)]
-    # 32 connections, each of which can have 200 answers a second.
+    # 32 connections; each can have 200 answers a second.
     assert most_misses(1.0) > 32 * 200
 
 

@@ -1,4 +1,4 @@
-"""Stock traffic: each trace is what its name says, and the same for the same seed."""
+"""Stock traffic: each trace matches its name, and is the same for the same seed."""
 
 import numpy as np
 import pytest

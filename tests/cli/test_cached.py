@@ -1,4 +1,4 @@
-"""inspect: the calls that it makes to the control listener, and what it shows of a prefix and of one key."""
+"""inspect: its calls to the control listener, and its output for a prefix and for one key."""
 
 import json
 import time

@@ -125,9 +125,7 @@ def test_origin_failures(check, error, detail, change):
 def test_a_proxy_without_keys_is_told_to_set_them(check):
     check.origin = FakeOrigin(probe=NoCredentials("none were found"))
     ((found, advice),) = failures(check.run("--set", "origin.endpoint=http://store"))
-    assert found.startswith(
-        "origin: http://store: 403 AccessDenied: none were found: set AWS_ACCESS_KEY_ID and"
-    )
+    assert found == "origin: http://store: 403 AccessDenied: none were found"
     assert advice == NoCredentials.hint
 
 

@@ -1,4 +1,4 @@
-"""cluster status, owner and forget: their calls, what they show, and how they fail."""
+"""cluster status, owner and forget: their calls, their output, and their errors."""
 
 import json
 

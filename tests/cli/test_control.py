@@ -1,4 +1,4 @@
-"""stats and purge: their calls to the control listener, what they show, and how they fail."""
+"""stats and purge: their calls to the control listener, their output, and their errors."""
 
 import json
 import re

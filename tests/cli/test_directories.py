@@ -1,4 +1,4 @@
-"""check: what it says of directories that a start would refuse, or that another process holds. It changes
+"""check: its rows about directories that a start would refuse, or that another process holds. It changes
 nothing.
 """
 
@@ -37,6 +37,7 @@ def ram(tmp_path):
     path = tmp_path / "ram"
     path.mkdir(mode=0o700)
     (path / "lock").touch()
+    (path / "000000.seg").touch()
     write_version(path, "s3 http://origin:7480")
     return path
 
@@ -87,6 +88,15 @@ def test_the_cache_of_another_origin_fails_with_the_text_of_serve(check, ram, tm
         " drop the cache (shadeproxy purge --all), choose another directory, or set"
         ' cache.on_other_origin = "set-aside" to keep it beside a new one'
     )
+    assert snapshot(tmp_path) == before
+
+
+def test_a_directory_that_was_never_used_is_well_for_any_origin(check, ram, tmp_path):
+    (ram / "000000.seg").unlink()
+    before = snapshot(tmp_path)
+    result = check.run("--set", "origin.endpoint=http://other:7480")
+    assert result.exit_code == 0, result.stdout
+    assert not rows(result, "warning")
     assert snapshot(tmp_path) == before
 
 

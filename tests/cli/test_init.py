@@ -11,8 +11,8 @@ from tests.support.cli_origin import FakeOrigin
 
 @pytest.fixture
 def init(shade, composition, tmp_path, monkeypatch):
-    """``init(ARGUMENTS)`` runs ``shadeproxy init`` in an empty directory. ``init.setup.probes``: what the
-    origin answers in turn: an error, or None for success.
+    """``init(ARGUMENTS)`` runs ``shadeproxy init`` in an empty directory. ``init.setup.probes``: the answers
+    of the origin, in turn: an error, or None for success.
     """
     monkeypatch.chdir(tmp_path)
     setup = SimpleNamespace(probes=[None])

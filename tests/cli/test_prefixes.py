@@ -1,4 +1,4 @@
-"""warm, pin and unpin: their calls to the control listener, what they print, and how they fail."""
+"""warm, pin and unpin: their calls to the control listener, their output, and their errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""stats --watch: what is shown fits the terminal, and the important part is always there."""
+"""stats --watch: the output fits the terminal, and the important part is always there."""
 
 import copy
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.routes import Route
+
 from .client import Client, ClientFailed
 from .corpus import Body, digest, write_body
-from .routes import Route
 
 
 class NotOffered(Exception):

@@ -1,4 +1,4 @@
-"""What the checks need of a client, whatever it is: operations by name, and errors as text.
+"""The interface by which the checks use any client: operations by name, and errors as text.
 
 Operations that a client may offer, each with the arguments that the checks give it: ``put(path, key)`` and
 ``get(key, path)`` carry a file; ``part(key, start, stop, path)`` a half-open range into a file;
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from .routes import Route
+from tests.support.routes import Route
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 300

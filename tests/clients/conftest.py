@@ -1,4 +1,4 @@
-"""A gateway, the routes to it, and a record of what every client did, from which docs/clients.md is
+"""A gateway, the routes to it, and the record of every client's results, from which docs/clients.md is
 written.
 """
 
@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.certificate import write_certificate
 from tests.support.rgw import run_rgw
+from tests.support.routes import DOMAIN, Route
 
 from .corpus import Body, write_corpus
 from .report import Record, write_table
-from .routes import DOMAIN, Route
 
 pytest.register_assert_rewrite("tests.clients.checks")
 
@@ -68,7 +68,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterat
 
 @dataclass(frozen=True)
 class Stage:
-    """What all clients share."""
+    """The parts that all clients share."""
 
     routes: dict[str, Route]
     bodies: list[Body]

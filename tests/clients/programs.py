@@ -1,4 +1,4 @@
-"""Programs of the command line, each with the flags that a user would give it and no others."""
+"""Programs of the command line, each only with the flags that a user would give it."""
 
 import json
 import shutil
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.support.routes import Route
+
 from .client import TIMEOUT_S, Absent, ClientFailed
-from .routes import Route
 
 
 class Program:
@@ -196,11 +197,11 @@ class Rclone(Program):
         self.environment |= {
             "RCLONE_CONFIG": str(self.home / "rclone.conf"),
             "RCLONE_CONFIG_AT_TYPE": "s3",
-            # ETags of a directory's files are no MD5; rclone expects that of nobody else.
+            # ETags of a directory's files are not MD5; with this provider rclone does not expect that.
             "RCLONE_CONFIG_AT_PROVIDER": "Other" if self.route.name == "file" else "Ceph",
             "RCLONE_CONFIG_AT_ENDPOINT": self.route.endpoint,
             "RCLONE_CONFIG_AT_ENV_AUTH": "true",
-            # Else an error would be retried for a minute.
+            # Otherwise an error would be retried for a minute.
             "RCLONE_RETRIES": "1",
             "RCLONE_LOW_LEVEL_RETRIES": "2",
         }

@@ -1,20 +1,21 @@
-"""What every client did on every route, and the tables of it in docs/clients.md."""
+"""The results of every client on every route, and their tables in docs/clients.md."""
 
 import datetime as dt
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.tables import Notes, table_head, write_between_marks
+
 OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails with: "
 ROUTES = ("direct", "plain", "tls", "file")
-_BEGIN, _END = "<!-- written by make clients -->\n", "<!-- end -->\n"
 _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
 
 
 @dataclass
 class Record:
     """Outcomes by client, check and route. An outcome is OK, NOT_OFFERED, "says: ..." where an error was
-    asked for, or what went wrong.
+    expected, or a description of the failure.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -30,53 +31,35 @@ class Record:
         return self.outcomes.get((client, check), {}).get(route, "was not run")
 
 
-class _Notes:
-    """Numbered notes below the tables; the same text has one number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers) + 1)
-
-    def lines(self) -> list[str]:
-        return [
-            f"{number}. The client {text}" if text.startswith(FAILS) else f"{number}. {text}"
-            for text, number in self._numbers.items()
-        ]
-
-
 def write_table(record: Record, path: Path) -> None:
-    """Replace what stands between the marks in ``path``."""
-    before, _, rest = path.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    path.write_text(before + _BEGIN + "\n".join(_tables(record)) + "\n" + _END + after)
+    """Replace the text between the marks in ``path``."""
+    write_between_marks(path, "make clients", _tables(record))
 
 
 def _tables(record: Record) -> list[str]:
-    notes = _Notes()
+    notes = Notes()
     lines = [f"Run on {dt.datetime.now(dt.UTC):%Y-%m-%d}, Python {platform.python_version()}.", ""]
-    lines += _table(["client", *_CHECKS])
+    lines += table_head(["client", *_CHECKS])
     for client, version in record.versions.items():
         cells = [_cell(record, client, check, notes) for check in _CHECKS]
         lines.append(f"| {version} | {' | '.join(cells)} |")
     lines += [f"| {client} | not installed: {why} |" for client, why in record.absent.items()]
-    lines += ["", *_table(["client", "checked beside", ""])]
+    lines += ["", *table_head(["client", "checked beside", ""])]
     for (client, check), meaning in record.meanings.items():
         if check.startswith("try_"):
             lines.append(f"| {client} | {meaning} | {_cell(record, client, check, notes)} |")
-    lines += ["", *_table(["client", "says of a missing key", "says with a wrong secret"])]
+    lines += ["", *table_head(["client", "says of a missing key", "says with a wrong secret"])]
     for client in record.versions:
         cells = [_said(record, client, check) for check in ("missing_key", "wrong_secret")]
         lines.append(f"| {client} | {' | '.join(cells)} |")
-    return [*lines, "", *notes.lines()]
+    noted = [
+        f"{number}. The client {text}" if text.startswith(FAILS) else f"{number}. {text}"
+        for number, text in notes.numbered()
+    ]
+    return [*lines, "", *noted]
 
 
-def _table(columns: list[str]) -> list[str]:
-    return [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-
-
-def _cell(record: Record, client: str, check: str, notes: _Notes) -> str:
+def _cell(record: Record, client: str, check: str, notes: Notes) -> str:
     by_route = {route: record.outcome(client, check, route) for route in ROUTES}
     if set(by_route.values()) <= {OK, NOT_OFFERED}:
         return "yes" if OK in by_route.values() else "not offered"

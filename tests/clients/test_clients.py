@@ -1,9 +1,9 @@
-"""Real clients on four routes: what works on the gateway itself works through the proxy, plain and over TLS,
-and what does not says the same.
+"""Real clients on four routes: an operation that works on the gateway itself works through the proxy, plain
+and over TLS. An operation that fails there fails with the same message.
 
-A route is the whole life of a bucket with one client. Direct comes first; an outcome of it that is not "ok"
-is a fault of the gateway or of the client, and shows in docs/clients.md beside the others. A proxy in front
-of a directory shows whose: there the gateway has no part in it.
+Each route plays the whole life of a bucket with one client. The direct route comes first. If its outcome is
+not "ok", the fault is the gateway's or the client's, and docs/clients.md shows it beside the others. A proxy
+in front of a directory shows whose fault it is, because no gateway takes part there.
 """
 
 import os
@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.routes import Route
+
 from .checks import CHECKS, NotOffered, Session, comparable, essence
 from .client import Absent, Client, ClientFailed, Library
 from .programs import AwsCli, Program, Rclone, S3cmd, S5cmd
 from .report import FAILS, NOT_OFFERED, OK, ROUTES, SAYS
-from .routes import Route
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
 
@@ -32,7 +33,7 @@ LIBRARIES = {
     "s3torchconnectorclient": "use_s3torchconnector",
 }
 PROGRAMS: dict[str, type[Program]] = {"awscli": AwsCli, "s5cmd": S5cmd, "rclone": Rclone, "s3cmd": S3cmd}
-# Programs with dependencies of their own live in environments of their own: the Makefile names them.
+# Programs with dependencies of their own are in separate environments, which the Makefile names.
 PLACES = [
     *(Path(place) for place in os.environ.get("SHADEPROXY_CLIENTS_PATH", "").split(":") if place),
     Path(sys.executable).parent,
@@ -46,7 +47,9 @@ def make_client(name: str, route: Route, bucket: str, home: Path) -> Client:
 
 
 def outcome_of(name: str, session: Session) -> tuple[str, str]:
-    """What happened, in a few words that can be compared; and in the client's own words where it failed."""
+    """Return the outcome in a few words that can be compared, and after a failure also the client's own
+    words.
+    """
     try:
         if name in CHECKS:
             said = CHECKS[name](session)

@@ -31,7 +31,9 @@ async def until(condition):
 
 
 def whole(beats):
-    """Return whether the nodes have one settled view, of them all, and each object has one owner."""
+    """Return whether the nodes have one settled view that names all of them, and each object has
+    one owner.
+    """
     members = [one.membership for one in beats]
     views = {view and view.id for member in members for view in (member.view, member.settled)}
     here = {one.node for one in members}
@@ -113,7 +115,7 @@ async def test_changes_are_told(connect):
 
 
 class Failing(FakeLog):
-    """Fails or stands still when it should."""
+    """A log that fails or hangs when the test says so."""
 
     failing = False
 

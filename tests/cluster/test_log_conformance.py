@@ -16,7 +16,7 @@ NAMES = itertools.count()
 
 
 class FakeCluster:
-    """Logs in memory. ``lose`` and ``fail_over`` do to the server what a restart does."""
+    """Logs in memory. ``lose`` and ``fail_over`` have the effects of a restart on the server."""
 
     def __init__(self):
         self.server = Server(itertools.count(1_800_000_000_000).__next__)
@@ -138,7 +138,7 @@ async def test_a_view_settles_when_all_nodes_of_both_views_have_adopted_it(log):
         assert answer.settled.number == old.number
         assert [record.node for record in answer.nodes] == ["a", "b", "c", "d"]
     assert (await log.beat(Beat("c", "b", old))).settled.number == old.number
-    # c gets no lease any more, and its word that it left the old view is enough.
+    # c no longer gets a lease, and its message that it left the old view is enough.
     answer = await log.beat(Beat("c", "b", new))
     assert (answer.token, answer.settled.number) == ("", new.number)
     assert [record.node for record in answer.nodes] == ["a", "b", "d"]

@@ -28,7 +28,7 @@ class Cluster:
         return self.nodes[node]
 
     def beat(self, node, *, takes_s=0.0):
-        """Send a beat, whose answer takes some time, and make the calls that follow; return them."""
+        """Send a beat, whose answer takes some time. Make the calls that follow from it, and return them."""
         sent_s = self.now_s
         answer = self.server.beat(node.beat())
         self.now_s += takes_s
@@ -126,7 +126,7 @@ def test_a_view_makes_doubtful_only_what_it_moves(cluster, three):
     assert kept < before
     assert all(a.trusts(x, read) for x in kept)
     assert not any(a.trusts(x, read) for x in before - kept)
-    # d leaves again: what comes back may have been written elsewhere.
+    # d leaves again, because objects that come back may have been written elsewhere.
     cluster.run(140, a, b, c)
     assert cluster.mine(a) == before
     assert {x for x in before if a.trusts(x, read)} == kept

@@ -52,7 +52,9 @@ def walk(seed, **options):
 
 
 class ForgetsItsRun(Server):
-    """Takes no notice that it became another process, and lost the last writes with the former one."""
+    """A fault: it does not notice that it became another process and lost the last writes of the previous
+    one.
+    """
 
     def __init__(self, now_ms):
         super().__init__(now_ms)
@@ -75,7 +77,7 @@ class ForgetsItsRun(Server):
 
 
 class Talks(Server):
-    """Grants leases in a new incarnation at once."""
+    """A fault: it grants leases in a new incarnation at once."""
 
     def beat(self, beat):
         answer = super().beat(beat)
@@ -86,7 +88,7 @@ class Talks(Server):
 
 
 class SettlesByTheViewAlone(Server):
-    """Does not wait for the nodes of the views before."""
+    """A fault: it does not wait for the nodes of earlier views."""
 
     def settle(self):
         self.need = {seat.node for seat in self.view.seats}
@@ -94,7 +96,7 @@ class SettlesByTheViewAlone(Server):
 
 
 class TakesAnyBoot(Server):
-    """Grants the lease to every process with the node's id."""
+    """A fault: it grants the lease to every process with the node's id."""
 
     def beat(self, beat):
         if beat.node in self.nodes:
@@ -120,7 +122,7 @@ def take_lease_from_now(self, lease, sent_s, now_s):
 
 
 TAKE_LEASE = Membership._take_lease
-MUTANTS = {  # "seed": of a walk that finds the fault, to begin with
+MUTANTS = {  # "seed": the seed of a walk that finds the fault, tried first.
     "a read joins any flight": {"seed": 203, "world": {"check_joins": False}},
     "a fill gets the epoch of its end": {"seed": 714, "world": {"stamp_flights": False}},
     "a write is not checked again": {"seed": 594, "world": {"check_again": False}},
@@ -159,7 +161,7 @@ def test_no_order_of_events_gives_two_owners_or_an_old_answer(objects, numbers, 
 
 
 def test_the_walks_come_to_acknowledged_writes_and_new_views():
-    """An event that never happens would leave its rules untested."""
+    """If an event never happened, its rules would not be tested."""
     worlds = [walk(seed) for seed in range(100)]
     assert sum(world.acknowledged for world in worlds) > 50
     assert sum(world.hits for world in worlds) > 300

@@ -66,7 +66,9 @@ def test_a_new_weight_of_one_node_moves_objects_only_from_or_to_it():
 
 
 def test_the_order_of_the_hashes_bits_does_not_matter():
-    """Hashes of names that are numbered one after the other have no pattern that one node would get."""
+    """Names that are numbered one after the other have hashes without a pattern, so no node gets more of
+    them.
+    """
     numbers = np.arange(100_000, dtype=np.uint64)
     found = np.bincount(Rendezvous(nodes(4), [1] * 4).find_many(numbers))
     assert found.min() > 24_000

@@ -1,4 +1,4 @@
-"""Hints are the same at all proxies of a cluster, whatever the log does in between."""
+"""Hints are the same at all proxies of a cluster, whatever happens to the log meanwhile."""
 
 import asyncio
 
@@ -259,7 +259,7 @@ async def test_a_log_that_lost_all_gets_all_back(server, two):
     await a.announce([1, 2, 3])
     a.keeper.look.set()
     await until(lambda: server.claims)
-    b.keeper.look.set()  # It finds the snapshot of a log that is not the one that it knew.
+    b.keeper.look.set()  # It finds the snapshot of another log than the one that it knew.
     await until(lambda: b.order() == [1, 2, 3])
     async with Sharing(FakeLog(server), "c") as c:
         await until(lambda: c.knows() and c.scores()[1] == 0.5)
@@ -323,7 +323,7 @@ async def test_a_forged_event_changes_nothing(server, two):
     for at in (0, 5, len(body) - 1):
         server.append("k", body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
     server.append("k", b"")
-    server.append("s:j", body)  # an event of one stream in another
+    server.append("s:j", body)  # An event of one stream in another stream.
     async with Sharing(FakeLog(server), "x", cluster="other") as other:
         assert other.replication.refusal
     await until(lambda: b.counters.refused.get("sender", 0) == 5)

@@ -1,4 +1,6 @@
-"""What can be known of a Python's build from its build variables, as several distributions set them."""
+"""The facts about a Python's build that follow from its build variables, as several distributions
+set them.
+"""
 
 import pytest
 

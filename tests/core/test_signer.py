@@ -1,4 +1,4 @@
-"""``Signer``, which keeps the hashes of what does not change, gives the same signatures as ``signature``."""
+"""``Signer``, which keeps the hashes of the unchanging parts, makes the same signatures as ``signature``."""
 
 import hashlib
 import hmac

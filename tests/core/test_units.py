@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from shadeproxy.core.units import format_size, parse_duration, parse_size
@@ -20,6 +23,28 @@ from shadeproxy.core.units import format_size, parse_duration, parse_size
 )
 def test_sizes(text, size):
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("letter", "KMGTP")
+def test_a_size_is_in_powers_of_1024_unless_its_unit_ends_in_b_without_i(letter):
+    power = "KMGTP".index(letter) + 1
+    for form in (" {}iB", "{}i", "{}", " {}ib"):
+        assert parse_size(f"8{form.format(letter)}") == 8 * 1024**power
+    assert parse_size(f"8 {letter}B") == parse_size(f"8{letter.lower()}B") == 8 * 1000**power
+
+
+def test_the_sizes_that_texts_name_are_what_they_say():
+    with pytest.raises(ValueError, match="is not a size") as refused:
+        parse_size("lots")
+    settings = Path(__file__).parents[2] / "config.toml"
+    (line,) = [one for one in settings.read_text().splitlines() if "Sizes:" in one]
+    for text in (str(refused.value), line):
+        binary, decimal = text.partition("1024^3")[::2]
+        for part, base in ((binary, 1024), (decimal, 1000)):
+            named = re.findall(r'"(8 ?\w+)"', part)
+            assert named
+            assert {parse_size(one) for one in named} == {8 * base**3}
+    assert set(re.findall(r'"8 ?(\w+)"', line)) == {"GiB", "Gi", "G", "GB"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The documents name only what exists, and name all that exists."""
+"""The documents name only existing things, and all of them."""
 
 import re
 from dataclasses import fields

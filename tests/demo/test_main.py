@@ -157,7 +157,8 @@ def test_a_signal_leaves_nothing_behind_in_any_phase(tmp_path, phase, number):
         "import sys; from pathlib import Path; from shadeproxy.demo.main import run_demo;"
         "run_demo(Path(sys.argv[1]), objects=int(sys.argv[3]), work_dir=Path(sys.argv[2]))"
     )
-    # So many that storing them takes longer than seeing that it began; other phases are long without.
+    # Enough images that storing them takes longer than seeing that it began. Other phases are long enough
+    # anyway.
     objects = 3000 if phase == "storing them" else 600
     command = [sys.executable, "-c", script, str(tmp_path / "reports"), str(work), str(objects)]
     with said.open("wb") as log:

@@ -1,4 +1,4 @@
-"""When two answers are the same answer, and what a read must answer where its origin goes its own way."""
+"""Comparison of two answers, and the required answer to a read where the origin differs from the standard."""
 
 from dataclasses import replace
 
@@ -16,14 +16,16 @@ Comparable = tuple[int, list[tuple[str, str]], bytes | str]
 
 
 def comparable(answer: Answer) -> Comparable:
-    """Status, compared fields sorted, and body; of an error the Code instead of the body."""
+    """Return status, the compared fields in order, and the body; for an error, its Code instead
+    of the body.
+    """
     hidden = IGNORED_FIELDS.keys() | (ERROR_FIELDS.keys() if answer.status >= 400 else set())
     fields = sorted((name, value) for name, value in answer.fields if name not in hidden)
     return answer.status, fields, answer.body if answer.status < 400 else error_code(answer.body)
 
 
 def error_code(body: bytes) -> str:
-    """The Code of an error document; "" for an empty one."""
+    """Return the Code of an error document; "" for an empty one."""
     if not body:
         return ""
     try:
@@ -33,7 +35,7 @@ def error_code(body: bytes) -> str:
 
 
 def expected_of_read(origin: Peer, request: Request, stored: Stored) -> Comparable:
-    """What the proxy must answer to a GetObject or HeadObject of ``stored``."""
+    """Return the answer that the proxy must give to a GetObject or HeadObject of ``stored``."""
     query = request.target.partition("?")[2]
     if any(part.startswith(BYPASSING) for part in query.split("&")):
         return comparable(origin.send(request))
@@ -50,7 +52,7 @@ def _without_checksums(expected: Comparable) -> Comparable:
 
 def _expected(origin: Peer, request: Request, stored: Stored, due: Outcome) -> Comparable:
     own = origin.send(request)
-    # A range that is none makes RGW say Content-Range in a 200.
+    # RGW sends Content-Range in a 200 if the range is invalid.
     ignored = due.range is None and any(name == "Range" for name, _ in request.fields)
     if due.status == own.status and due.status < 300 and not ignored:
         return comparable(own)
@@ -61,7 +63,7 @@ def _expected(origin: Peer, request: Request, stored: Stored, due: Outcome) -> C
 
 
 def _without_body(request: Request, due: Outcome, plain: Answer, size: int) -> Comparable:
-    """Of 304, 412 and 416; ``plain`` is the answer to the same request without conditions and range."""
+    """Return a 304, 412 or 416. ``plain``: the answer to the same request without conditions and range."""
     assert plain.status == 200, plain
     if due.status == 304:
         repeated = [pair for pair in comparable(plain)[1] if pair[0] in _REPEATED_BY_304]
@@ -79,7 +81,7 @@ def _unconditional(request: Request, due: Outcome) -> Request:
 
 
 def assert_same(request: Request, expected: Comparable, answer: Answer, when: str) -> None:
-    """Raises AssertionError with both answers."""
+    """Raise AssertionError with both answers if they differ."""
     given = comparable(answer)
     if expected == given:
         return

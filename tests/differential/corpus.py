@@ -1,6 +1,7 @@
-"""Objects to read: every size around a page's, every kind of header an object may have, every kind of key.
+"""Objects to read: sizes around that of a page, every kind of header that an object may have, every kind of
+key.
 
-Keys are written as they stand on the wire, so that two spellings of one key are two things to ask for.
+Keys are written as on the wire, so that two spellings of one key are two different requests.
 """
 
 import base64
@@ -43,7 +44,7 @@ HEADERS: tuple[Fields, ...] = (
 
 @dataclass(frozen=True)
 class Stored:
-    """One object at the origin. ``raw_key``: on the wire. ``etag`` with its quotes."""
+    """One object at the origin. ``raw_key``: the key on the wire. ``etag``: with its quotes."""
 
     raw_key: str
     body: bytes
@@ -51,7 +52,7 @@ class Stored:
     last_modified: str
 
     def dated(self, seconds: int) -> str:
-        """An HTTP date so many seconds after the last modification."""
+        """Return an HTTP date that many seconds after the last modification."""
         return format_datetime(
             parsedate_to_datetime(self.last_modified) + timedelta(seconds=seconds), usegmt=True
         )
@@ -73,7 +74,7 @@ def fill(origin: Peer, bucket: str) -> list[Stored]:
 
 
 def crc32(body: bytes) -> str:
-    """As S3 writes it."""
+    """Return the CRC-32 as S3 writes it."""
     return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
 
 

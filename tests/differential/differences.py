@@ -1,7 +1,7 @@
-"""The one list of what may differ between the origin's answer and the proxy's, each with its reason.
+"""The list of allowed differences between the origin's answer and the proxy's, each with its reason.
 
-docs/semantics.md, "Differences from the origin", names every entry; test_documents.py holds it to that. What
-is not here is compared, byte for byte.
+docs/semantics.md, "Differences from the origin", names every entry; test_documents.py holds it to that.
+Everything else is compared byte for byte.
 """
 
 IGNORED_FIELDS: dict[str, str] = {
@@ -24,7 +24,9 @@ ERROR_FIELDS: dict[str, str] = {
     "accept-ranges": "says nothing about an error",
     "access-control-allow-origin": "without an Origin in the request it says nothing",
 }
-"""Of answers from 400 up these are not compared either; of their document, its Code is."""
+"""In answers with status 400 or above these fields are not compared either. Of their document, the Code is
+compared.
+"""
 
 NAMED: dict[str, str] = {
     "conditions and ranges": "where servers disagree, the proxy answers as RFC 9110 says",
@@ -33,4 +35,4 @@ NAMED: dict[str, str] = {
     "412": "carries no field of the object",
     "416": "carries Content-Range with the object's size",
 }
-"""Differences that are not of one field; compare.py says for each what is compared instead."""
+"""Differences that concern more than one field. compare.py shows the comparison that is made instead."""

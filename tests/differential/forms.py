@@ -1,7 +1,7 @@
 """Browser uploads with signed policies, as a scene like those in operations.py.
 
-Of an upload's own answer status and error code are compared, not more: which fields and which Location a 204
-or 201 has, servers choose. moto checks no policy, so this is played at servers that do.
+Of the answer to an upload, only status and error code are compared, because servers choose the fields and the
+Location of a 204 or 201. moto checks no policy, so this scene is played at servers that do.
 """
 
 import base64
@@ -16,7 +16,7 @@ from .wire import Request
 
 
 def form_uploads(play: Play) -> None:
-    """What the policy allows is stored, what it does not is refused with the same code."""
+    """Uploads that the policy allows are stored. Other uploads are refused with the same code."""
     allowed = {"Content-Type": "text/x", "x-amz-meta-form": "1"}
     for status in ("204", "201", "200"):
         _post(play, {"key": f"form/{status}", "success_action_status": status, **allowed})

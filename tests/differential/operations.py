@@ -1,7 +1,7 @@
 """Everything of S3 that is not a cached read, as one script that is played at the origin and through a proxy.
 
-Each play has a bucket of its own. What differs between two plays by nature (the bucket's name, upload and
-version ids, times, request ids) is masked; the rest of every answer must be the same.
+Each play has a bucket of its own. Parts that always differ between two plays (the bucket's name, upload and
+version ids, times, request ids) are masked. The rest of every answer must be the same.
 """
 
 import base64
@@ -24,7 +24,7 @@ _MASKED_FIELDS = {
     "last-modified",
     "x-amz-version-id",
     "x-amz-copy-source-version-id",
-    # moto repeats in each answer what it was once signed with.
+    # moto repeats in each answer the value that was once signed.
     "x-amz-content-sha256",
     "x-amz-sdk-checksum-algorithm",
 }
@@ -32,7 +32,7 @@ _MASKED_FIELDS = {
 
 @dataclass
 class Play:
-    """One run of the script. ``transcript``: what each step was answered, masked."""
+    """One run of the script. ``transcript``: the answer to each step, masked."""
 
     peer: Peer
     bucket: str
@@ -48,7 +48,7 @@ class Play:
         promised: bool = False,
         bucket: str | None = None,
     ) -> Answer:
-        """Send to ``/bucket`` + ``rest``. ``promised``: with the body's SHA-256 in the signature."""
+        """Send to ``/bucket`` + ``rest``. ``promised``: put the body's SHA-256 into the signature."""
         if body is None and method in {"PUT", "POST"}:
             body = b""
         hashed = hashlib.sha256(body or b"").hexdigest() if promised else "UNSIGNED-PAYLOAD"
@@ -56,7 +56,7 @@ class Play:
         return self.note(Request(method, target, fields, body, hashed))
 
     def note(self, request: Request, *, briefly: bool = False) -> Answer:
-        """Send and write down. ``briefly``: of the answer, status and error code alone."""
+        """Send, and record the answer. ``briefly``: record only its status and error code."""
         answer = self.peer.send(request)
         label = f"{request.method} {request.target}".replace(self.bucket, "BUCKET")
         label = re.sub(r"(uploadId|versionId|token|marker)=[^&]*", r"\1=ID", label)
@@ -127,7 +127,8 @@ def objects(play: Play) -> None:
 
 
 def trailers(play: Play) -> None:
-    """aws-chunked bodies with a trailing checksum, as SDKs send them, store what a plain upload stores.
+    """Play uploads of aws-chunked bodies with a trailing checksum, as SDKs send them. They store the same as
+    a plain upload.
 
     The origin's play uploads plainly: RGW 18 does not know this form.
     """
@@ -220,7 +221,7 @@ def _md5(document: bytes) -> tuple[str, str]:
 
 
 def cross_origin(play: Play) -> None:
-    """What browsers ask and are told: never from the cache, and never signed."""
+    """Play requests of browsers: they are never answered from the cache, and never signed."""
     play.send("PUT", "/shared", b"for pages")
     play.send("PUT", "?cors", _CORS, _md5(_CORS))
     for _ in range(2):
@@ -302,7 +303,8 @@ def versions(play: Play) -> None:
 
 def clearing(play: Play) -> None:
     play.send("DELETE")
-    # One key each: RGW deletes several at once and names them in the order in which they were done.
+    # One key in each request, because RGW deletes several keys at once, and lists them in the order in which
+    # they were deleted.
     for key in (b"one", b"none"):
         document = b"<Delete><Object><Key>" + key + b"</Key></Object></Delete>"
         play.send("POST", "?delete", document, _md5(document), promised=True)

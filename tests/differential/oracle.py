@@ -1,8 +1,8 @@
-"""What RFC 9110 and the S3 GetObject page say of a read: a second opinion where servers disagree.
+"""The answer to a read by RFC 9110 and the S3 GetObject page: a second opinion where servers disagree.
 
-Servers differ in how they take weak and several entity tags, `*`, dates that are none, two dates at once and
-ranges that are none. There the proxy answers as the standard has it, whatever its origin does. Written
-independently of the product: sections 13.1, 13.2.2 and 14.2, word by word.
+Servers differ in their treatment of weak and several entity tags, `*`, invalid dates, two dates at once and
+invalid ranges. There the proxy follows the standard, whatever its origin does. Written independently of the
+product: sections 13.1, 13.2.2 and 14.2, word by word.
 """
 
 import re
@@ -15,7 +15,7 @@ from .wire import Request
 _DATE_FORMS = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 _TAG = re.compile(r'(W/)?"([^"]*)"|([^\s",]+)')
 CONDITIONAL = frozenset({"if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range"})
-# Numbers of more digits than any 64-bit offset has are nonsense here, though the grammar has no bound.
+# Numbers with more digits than a 64-bit offset are invalid here, although the grammar has no bound.
 _RANGE = re.compile(r"bytes=[ \t]*(?:([0-9]{1,20})-([0-9]{0,20})|-([0-9]{1,20}))[ \t]*", re.IGNORECASE)
 
 
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 def outcome(request: Request, stored: Stored) -> Outcome:
-    """The outcome of a plain read of ``stored``."""
+    """Return the outcome of a plain read of ``stored``."""
     fields = {name.lower(): value for name, value in request.fields}
     modified = _date(stored.last_modified)
     assert modified is not None

@@ -1,4 +1,4 @@
-"""GetObject and HeadObject in every form a client may give them, as hypothesis strategies."""
+"""GetObject and HeadObject in every form that a client may send, as hypothesis strategies."""
 
 from collections.abc import Iterator, Sequence
 
@@ -32,7 +32,7 @@ _OTHER_FIELDS = (
 
 
 def ranges(size: int) -> st.SearchStrategy[str]:
-    """Values of Range for an object of ``size`` bytes: valid, clamped, reversed, several, nonsense."""
+    """Return values of Range for an object of ``size`` bytes: valid, clamped, reversed, several, nonsense."""
     edges = sorted(
         {0, 1, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, size - 1, size, size + 1, 10**12} - {-1}
     )
@@ -101,7 +101,7 @@ def _dates(stored: Stored) -> st.SearchStrategy[str]:
 
 @st.composite
 def reads(draw: st.DrawFn, bucket: str, objects: Sequence[Stored]) -> tuple[Request, Stored]:
-    """A request, and the object that it is for."""
+    """Draw a request, and the object that it reads."""
     stored = draw(st.sampled_from(objects))
     fields: list[tuple[str, str]] = []
     choices = {
@@ -121,7 +121,7 @@ def reads(draw: st.DrawFn, bucket: str, objects: Sequence[Stored]) -> tuple[Requ
 
 
 def pinned(bucket: str, objects: Sequence[Stored]) -> Iterator[tuple[Request, Stored]]:
-    """Reads that no choice of examples may leave out: every form of range around every size of object."""
+    """Return reads that are always played: every form of range around every size of object."""
     by_size = {len(stored.body): stored for stored in objects}
     for size, stored in by_size.items():
         forms = (

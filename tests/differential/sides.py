@@ -1,4 +1,4 @@
-"""An origin and two proxies in front of it, one plain and one over TLS, asked the same."""
+"""An origin and two proxies in front of it, one plain and one over TLS. All get the same requests."""
 
 import uuid
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ secret_env = "TRAINER_SECRET"
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy, and its control side."""
+    """A proxy, and its control listener."""
 
     name: str
     peer: Peer
@@ -41,14 +41,14 @@ class Proxy:
 
 @dataclass
 class Sides:
-    """``bucket`` exists at the origin."""
+    """An origin and its proxies. ``bucket`` exists at the origin."""
 
     origin: Peer
     proxies: tuple[Proxy, ...]
     bucket: str
 
     def compare(self, request: Request, expected: Comparable, *, warm_by: Request) -> None:
-        """Ask each proxy: cold, and when the object has been read by ``warm_by``, twice.
+        """Ask each proxy while the object is cold, and twice after ``warm_by`` has read it.
 
         Raises AssertionError at the first answer that is not ``expected``.
         """
@@ -67,7 +67,9 @@ class Sides:
 
 @contextmanager
 def make_sides(serve: Any, endpoint: str, credentials: Credentials, directory: Path) -> Iterator[Sides]:
-    """``serve``: the fixture that starts proxies. ``endpoint``: "http://host:port" of the origin."""
+    """Start the proxies. ``serve``: the fixture that starts one. ``endpoint``: "http://host:port" of the
+    origin.
+    """
     config = directory / "differential.toml"
     config.write_text(_CONFIG)
     certificate = write_certificate(directory)

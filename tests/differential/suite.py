@@ -1,4 +1,6 @@
-"""The differential suite itself, for any origin: tests of each origin call these with their own bounds."""
+"""The differential suite, for any origin. The tests of each origin call these functions with their own
+bounds.
+"""
 
 from collections.abc import Iterable
 from urllib.parse import quote, quote_from_bytes
@@ -17,7 +19,7 @@ _SAFE = "/-_.~"
 
 
 def _bounded(examples: int) -> settings:
-    # The same examples every time: a run that fails must fail again.
+    # The examples are the same in each run, so that a failed run fails again.
     return settings(
         max_examples=examples,
         deadline=None,
@@ -54,7 +56,7 @@ _CHARACTERS = st.one_of(
 
 @st.composite
 def spelled_keys(draw: st.DrawFn) -> tuple[str, str]:
-    """A key as its plainest spelling on the wire, and as another that means the same key."""
+    """Draw a key in its plainest spelling on the wire, and in another spelling of the same key."""
     parts = [draw(st.text(_CHARACTERS, min_size=1, max_size=12))]
     if draw(st.booleans()):
         parts.append(draw(st.sampled_from(("/", "//x", "/./y", "/../z", "/", "+", "%2F"))))

@@ -1,4 +1,4 @@
-"""The documentation names every difference that the comparison forgives."""
+"""The documentation names every difference that the comparison allows."""
 
 from pathlib import Path
 

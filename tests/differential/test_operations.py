@@ -1,4 +1,4 @@
-"""What is forwarded, played at moto and through the proxies."""
+"""Forwarded operations, played at moto and through the proxies."""
 
 from .suite import operations_are_the_origins
 

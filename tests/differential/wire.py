@@ -1,8 +1,8 @@
-"""A client that sends exactly the bytes it is told to, signed, and keeps what came back as it came.
+"""A client that sends exactly the given bytes, signed, and keeps the answer unchanged.
 
-Nothing here normalises a path, joins header fields or follows anything: what two servers answer can only be
-compared if they were asked the same. One keep-alive connection for each `Peer`; it is opened again when the
-server has closed it.
+It never normalises a path, joins header fields or follows redirects, because answers of two servers can only
+be compared if both got the same request. One keep-alive connection for each `Peer`; it is opened again when
+the server has closed it.
 """
 
 import socket
@@ -23,7 +23,7 @@ Fields = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Request:
-    """``target`` is the raw path with its query, as sent. ``fields`` without Host and signature."""
+    """A request. ``target``: the raw path with its query, as sent. ``fields`` without Host and signature."""
 
     method: str
     target: str
@@ -35,7 +35,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """``fields``: names in lower case, in wire order. ``body``: decoded of chunks, of nothing else."""
+    """``fields``: names in lower case, in wire order. ``body``: decoded from chunks, and
+    otherwise unchanged.
+    """
 
     status: int
     fields: Fields
@@ -43,14 +45,14 @@ class Answer:
     reason: str = field(default="", compare=False)
 
     def field(self, name: str) -> str | None:
-        """The one value of ``name``; None where it is absent."""
+        """Return the only value of ``name``; None if it is absent."""
         values = [value for key, value in self.fields if key == name]
         assert len(values) <= 1, (name, values)
         return values[0] if values else None
 
 
 class Peer:
-    """One server. ``host``: what the Host field says and the signature covers. ``tls``: its context."""
+    """One server. ``host``: the value of the Host field, which the signature covers. ``tls``: its context."""
 
     def __init__(
         self, address: str, credentials: Credentials | None, *, tls: ssl.SSLContext | None = None
@@ -77,7 +79,9 @@ class Peer:
         self._received.clear()
 
     def send(self, request: Request) -> Answer:
-        """The answer to ``request``; repeated once where an idle connection proves closed."""
+        """Return the answer to ``request``. Send it once more if an idle connection turns out to
+        be closed.
+        """
         was_open = self._socket is not None
         try:
             return self._exchange(request)

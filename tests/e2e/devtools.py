@@ -1,4 +1,6 @@
-"""A page in a headless Chromium, driven by its DevTools protocol: what a person sees, presses and types."""
+"""A page in a headless Chromium, driven by its DevTools protocol: it is seen, clicked and typed into as by a
+person.
+"""
 
 import asyncio
 import base64

@@ -49,7 +49,9 @@ def test_the_example_of_the_document(serve, bucket_directory):
 
 
 def test_located_bytes_are_right_or_known_to_be_wrong_while_pages_leave(serve, bucket_directory, objects):
-    """The cache has room for a third of the objects, and every round evicts what the previous one located."""
+    """The cache has room for a third of the objects, and every round evicts the pages that the previous one
+    located.
+    """
     proxy = serve(
         origin__kind="file",
         origin__path=str(bucket_directory),
@@ -69,7 +71,7 @@ def test_located_bytes_are_right_or_known_to_be_wrong_while_pages_leave(serve, b
         for number, record in enumerate(np.frombuffer(data, names["record"], count, 8 + json_bytes)):
             if record["status"] != 200:
                 continue
-            if number == 5:  # now evict the rest of what was located
+            if number == 5:  # Now evict the rest of the located pages.
                 others = [{"bucket": "data", "key": key} for key in keys if key not in asked]
                 post(proxy, "/v1/batch", {"items": others})
             with Path(files[record["file"]]).open("rb", buffering=0) as file:
@@ -104,6 +106,6 @@ def test_the_socket_serves_batches_and_a_second_proxy_does_not_take_it(
         serve(**settings)
     assert proxy.get("/v1/info")["socket"] == str(path)
     proxy.stop(9)
-    proxy.start()  # the socket that the killed proxy left is replaced
+    proxy.start()  # The socket that the killed proxy left is replaced.
     assert proxy.stop() == 0
     assert not path.exists()

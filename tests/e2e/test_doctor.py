@@ -109,7 +109,7 @@ def test_settings_that_wait_and_a_reload_that_failed_are_remembered(serve, bucke
 
 def test_without_a_proxy_it_says_so_and_checks_what_it_can(serve, bucket_directory):
     served = serve(origin__kind="file", origin__path=str(bucket_directory))
-    # By the flags of the start the system chooses the port, so nothing answers at the address that they name.
+    # The flags of the start let the system choose the port, so nothing answers at the address that they name.
     status, report = doctor(served)
     assert (status, report["running"]) == (1, False)
     held = {f"{key}.path is held" for key in ("cache.ram", "state")}

@@ -1,4 +1,4 @@
-"""What the proxy has learnt from reads is kept over a restart, also after kill -9."""
+"""The learnt read histories are kept over a restart, also after kill -9."""
 
 import signal
 

@@ -53,7 +53,7 @@ class Traffic:
 @pytest.mark.timeout(120 + 10 * ROUNDS)
 @pytest.mark.parametrize("disks", [0, 2])
 def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
-    """``disks``: number of further disks, of which each round loses one with all that it holds."""
+    """``disks``: number of further disks. Each round loses one of them with all its pages."""
     (tmp_path / "rules.toml").write_text(RULES)
     for n, key in enumerate(KEYS):
         (bucket_directory / "data" / key).write_bytes(body(n))
@@ -87,6 +87,5 @@ def test_kill_9_under_load(serve, bucket_directory, tmp_path, disks):
             if answer.data != (bucket_directory / "data" / key).read_bytes():
                 wrong.append((turn, key, answer.headers["x-shade-cache"]))
         assert wrong == []
-    # How many pages there were depends on how far the clients got; `make crash` counts the pages that must
-    # survive.
+    # The number of pages depends on how far the clients got; `make crash` counts the pages that must survive.
     assert survived >= 5 * ROUNDS

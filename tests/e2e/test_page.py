@@ -1,4 +1,5 @@
-"""The page of the control listener in a real Chromium: what it shows, and that anybody can use it.
+"""The page of the control listener in a real Chromium: it shows the right things, and is easy to use for
+everyone.
 
 With SHADEPROXY_PAGE_PICTURES the pictures of docs/pictures/ are written to that directory.
 """
@@ -83,7 +84,7 @@ def read(proxy, times=3):
 
 
 def begin_job(proxy):
-    """Register a job of eight samples, of which the announced epoch names six."""
+    """Register a job of eight samples. The announced epoch names six of them."""
     entries = "\n".join(json.dumps({"bucket": "data", "key": str(n)}) for n in range(8))
     for path, kind, body in (
         ("/v1/datasets/set", "application/x-ndjson", entries.encode()),

@@ -101,7 +101,7 @@ def reloaded(serve, bucket_directory, tmp_path, request):
 
 
 def many(reloaded, who: str, **how: str) -> set[str]:
-    """Return the answers to so many connections that every process gets some."""
+    """Return the answers on enough connections that every process gets some."""
     return {reloaded.get(who, **how) for _ in range(12)}
 
 
@@ -309,7 +309,7 @@ def test_what_a_client_was_granted_is_not_answered_to_others_when_it_leaves(in_f
     assert in_front.get("reader", "0") == "AccessDenied"
 
 
-# ------------------------------------------------------------------ what is logged
+# ------------------------------------------------------------------ log lines
 
 
 def put_level(proxy, level: str) -> tuple[int, dict]:

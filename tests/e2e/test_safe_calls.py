@@ -71,8 +71,8 @@ def trained(serve, bucket_directory):
 
 
 def state_of(served) -> dict:
-    """Return everything that can be seen from outside, except what only time changes, and the files of the
-    state.
+    """Return the files of the state, and everything that can be seen from outside, except parts that time
+    alone changes.
     """
     jobs = served.get("/v1/jobs")["jobs"]
     for job in jobs:

@@ -137,6 +137,19 @@ def test_an_origin_that_cannot_be_reached_is_told_and_the_proxy_serves_on(tmp_pa
         process.communicate(timeout=30)
 
 
+def test_a_wrong_endpoint_can_be_corrected(tmp_path):
+    """The first start has prepared the directories of both tiers, and cached nothing."""
+    tiers = [f"cache.disk.path={tmp_path}/disk", "cache.disk.capacity=4 MiB", "origin.retry.attempts=1"]
+    for endpoint in ("https://127.0.0.1:9", "http://127.0.0.1:9"):
+        process = serve(tmp_path, f"origin.endpoint={endpoint}", "origin.credentials=anonymous", *tiers)
+        try:
+            assert endpoint in wait_for(process, "origin does not answer")[-1]["error"]
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
 def wait_for(process, event: str) -> list[dict]:
     lines, deadline = [], time.monotonic() + 30
     while time.monotonic() < deadline:

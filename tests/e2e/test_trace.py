@@ -13,11 +13,11 @@ from shadeproxy.simulate.trace_file import load_trace
 from shadeproxy.telemetry.recording import SOURCES
 
 COUNT, SIZE, EPOCHS = 50, 20_000, 4
-RECORD_BYTES = 20_992  # about; ten of them fit
+RECORD_BYTES = 20_992  # About; ten of them fit.
 
 
 def drifting(drawn) -> list[int]:
-    """Return reads of which neighbouring ones are of few objects. LRU does well, and would not in another
+    """Return reads whose neighbours are of few objects. LRU does well with them, but would not in another
     order.
     """
     return [(at // 2 + int(step)) % COUNT for at, step in enumerate(drawn.integers(0, 12, 2 * COUNT))]

@@ -17,7 +17,7 @@ from tests.support.workers import wait_for_workers, worker_pids
 
 wait_for = partial(support.wait_for, limit_s=60.0)
 
-OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # of a process, or of a moment
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that depend on the process or on the moment.
 
 
 def plain(answer):

@@ -22,7 +22,7 @@ from tests.support.served import log_of, wait_for
 from tests.support.workers import wait_for_workers, worker_pids
 
 SIZE = 60_000
-OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # of a process, or of a moment
+OWN = {"x-amz-request-id", "x-amz-id-2", "date"}  # Fields that depend on the process or on the moment.
 MIB = 1 << 20
 
 
@@ -113,7 +113,7 @@ def test_answers_are_those_of_one_process_and_of_plain_http(start, certificate):
     def comparable(answer):
         status, headers, body = plain(answer)
         if status >= 400:
-            body = body.partition(b"<RequestId>")[0]  # what follows belongs to the request
+            body = body.partition(b"<RequestId>")[0]  # The bytes that follow belong to the request.
         return status, headers, body
 
     answers = []

@@ -127,7 +127,7 @@ def test_a_worker_killed_in_an_upload_leaves_nothing_stale_and_no_slot_taken(pro
         for _ in range(2):
             status, headers, body = ask(served, path)
             assert (status, body, headers["x-shade-cache"]) == (200, old, "origin")
-        # As if the origin had carried the write out in the end. There is one connection, and it is free.
+        # Act as if the origin had carried the write out in the end. There is one connection, and it is free.
         put(proxy.origin, path, new)
         assert ask(served, path)[2] == new
         put(served, path, old)

@@ -238,7 +238,7 @@ def test_a_body_proves_metadata_unless_another_version_is_known():
     assert (known.get(ref).meta, known.get(ref).validated_s) == (first, 1.0)
     assert known.learn_unless_other(ref, first, 3.0)
     assert known.get(ref).validated_s == 3.0
-    # What was known of a forgotten bucket is no other version.
+    # Metadata of a forgotten bucket does not count as another version.
     known.forget_bucket("b")
     assert known.learn_unless_other(ref, other, 4.0)
     assert known.get(ref).meta == other

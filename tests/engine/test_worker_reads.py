@@ -65,7 +65,7 @@ async def test_it_has_what_the_engine_has(beside):
     assert hit(reader) == BODIES[SMALL]
     for span in (Span(0, 1), Span(PAGE - 5, PAGE + 5), Span(2 * PAGE, 3 * PAGE)):
         assert hit(reader, BIG, span) == BODIES[BIG][span.start : span.stop]
-    assert hit(reader, BIG) is None  # The engine streams an object of so many pages.
+    assert hit(reader, BIG) is None  # The engine streams an object of this many pages.
     assert hit(reader, ObjectRef("b", "none")) is None
     handle = reader.find_handle(PLAIN.ref, 0, bench.clock.now_s())
     assert reader.take(handle, None, bench.clock.now_s()) == BODIES[SMALL]
@@ -119,7 +119,7 @@ async def test_a_write_or_new_rights_void_what_was_shown(beside):
         pass
     assert hit(reader) is None
     assert reader.take(handle, None, bench.clock.now_s()) is None
-    # Another client's check makes the page fresh again, but is no verdict for this client.
+    # Another client's check makes the page fresh again, but is not a verdict for this client.
     await bench.engine._versions.check(SMALL, Upstream("other"))
     assert hit(reader) is None
     await read_with_verdict(bench)

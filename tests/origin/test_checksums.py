@@ -1,4 +1,4 @@
-"""What a request promises of its body: every checksum that S3 clients send is verified."""
+"""The promises of a request about its body: every checksum that S3 clients send is verified."""
 
 import base64
 import hashlib

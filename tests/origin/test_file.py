@@ -267,6 +267,16 @@ async def test_a_big_directory_is_read_once_while_it_is_paged_through(origin, bu
     assert len(opened) == 1
 
 
+async def test_probe_counts_the_buckets(tmp_path):
+    origin = FileOrigin(tmp_path)
+    said = [await origin.probe()]
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        said.append(await origin.probe())
+    await origin.aclose()
+    assert [one.rpartition(": ")[2] for one in said] == ["0 buckets", "1 bucket", "2 buckets"]
+
+
 async def test_probe_names_the_setting_when_the_directory_is_missing(tmp_path):
     origin = FileOrigin(tmp_path / "missing")
     with pytest.raises(ConfigError, match=r"origin\.path = .*missing' is not a directory: create it"):

@@ -1,4 +1,4 @@
-"""OriginHealth: what the proxy's own requests show of the origin's state."""
+"""OriginHealth: the origin's state, as the proxy's own requests show it."""
 
 from email.utils import formatdate
 

@@ -1,4 +1,4 @@
-"""Heads and chunked bodies: what is parsed, and that everything ambiguous is refused."""
+"""Heads and chunked bodies: valid ones are parsed, and everything ambiguous is refused."""
 
 import pytest
 

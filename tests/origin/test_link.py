@@ -82,6 +82,53 @@ async def test_jobs_get_bytes_by_weight_however_many_reads_each_has_waiting():
     assert (order.count("a"), order.count("b")) == (30, 10)
 
 
+async def test_hurried_jobs_go_first_and_leave_a_tenth_to_the_others():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    reads.link.flows["a"].guess_bytes = reads.link._flow("b").guess_bytes = 1000
+    for _ in range(100):
+        reads.ask("a", 1000)
+        reads.ask("b", 1000)
+    reads.link.hurry({"b"})
+    order = [job for job, _ in reads.served(66)]
+    assert order.count("a") in (5, 6)
+    assert order[0] == "b"
+
+
+async def test_what_a_job_reads_first_takes_nothing_from_its_share_after():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    for _ in range(400):
+        reads.ask("a", 1000)
+        reads.ask("b", 1000)
+    reads.link.hurry({"b"})
+    reads.served(50)
+    reads.link.hurry(())
+    reads.slot = ""
+    order = [job for job, _ in reads.served(60)]
+    assert 25 <= order.count("b") <= 35
+
+
+async def test_two_hurried_jobs_share_by_weight_and_unknown_names_change_nothing():
+    reads = Reads({"a": 3.0, "b": 1.0, "c": 1.0})
+    for _ in range(100):
+        reads.ask("a", 1000)
+        reads.ask("b", 1000)
+    reads.link.hurry({"a", "b", "gone"})
+    order = [job for job, _ in reads.served(40)]
+    assert order.count("a") == pytest.approx(30, abs=2)
+
+
+async def test_no_job_goes_first_once_the_link_is_shared_no_longer():
+    reads = Reads({"a": 1.0, "b": 1.0})
+    reads.link.hurry({"b"})
+    reads.link.stop()
+    reads.link.share({"a": 1.0, "b": 1.0})
+    for _ in range(40):
+        reads.ask("a", 1000)
+        reads.ask("b", 1000)
+    order = [job for job, _ in reads.served(40)]
+    assert 15 <= order.count("a") <= 25
+
+
 async def test_jobs_with_long_reads_get_no_more_bytes():
     reads = Reads({"a": 1.0, "b": 1.0})
     for _ in range(50):

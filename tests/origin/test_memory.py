@@ -1,4 +1,6 @@
-"""What other tests need of MemoryOrigin beyond the protocol: counters, recorded reads, refusals, the gate."""
+"""Parts of MemoryOrigin that other tests need beyond the protocol: counters, recorded reads, refusals, the
+gate.
+"""
 
 import asyncio
 

@@ -1,4 +1,6 @@
-"""RetryingOrigin: what is repeated, how long it waits, and that a resumed body is of the same version."""
+"""RetryingOrigin: which calls it repeats, how long it waits, and that a resumed body is of the
+same version.
+"""
 
 import random
 

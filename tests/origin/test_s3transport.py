@@ -1,4 +1,4 @@
-"""Forwarded requests whose connection ends without an answer: what may have been carried out is not
+"""Forwarded requests whose connection ends without an answer: a request that may have been carried out is not
 repeated.
 """
 

@@ -1,4 +1,4 @@
-"""What ``shadeproxy doctor`` says of a job that waits for its data, by its text."""
+"""The finding of ``shadeproxy doctor`` about a job that waits for its data, by its text."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Hit ratios of caches that were not tried, beside the simulator's."""
+"""Hit ratios of caches that were not measured, beside the simulator's."""
 
 import pytest
 

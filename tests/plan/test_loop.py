@@ -50,8 +50,8 @@ def test_a_full_link_is_the_bound_however_many_workers_read():
 
 
 def test_one_worker_reads_no_further_ahead_than_its_prefetch_factor():
-    # Computing is slow: the only worker has two batches ready when training begins the first one's successor,
-    # and no more. So training waits for the first batch alone.
+    # Computing is slow: the only worker has no more than two batches ready when training begins the second
+    # batch. So training waits only for the first batch.
     slow = changed(workers=1, batch_size=10, compute_s=1.0, miss_s=0.1, client_s=0.0)
     assert replay(slow, 50, 0.0).stall_s == pytest.approx(1.0)
     # With a factor of 1, the next batch is begun only when the one before was taken.

@@ -1,4 +1,4 @@
-"""Placement over devices: within its limits, near the bound, and the bound is one."""
+"""Placement over devices: it keeps the limits, is near the bound, and the bound is a true one."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_one_data_set_is_split_so_that_two_disks_end_together():
     fast, slow = Device("fast", 1e12, 400e6), Device("slow", 1e12, 100e6)
     groups = one_group(1e9, 1000, 100e6)
     placed = place(groups, [fast, slow, Device("origin", np.inf, 1e3)])
-    # 4/5 of the bytes on the one, 1/5 on the other: each then works a fifth of the time.
+    # 4/5 of the bytes are on the fast device, 1/5 on the slow one: each then works a fifth of the time.
     assert placed.makespan == pytest.approx(0.2, rel=1e-3)
     assert placed.shares[0] == pytest.approx([0.8, 0.2, 0.0], abs=0.001)
 

@@ -46,7 +46,8 @@ def test_an_announced_order_hides_the_origin_but_not_the_link(predictor):
 
 
 def test_what_lies_ready_at_the_end_of_an_epoch_is_no_hit(predictor):
-    # Fetches begin 150 samples ahead, twice 1.5 times the latency; of the last ones some are hits anyway.
+    # Fetches begin 150 samples ahead, twice 1.5 times the latency. Some of the last of these samples are hits
+    # anyway.
     half = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES)
     assert predictor.predict(half, 0.5).hit_ratio == pytest.approx(0.5 - 75 * 0.75 / SAMPLES)
     # At most a quarter of the cache.
@@ -68,7 +69,7 @@ def test_a_cache_that_is_small_beside_the_fetches_limits_them(predictor):
 
 
 def test_another_latency_moves_the_wait_and_not_the_body():
-    # 50 ms until the last byte, of which 20 ms are the body.
+    # 50 ms until the last byte; the body takes 20 ms of them.
     far = Predictor(
         profile(*(epoch(number, truth(), 0.2) for number in range(2)), first_byte_s=0.03)
     ).predict(Setting(8, announced=False, latency_s=0.08), 0.2)
@@ -76,7 +77,7 @@ def test_another_latency_moves_the_wait_and_not_the_body():
 
 
 def test_a_slower_link_moves_the_body_and_not_the_wait():
-    # 50 ms until the last byte, of which 5 ms are the body; the link needs 20.
+    # 50 ms until the last byte; the body takes 5 ms of them, but the link needs 20.
     told = [epoch(number, truth(), 0.2) for number in range(2)]
     slow = Predictor(profile(*told, first_byte_s=0.045)).predict(
         Setting(8, announced=False, link=BYTES / 0.02), 0.9
@@ -98,7 +99,7 @@ def test_the_spread_of_latencies_is_replayed():
 
 
 def test_reads_that_were_faster_than_the_mean_are_fitted():
-    # The mean has reads of slower times in it.
+    # The mean includes reads of slower times.
     found = Predictor(profile(*(epoch(number, truth(), 0.2) for number in range(2)), origin_s=0.07))
     expected = replay(truth(16), SAMPLES, 0.5).wall_s
     assert found.predict(Setting(16, announced=False), 0.5).epoch_s == pytest.approx(expected, rel=0.03)
@@ -145,7 +146,7 @@ def test_the_error_is_how_far_epochs_are_from_the_others():
 
 
 def test_epochs_without_waiting_give_a_bound_that_is_not_too_fast():
-    # Training never waited, so what a worker needs for a sample is known to be little, and no more.
+    # Training never waited, so it is only known that a worker needs little time for a sample.
     easy = Predictor(profile(*(epoch(number, truth(), 1.0) for number in range(3)), origin_s=None))
     assert easy.predict(Setting(8, announced=False), 1.0).epoch_s == pytest.approx(SAMPLES * 0.001, rel=0.02)
     few = easy.predict(Setting(1, announced=False), 1.0).epoch_s

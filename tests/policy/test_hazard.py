@@ -14,7 +14,7 @@ def waits(until, since=0.0, state=0, prefix=0):
 
 
 def taught(*pairs, evidence=None, state=0, unread=()):
-    """Evidence of pages that were read, ``pairs`` of (age, times), and of ``unread`` ones, which
+    """Return evidence of pages that were read, as ``pairs`` of (age, times), and of ``unread`` pages, which
     still wait.
     """
     evidence = evidence or Evidence.empty(1)

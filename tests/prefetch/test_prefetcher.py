@@ -70,6 +70,41 @@ async def test_a_job_whose_prefetches_wait_for_the_link_holds_up_no_other(make_f
     assert {ref.key for ref, *_ in read[4:]} == {"k10", "k11", "k12", "k13"}
 
 
+async def test_a_late_page_widens_the_window_of_its_own_job_only(make_fetching):
+    fetching = await make_fetching()
+    bench, gate = fetching.bench, Barrier()
+    fill(bench.origin, 2)
+    bench.origin.gate = gate
+    fetching.orders.orders["late"] = Order(whole(2), [0], rate_per_s=1.0)
+    fetching.orders.announce("calm", Order(whole(2), [1], rate_per_s=1.0))
+    await until(lambda: fetching.prefetcher.flying == 2)
+    paces = {job: walk.pace for job, walk in fetching.prefetcher._walks.items()}
+    before = {job: pace.window(1.0) for job, pace in paces.items()}
+    reader = asyncio.create_task(bench.get("k0"))
+    await until(lambda: bench.stats.pages.coalesced == 1)
+    assert paces["late"].window(1.0) > before["late"]
+    assert paces["calm"].window(1.0) == before["calm"]
+    gate.release()
+    await reader
+    await fetching.idle()
+
+
+async def test_each_job_has_the_latency_of_its_own_fetches(make_fetching):
+    fetching = await make_fetching(fetches=1)
+    bench, gate = fetching.bench, Barrier()
+    fill(bench.origin, 2)
+    fetching.orders.announce("quick", Order(whole(2), [0], rate_per_s=1.0))
+    await fetching.idle()
+    bench.origin.gate = gate
+    fetching.orders.announce("slow", Order(whole(2), [1], rate_per_s=1.0))
+    await gate.reached.wait()
+    bench.clock.advance(8.0)
+    gate.release()
+    await fetching.idle()
+    latency = {job: walk.latency.mean_s for job, walk in fetching.prefetcher._walks.items()}
+    assert latency["slow"] > latency["quick"] + 1
+
+
 async def test_a_reader_makes_a_prefetch_his_own(make_fetching):
     fetching = await make_fetching()
     bench, gate = fetching.bench, Barrier()

@@ -1,4 +1,4 @@
-"""What ``Warm`` reads, what it leaves alone, and how it ends."""
+"""The reads of ``Warm``, the objects that it leaves alone, and its end."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
-"""``shade.announce``: the loop gets what the bare sampler yields, the proxy gets the order, and nothing is
-raised.
+"""``shade.announce``: the loop gets the same items as from the bare sampler, the proxy gets the order, and
+nothing is raised.
 """
 
 import logging

@@ -1,6 +1,4 @@
-"""What samplers announce, and when: the current epoch when it begins, coming epochs as soon as they are
-known.
-"""
+"""Announcements of samplers: the current epoch when it begins, coming epochs as soon as they are known."""
 
 import io
 import time

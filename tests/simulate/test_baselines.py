@@ -1,4 +1,4 @@
-"""Policies of the literature: exact hits, their rules on short traces, and what holds for all of them."""
+"""Policies of the literature: exact hits, their rules on short traces, and properties of all of them."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_none_of_them_can_be_configured():
 
 
 def residents_after(cache, text):
-    """Read each letter as a page of one byte; return those that are resident."""
+    """Read each letter as a page of one byte. Return the resident pages."""
     for letter in text:
         cache.read(ord(letter), 1)
     return "".join(letter for letter in sorted(set(text)) if ord(letter) in cache)

@@ -1,4 +1,6 @@
-"""Hints that follow from epochs, hints that the trace contains, and what the proxy knows at each read."""
+"""Hints that follow from epochs, hints that the trace contains, and the hints that the proxy knows at each
+read.
+"""
 
 from dataclasses import replace
 

@@ -13,7 +13,7 @@ from shadeproxy.simulate.workloads import importance, interleaved, shuffled, uni
 
 
 def known_until(epochs, done, announce):
-    """How many reads of a job are announced after it has finished ``done`` reads."""
+    """Return how many reads of a job are announced after it has finished ``done`` reads."""
     if announce == "all":
         return len(epochs)
     if not done:
@@ -41,7 +41,7 @@ def search(trace, at, page, announce):
 
 
 def masks(trace):
-    """For each job of the trace, which reads are the job's: bool[n]."""
+    """Return for each job of the trace which reads are the job's: bool[n]."""
     return [np.ones(len(trace.ids), bool)] if trace.jobs is None else [trace.jobs == job for job in (0, 1)]
 
 

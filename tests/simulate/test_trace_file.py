@@ -1,4 +1,4 @@
-"""Trace files: what is read from them, and the errors for files that cannot be read."""
+"""Trace files: their content, and the errors for files that cannot be read."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What callers of the state store rely on: values survive, a commit is atomic, nothing is ever unpickled."""
+"""Guarantees of the state store: values survive, a commit is atomic, nothing is ever unpickled."""
 
 import asyncio
 import os

@@ -49,8 +49,31 @@ def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequenc
     made = Certificate(
         directory / f"{name}.crt", directory / f"{name}.key", directory / f"{name}.authority.crt"
     )
-    made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    _write(made, certificate, key)
+    return made
+
+
+def write_self_signed(directory: Path, name: str = "alone") -> Certificate:
+    """Write a certificate that signed itself, as `openssl req -x509` makes it.
+
+    It is the authority and the server at once.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        _begin(name, name, key)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    made = Certificate(directory / f"{name}.crt", directory / f"{name}.key", directory / f"{name}.crt")
+    _write(made, certificate, key)
+    return made
+
+
+def _write(made: Certificate, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    made.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     made.key.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,
@@ -58,7 +81,6 @@ def write_certificate(directory: Path, name: str = "loopback", *, hosts: Sequenc
             serialization.NoEncryption(),
         )
     )
-    return made
 
 
 def _begin(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

@@ -45,7 +45,7 @@ class Chart:
         return [one for text in texts for one in yaml.safe_load_all(text) if one]
 
     def text(self, name: str) -> str:
-        """Return what one template renders."""
+        """Return the text that one template renders."""
         return self._write(_parse((self._templates / name).read_text()), self._root)
 
     def _write(self, nodes: list[Node], dot: Any) -> str:
@@ -165,7 +165,7 @@ def _block(words: list[tuple[str, str]], at: int) -> tuple[Node, int]:
 
 
 def _stages(words: list[str]) -> list[list[Any]]:
-    """Split an expression at its pipes; what is in parentheses becomes one list of words."""
+    """Split an expression at its pipes. The words in parentheses become one list."""
     stages: list[list[Any]] = [[]]
     at = 0
     while at < len(words):

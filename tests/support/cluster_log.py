@@ -30,7 +30,7 @@ class Node:
 
 
 class Server:
-    """One server. ``now_ms``: its wall clock, which may go wrong as it likes."""
+    """One server. ``now_ms``: its wall clock, which tests set to any time."""
 
     def __init__(self, now_ms=lambda: 1_800_000_000_000):
         self.now_ms = now_ms

@@ -40,7 +40,7 @@ class Process:
         self.world = world
         self.rate = rate
         self.membership = Membership(NodeFacts(node=node, weight=1.0), boot, SEALS, world.timing)
-        # Pages outlive a restart, but no epoch of the process before is one of this process.
+        # Pages outlive a restart, but epochs of the previous process mean nothing to this one.
         self.cached = {x: (version, -1) for x, (version, _) in cached.items()}
         self.fills = {}
         self.writes = {}
@@ -111,7 +111,7 @@ class World:
             self.nodes[at] = Process(self, self.names[at], self.rates[at], f"boot{self.boots}", {})
 
     def crash(self, which):
-        """Kill the process, and start it again with what it has cached."""
+        """Kill the process, and start it again with its cached pages."""
         at = which % len(self.nodes)
         if (old := self.nodes[at]) is None:
             return self.start(at)
@@ -121,7 +121,7 @@ class World:
         return None
 
     def end(self, which):
-        """Stop the process in order, with its goodbye on the way."""
+        """Stop the process in order; its last message is still on its way."""
         at = which % len(self.nodes)
         if (old := self.nodes[at]) is not None and (call := old.membership.end()):
             self.to_log.append((None, call))
@@ -185,7 +185,7 @@ class World:
                 return
 
     def beat(self, which):
-        """A beat and its answer, without delay."""
+        """Send a beat, and deliver it and its answer without delay."""
         at = which % len(self.nodes)
         if (node := self.nodes[at]) is None:
             return
@@ -197,7 +197,7 @@ class World:
         self.watch_settled()
 
     def exchange(self, _):
-        """Let everything arrive that is on its way."""
+        """Deliver all messages that are on their way."""
         while self.to_log or self.to_nodes:
             while self.to_log:
                 self.handle(0)
@@ -205,7 +205,7 @@ class World:
                 self.deliver(0)
 
     def run_without(self, which):
-        """Let two leases pass, in which one node or none is paused and the others act in time."""
+        """Let two leases pass. One node or none is paused meanwhile, and the others act in time."""
         paused = which % (len(self.nodes) + 1)
         for _ in range(6):
             self.now_s += LEASE_S / 3
@@ -229,7 +229,7 @@ class World:
         self.server.fail_over()
 
     def forget(self, _):
-        """An operator forgets a node; the others remain, so that objects have owners."""
+        """Forget a node, as an operator does; the others remain, so that objects have owners."""
         self.server.forget(self.server.inc, NODES[2])
 
     def watch_settled(self):
@@ -282,7 +282,7 @@ class World:
             self.acked[x] = max(self.acked[x], version)
 
     def apply_ghost(self, which):
-        """The origin applies a write whose writer gave up or died."""
+        """Let the origin apply a write whose writer gave up or died."""
         if self.ghosts:
             self.origin[self.ghosts.pop(which % len(self.ghosts))] += 1
 
@@ -307,7 +307,7 @@ class World:
         if (not self.check_joins or node.trusted(x, fill)) and fill[0] < self.acked[x]:
             raise Broken("a read joins a flight that began before an acknowledged write")
 
-    # ------------------------------------------------------------------ after the last fault
+    # ------------------------------------------------------------------ recovery after the last fault
 
     def heal(self, limit=200):
         """Let all nodes act in time, without faults; return how many leases it takes until each object has an

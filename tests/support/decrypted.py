@@ -6,7 +6,9 @@ from shadeproxy.origin.connection import Connection
 
 
 class Decrypted(asyncio.Transport):
-    """Hands decrypted bytes to a connection: once now, and what is left in a later turn of the loop."""
+    """Hands decrypted bytes to a connection: as many as it takes now, and the rest in a later turn of the
+    loop.
+    """
 
     def __init__(self, *, tls: bool) -> None:
         super().__init__({"sslcontext": object()} if tls else {})

@@ -170,14 +170,14 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Send ``data``, and return once it is at the proxy's end of the connection.
 
-        The proxy then reads in one turn of the loop what was sent over several connections.
+        The proxy then reads bytes that were sent over several connections in one turn of the loop.
         """
         assert self._socket.send(data) == len(data)
         while struct.unpack("i", fcntl.ioctl(self._socket, termios.TIOCOUTQ, b"\0\0\0\0"))[0]:
             pass
 
     async def answer(self) -> tuple[str, bytes]:
-        """Return head, in lower case, and body as they came."""
+        """Return head, in lower case, and body, unchanged."""
         data = b""
         while b"\r\n\r\n" not in data:
             data += await self._receive()

@@ -15,12 +15,14 @@ SIZE = 60_000
 
 
 def body_of(key: str, version: int, size: int = SIZE) -> bytes:
-    """Every 32 bytes say which object and which version they are of."""
+    """Return a body, in which every 32 bytes name the object and the version."""
     return f"{key}:{version:08d};".ljust(32, ".").encode() * (size // 32)
 
 
 def version_of(key: str, body: bytes) -> int:
-    """Raises AssertionError for a body that is not all of one version of that object."""
+    """Return the version of a body. Raises AssertionError unless all of it is of one version of
+    that object.
+    """
     version = int(body[len(key) + 1 : len(key) + 9])
     assert body == body_of(key, version, len(body))
     return version
@@ -51,7 +53,7 @@ def put(served, path: str, body: bytes) -> None:
 
 
 class Load:
-    """Threads that read and threads that write, and check every byte that a complete answer brought."""
+    """Threads that read, and threads that write. They check every byte of every complete answer."""
 
     def __init__(self, served, *, reading: int = 6, writing: int = 2) -> None:
         self.served, self.over = served, threading.Event()
@@ -69,7 +71,8 @@ class Load:
         rng = np.random.default_rng(number)
         while not self.over.is_set():
             try:
-                # Now and then anew: the kernel gives each connection to one of the processes.
+                # Connect again now and then, because the kernel gives each connection to one of the
+                # processes.
                 with connect(self.served) as connection:
                     for _ in range(20):
                         if not self.over.is_set():

@@ -104,7 +104,7 @@ class Sharing:
         await self.make(Announce(new))
         await self.builder.settled(self.hints.orders, job)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ known hints
 
     def scores(self, job="j"):
         return np.nan_to_num(self.hints.scores(job), nan=-1).tolist()

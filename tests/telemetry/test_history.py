@@ -1,4 +1,4 @@
-"""An hour of rates: what a point says, and that memory is bounded."""
+"""An hour of rates: the content of a point, and the bound on memory."""
 
 import asyncio
 

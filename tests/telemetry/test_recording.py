@@ -1,4 +1,4 @@
-"""What a recording keeps of reads, and the trace file that is written from it."""
+"""The parts of reads that a recording keeps, and the trace file that is written from it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The metrics of requests, and what Prometheus needs: series from the start, counters, names that stay."""
+"""The metrics of requests, and the needs of Prometheus: series from the start, counters, names that stay."""
 
 import shutil
 import subprocess

@@ -241,7 +241,7 @@ def _seconds(size: str, behind: Behind, *, quick: bool) -> float:
     """Return the length of a window: longer for big objects, shorter on RGW, where 256 bodies of 64 MB begin
     late.
 
-    With these lengths all cells together take about 20 minutes, of which those on RGW take 6.
+    With these lengths all cells together take about 20 minutes; those on RGW take 6 of them.
     """
     full = 1.1 if size == "64 MB" else 0.8
     if behind == "Ceph RGW, 0 ms":

@@ -1,7 +1,8 @@
-"""``shadeproxy plan --place`` on a million samples: the makespan beside the bound of all samples, and time.
+"""``shadeproxy plan --place`` on a million samples: the makespan beside the bound of all samples, and the
+time.
 
-Samples are drawn: six data sets, 600 GB, 10,372 reads a second, half of them with unequal rates. Devices are
-described and not measured.
+The samples are drawn at random: six data sets, 600 GB, 10,372 reads a second. Half of the data sets have
+unequal rates. Devices are described and not measured.
 """
 
 import time

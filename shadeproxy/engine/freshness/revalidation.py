@@ -99,7 +99,7 @@ class Revalidator:
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
         """Return current metadata, by HEAD or by a GET of one byte, which proves the right to bytes too.
-        Concurrent callers share one request. Raises what ``head`` raises, and DeadlineExceeded when the
+        Concurrent callers share one request. Raises the errors of ``head``, and DeadlineExceeded when the
         caller's own time is up.
         """
         deadline, check = DEADLINE.get(), (ref, upstream, grant)
@@ -260,8 +260,8 @@ class Revalidator:
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
             )
         except OriginError as error:
-            # A refusal is no fault: the credentials may not list, or the prefix is too large for the origin.
-            # The objects are then checked by HEAD.
+            # A refusal is not a fault: the credentials may not list, or the prefix is too large for the
+            # origin. The objects are then checked by HEAD.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
             return keys

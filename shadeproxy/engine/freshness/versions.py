@@ -140,7 +140,7 @@ class Versions:
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer now, or None when there is none. Raises what ``check`` raises."""
+        """Return metadata that may answer now, or None when there is none. Raises the errors of ``check``."""
         known = await self.known(request.ref)
         if known is None:
             return None
@@ -208,8 +208,8 @@ class Versions:
         return self._metadata.learn(ref, meta, self._clock.now_s()).meta
 
     def prove(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
-        """Record metadata of which all bytes have come. Return False, with nothing recorded, if another
-        version is known or cached.
+        """Record metadata of a version whose bytes have all come. Return False, with nothing recorded, if
+        another version is known or cached.
         """
         if self._cache.holds_other_version(ref, meta.etag):
             return False

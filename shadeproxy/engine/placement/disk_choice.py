@@ -4,8 +4,8 @@ Laws: plain defs, no I/O. The index says where a page is, so a choice never move
 changes between two calls loses nothing.
 
 While some disk has free room, pages are dealt to disks with room in proportion to their read speeds, so that
-reads of these pages take equally long at each. When all disks are full, pages are dealt in proportion to what
-each may hold, so that a page stays equally long on each.
+reads of these pages take equally long at each. When all disks are full, pages are dealt in proportion to the
+bytes that each may hold, so that a page stays equally long on each.
 """
 
 from bisect import bisect_right

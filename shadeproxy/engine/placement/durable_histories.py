@@ -29,8 +29,8 @@ Encode = Callable[[], bytes]
 def export(
     histories: PageHistories, groups: list[GroupName], tick: float, page_size: int
 ) -> Iterator[Encode]:
-    """Yield the blocks. Each is copied when it is asked for, so a page that gains or loses its slot meanwhile
-    may be missing.
+    """Yield the blocks. Each block is copied on demand, so a page that gains or loses its slot meanwhile may
+    be missing.
     """
     ghosts, learner = histories.ghosts, histories.learner
     histories.learn(tick)

@@ -236,7 +236,8 @@ class PageHistories:
 
     def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
         """Return the learnt rates of resident pages, in reads per tick, 0 for a page without a history:
-        f64[n]. ``displacing``: number of pages, at the front, that are candidates for the places of others.
+        f64[n]. ``displacing``: the first pages of ``slots``, this many, are candidates for the places of
+        others.
         """
         self._fit()
         if len(slots) < WORTH_COLUMNS:

@@ -1,7 +1,7 @@
 """Decides, for a read of part of a missing page, between fetching the page and fetching the part only.
 
-Laws: plain defs. The decision is made before the flight starts, from what is known then. A page that would
-win a place is fetched whole. So is a page if fetching only the part would save less than 64 KiB.
+Laws: plain defs. The decision is made before the flight starts, from the state at that moment. A page that
+would win a place is fetched whole. So is a page if fetching only the part would save less than 64 KiB.
 """
 
 from shadeproxy.core.types import ObjectRef
@@ -11,7 +11,8 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.hints.hashing import object_hash
 
 _LEAST_SAVED_BYTES = 64 * 1024
-"""A request costs about as much as this many bytes. Besides, a short object is verified if it is read whole.
+"""A request costs about as much as this many bytes. Besides, a short object is verified if it is
+read whole.
 """
 
 

@@ -73,7 +73,7 @@ class Placement:
     # ------------------------------------------------------------------ reads
 
     def note_use(self, slot: int, *, explained: bool = False) -> None:
-        """Note a demand read of a resident page. ``explained``: by an order or a score."""
+        """Note a demand read of a resident page. ``explained``: an order or a score explains it."""
         self.tick += 1
         self._residents.use(slot, self.tick)
         if self._policy.learns and not explained:
@@ -121,7 +121,7 @@ class Placement:
         return deserving
 
     def note_miss(self, object_hash: int, number: int, group: int, *, explained: bool = False) -> None:
-        """Note a demand read of a missing page. ``explained``: by an order or a score."""
+        """Note a demand read of a missing page. ``explained``: an order or a score explains it."""
         self.tick += 1
         if self._policy.learns and not explained:
             page = page_hash(object_hash, number) if number else object_hash
@@ -366,7 +366,7 @@ class Placement:
 
     def _worst_first(self) -> tuple[Column, Column]:
         """Return the keys of sampled residents, worst first, and for each the estimated bytes of all
-        residents that are no better.
+        residents that are not better.
         """
         keys: list[Column] = []
         sizes: list[Column] = []

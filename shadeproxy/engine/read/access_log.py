@@ -245,8 +245,8 @@ class Counting:
         self._stats.record_reads(request.ref.bucket, source, 1, size_bytes, job)
 
     def count_uses(self, uses: Uses, kinds: Sequence[Kind], tick: float) -> NDArray[np.bool_]:
-        """Count the reads ``uses``, oldest first; the latest read is at ``tick``. ``kinds``: by kind number.
-        Return bool[n]: whether an order or a score explains each read.
+        """Count the reads ``uses``, oldest first; the latest read is at ``tick``. ``kinds``: the kinds, by
+        kind number. Return bool[n]: whether an order or a score explains each read.
         """
         counted = uses["reads"] > 0
         reads = uses[counted]

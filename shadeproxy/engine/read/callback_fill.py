@@ -74,7 +74,7 @@ class CallbackFill:
         if read is not None:
             read.abort()
 
-    # ------------------------------------------------------------------ what the read calls
+    # ------------------------------------------------------------------ calls of the read
 
     def opened(
         self,

@@ -182,7 +182,6 @@ class PageFiller:
         if flight.intent is Intent.PREFETCH:
             flight.intent = Intent.DEMAND
             self._stats.record_prefetch("used")
-            self.observer.note_late()
 
     def _goes_on(self, flight: Flight) -> bool:
         """Return whether to finish a flight that has no waiter left, because some waiter was served."""

@@ -369,8 +369,8 @@ class FlightFiller:
             flight.budget_bytes = length
 
     def take_now(self, flight: Flight, length: int) -> bool:
-        """Take the memory for the page that was not taken before, or give back what was taken too much.
-        Return False, with nothing taken, if there is too little memory.
+        """Take the memory that the page still lacks, or give back the surplus. Return False, with nothing
+        taken, if there is too little memory.
         """
         missing = length - flight.budget_bytes
         if missing > 0 and not self._ledger.take_now(missing, flight.intent):

@@ -43,7 +43,7 @@ _KINDS: dict[str, type[ShadeProxyError]] = {
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An error in a message. ``kind``: name of its class. ``status``, ``code``: of an OriginAnswer."""
+    """An error in a message. ``kind``: name of its class. ``status``, ``code``: those of an OriginAnswer."""
 
     kind: str
     text: str
@@ -100,8 +100,8 @@ class EndSlot(msgspec.Struct, array_like=True, tag=4, frozen=True, gc=False):
 
 
 class ForwardEnd(msgspec.Struct, array_like=True, tag=5, frozen=True, gc=False):
-    """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: by the clock that
-    all processes share. ``given_up``: it ended early, and not by the origin's fault.
+    """A forwarded request to the origin is over; see ``CountedOrigin.note``. ``started_s``: its start, by the
+    clock that all processes share. ``given_up``: it ended early, but not by a fault of the origin.
     """
 
     size_bytes: int

@@ -221,7 +221,7 @@ class PrefetchPort:
         self._stats.record_prefetched(job, size_bytes)
 
     def note_fault(self) -> None:
-        """Count an error in the code that decides what to fetch."""
+        """Count an error in the code that decides on fetches."""
         self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside

@@ -111,8 +111,8 @@ class EngineReading:
             self._meta, self.source = read.meta, Source.BYPASS
 
     def _claimed(self, number: int) -> OriginRead | None:
-        """Take the origin's answer from a flight that can store nothing, if that answer has all that this
-        reader wants. The answer stays valid until the flight is left.
+        """Take the origin's answer from a flight that can store nothing, if the answer has all wanted bytes.
+        The answer stays valid until the flight is left.
         """
         flight = self.joined.get(number)
         read = None if flight is None else flight.passed
@@ -193,7 +193,7 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """Return the opened flight of a page. Try once more when it failed because of the client that started
+        """Return the opened flight of a page. Try once more if it failed because of the client that started
         it (its rights, an older version that it asked for, a prefetch that gave up early), or when the body
         proved damaged before any byte of it was passed on.
         """

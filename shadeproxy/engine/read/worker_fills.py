@@ -4,7 +4,7 @@ Laws: the coordinator decides whether a read may begin, what is requested, and w
 uses the same flights, versions, slots and cache as for its own reads. The worker moves the bytes. For a
 flight, a worker is one more way to read the origin by callbacks, and its bytes come in fill memory. A worker
 that ends, is stuck or fails counts as an origin that broke off: other readers that wait for the page go on
-without it. A worker may also fetch a prefetched page; then no reader waits for it but the coordinator.
+without it. A worker may also fetch a page that is prefetched; then only the coordinator waits for it.
 """
 
 import asyncio

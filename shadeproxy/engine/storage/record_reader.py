@@ -31,7 +31,7 @@ class PagePosition(NamedTuple):
 
 
 class RecordReader:
-    """Reads records of ``residents`` in ``media``. ``origin_s``: as in ``LoadQueue``. ``failed``: called for
+    """Reads records of ``residents`` in ``media``. ``origin_s``: see ``LoadQueue``. ``failed``: called for
     each unreadable record.
     """
 
@@ -89,7 +89,7 @@ class RecordReader:
                 work = partial(_read_headers, medium.tier, inside, found, failures)
                 await run_io(run or medium.load, work)
         for slot, error in failures.items():
-            # If the page has left its place, its record may be erased, which is no fault of the tier.
+            # If the page has left its place, its record may be erased. That is not a fault of the tier.
             if self.holds(slot, places[slot]):
                 self._failed(self._media[places[slot].tier].tier, "header", error)
         return {slot: header for slot, header in found.items() if self.holds(slot, places[slot])}

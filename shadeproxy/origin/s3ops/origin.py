@@ -62,7 +62,8 @@ class StoreOrigin:
         return route(self.store, request)
 
     async def probe(self) -> str:
-        return f"{self._described}: {len(await self.store.buckets())} buckets"
+        count = len(await self.store.buckets())
+        return f"{self._described}: {count} bucket{'s' * (count != 1)}"
 
     async def aclose(self) -> None:
         await self.store.aclose()

@@ -14,7 +14,9 @@ SEALS = Seals("c", ["secret"])
 
 
 class Cluster:
-    """Nodes a (weight 1) and b (weight 3). ``status``: that of a, whose control listener is called."""
+    """Nodes a (weight 1) and b (weight 3). ``status``: the status at node a, whose control listener is
+    called.
+    """
 
     def __init__(self):
         self.now_s = 100.0

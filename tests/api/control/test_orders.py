@@ -1,4 +1,4 @@
-"""PUT and DELETE of announced orders, and what other calls show of the orders."""
+"""PUT and DELETE of announced orders, and the orders in the answers of other calls."""
 
 import asyncio
 import threading

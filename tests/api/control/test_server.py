@@ -1,4 +1,4 @@
-"""Answers to what is not a call: bytes that are not HTTP, and requests that aiohttp refuses by itself."""
+"""Answers to other bytes than calls: bytes that are not HTTP, and requests that aiohttp refuses by itself."""
 
 import asyncio
 import json

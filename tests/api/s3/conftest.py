@@ -127,7 +127,7 @@ class Proxy:
             writer.close()
 
     async def get(self, target: str, *fields: str, method: str = "GET") -> bytes:
-        """Send one request with ``Connection: close``. Return the bytes of the answer."""
+        """Send one request with ``Connection: close``, and return the bytes of the answer."""
         lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", "Connection: close", *fields]
         return await self.raw("\r\n".join([*lines, "", ""]).encode())
 

@@ -1,4 +1,4 @@
-"""Where the body of a request ends, however its bytes arrive."""
+"""The end of a request's body is found, however its bytes arrive."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def head(*fields: bytes) -> bytes:
 
 
 def taken(end, data: bytes, step: int) -> int:
-    """The number of bytes that belong to the body."""
+    """Return the number of bytes that belong to the body."""
     count = 0
     for start in range(0, len(data), step):
         piece = data[start : start + step]

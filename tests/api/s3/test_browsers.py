@@ -131,7 +131,7 @@ async def test_what_is_remembered_under_one_name_answers_under_no_other(make_pro
         for _ in range(3):
             assert status_of(await talk(proxy.port, evil, count=1)) == 403
         assert proxy.lane.known == before + 1
-        # On one connection, behind a hit.
+        # The second request follows a hit on the same connection.
         found = answers(await talk(proxy.port, good + evil + good, count=3))
         assert [status_of(head) for head, _ in found] in ([200, 403, 200], [206, 403, 206])
 

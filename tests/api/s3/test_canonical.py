@@ -1,7 +1,8 @@
-"""Rights are decided on the request that is sent: no spelling makes the origin read another one.
+"""Rights are decided on the request that is sent to the origin: no spelling makes the origin understand
+another request.
 
-Each test runs on every lane (lanes.py). The origin writes down what came, and a reader of its own says what a
-server makes of it (recording.py).
+Each test runs on every lane (lanes.py). The origin records every request, and an independent reader shows
+what a server understands (recording.py).
 """
 
 import asyncio
@@ -29,7 +30,7 @@ RIGHTS = (Right("open", "mine/"), Right("read", "", write=False), Right("taken",
 
 
 class Watching(Identity):
-    """An identity that writes down which rights it was asked for."""
+    """An identity that records the rights for which it was asked."""
 
     asked: ClassVar = []
 
@@ -39,7 +40,7 @@ class Watching(Identity):
 
 
 class Letting:
-    """Lets everybody in as one identity: signatures are not what is tested here."""
+    """Admits every client as one identity, because these tests are not about signatures."""
 
     has_clients = True
 
@@ -54,13 +55,15 @@ class Letting:
 
 
 class Lane:
-    """A proxy behind one lane, and the origin that writes down what it is sent."""
+    """A proxy behind one lane, and the origin that records its requests."""
 
     def __init__(self, proxy, origin, port):
         self.proxy, self.origin, self.port = proxy, origin, port
 
     async def send(self, raw):
-        """Status, what reached the origin, and rights that were asked for, of one request."""
+        """Send one request. Return its status, the requests that reached the origin, and the rights that were
+        asked for.
+        """
         Watching.asked.clear()
         before = len(self.origin.requests)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -80,7 +83,7 @@ class Lane:
 
 @pytest.fixture(params=sorted(LANES))
 async def lane(request, make_proxy, tmp_path):
-    """Everybody is the client with RIGHTS."""
+    """Yield a lane for which every client has RIGHTS."""
     async with AsyncExitStack() as stack:
         origin = await stack.enter_async_context(recording())
         upstream = S3Origin(origin.url, credentials={SHARED: AnonymousCredentials()}, reserved_names=())
@@ -201,7 +204,7 @@ _NOT_OF_S3 = (
 
 
 async def test_fields_that_s3_does_not_have_do_not_reach_the_origin(lane):
-    """They are signed by nobody, and mean something to some servers."""
+    """No client signs them, and some servers give them a meaning."""
     status, (read,), _ = await lane.send(raw("DELETE /open/mine/k", *_NOT_OF_S3, "x-amz-mfa: m"))
     assert status == 200
     assert read.environment.keys() - _OWN == {"X_AMZ_MFA"}
@@ -237,7 +240,7 @@ async def test_a_path_and_a_query_are_sent_in_one_form(lane, line, sent):
     assert lane.origin.requests[-1].line == f"{sent} HTTP/1.1"
 
 
-# A read by the cache is the same with and without them.
+# The cache makes the same read with and without them.
 _OF_PLAIN_READS = {"x-amz-checksum-mode", "x-amz-user-agent"}
 
 
@@ -317,7 +320,7 @@ _LISTS = {"prefix", "list-type", "versions", "uploads", "x-id", "max-keys"}
 
 
 def _is_allowed(read):
-    """Whether RIGHTS allow what a server understood: decided here once more, by other code."""
+    """Return whether RIGHTS allow a request that a server understood; decided here again, by other code."""
     bucket, parameters = read.bucket, read.parameters
     needed = Permission.READ if read.method in {"GET", "HEAD"} else Permission.WRITE
     sources = [] if read.copy_source is None else [(Permission.READ, *read.copy_source)]
@@ -338,18 +341,18 @@ def _is_allowed(read):
     return all(_allowed(*one) for one in objects + sources)
 
 
-# Of the proxy itself, or of the connection to the origin.
+# Fields of the proxy itself, or of the connection to the origin.
 _OWN = {
     "HOST", "ACCEPT", "ACCEPT_ENCODING", "CONTENT_LENGTH", "TRANSFER_ENCODING", "CONNECTION",
     "X_SHADE_REQUEST_ID",
 }  # fmt: skip
-# Of a read by the cache, and of a DeleteObjects, whose bodies are the proxy's own.
+# Fields of a read by the cache, and of a DeleteObjects, whose body the proxy writes.
 _OWN_READ = _OWN | {"RANGE", "IF_MATCH", "IF_NONE_MATCH", "X_AMZ_CHECKSUM_MODE", "USER_AGENT"}
 _OWN_DELETE = _OWN | {"CONTENT_MD5", "X_AMZ_CHECKSUM_CRC32"}
 
 
 def _check(sent, request, read):
-    """``read`` is what a server understood of what the proxy sent for ``request``."""
+    """Check ``read``: a server's understanding of the request that the proxy sent for ``request``."""
     bucket, key, parameters, fields = meaning(request)
     is_read = read.method in {"GET", "HEAD"} and bool(key)
     assert (read.bucket, read.key) == (bucket, key)
@@ -361,7 +364,7 @@ def _check(sent, request, read):
     for name in read.environment.keys() - own - {"X_AMZ_COPY_SOURCE"}:
         assert read.environment[name] == fields[name], name
     if sent == "OPTIONS":
-        # Unsigned: nothing but the question may leave.
+        # A preflight is unsigned: only the question itself may be sent.
         asked = {name for name in read.environment if name.startswith(("X_AMZ_", "CONTENT_"))}
         assert asked <= own | {"CONTENT_LENGTH"}
     elif not is_read:
@@ -371,8 +374,8 @@ def _check(sent, request, read):
 
 @pytest.mark.parametrize("everybody", [False, True], ids=["limited", "everybody"])
 async def test_the_origin_reads_what_rights_were_decided_on(lane, everybody):
-    """Whatever arrives: a server that reads by RGW's rules finds the same operation, names, sub-resources and
-    fields, and nothing that the client may not do.
+    """For every request, a server that reads by RGW's rules finds the same operation, names, sub-resources
+    and fields, and nothing that the client may not do.
     """
     if everybody:
         lane.proxy.handler._authenticator = Letting(ANONYMOUS)

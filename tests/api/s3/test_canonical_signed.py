@@ -1,4 +1,4 @@
-"""The proxy does what the signature covers, and nothing else: odd names, moved fields, Connection lists."""
+"""The proxy does only what the signature covers, even with odd names, moved fields and Connection lists."""
 
 import asyncio
 import base64
@@ -59,7 +59,7 @@ async def test_version_2_covers_a_sub_resource_however_its_name_is_spelled(proxy
     url = presigned(proxy, operation, "s3", Key="k")
     method = {"get_object": "GET", "put_object": "PUT"}[operation]
     status, _, _ = await send(f"{url}&{more}", method, None if method == "GET" else b"x")
-    plain = method == "GET" and more == "%41cl"  # "Acl" is no sub-resource: a read ignores it
+    plain = method == "GET" and more == "%41cl"  # "Acl" is not a sub-resource, so a read ignores it.
     assert status == 200 if plain else status in {403, 501}
     assert [read.parameters for read in proxy.sent()] == ([{}] if plain else [])
 
@@ -158,7 +158,9 @@ async def test_two_hundred_metadata_fields_pass_in_both_directions(proxy):
 
 @pytest.mark.parametrize("upstream", [SHARED, THEIRS])
 async def test_an_object_with_many_fields_can_be_read(make_proxy, upstream, monkeypatch):
-    """With an upstream other than the proxy's own, each read begins with a HEAD. It used to end in a 503."""
+    """With an upstream other than the proxy's own, each read begins with a HEAD. Before, it ended
+    in a 503.
+    """
     monkeypatch.setattr("http.client._MAXHEADERS", 2000)
     async with recording() as origin:
         origin.metadata = [(f"x-amz-meta-k{number}", "v") for number in range(700)]
@@ -210,7 +212,7 @@ async def test_a_preflight_of_a_presigned_url_asks_for_the_bucket_of_whose_url_i
     await proxy.get(url.removeprefix(proxy.url).replace("theirs", "nobody"), *fields, method="OPTIONS")
     assert [request.upstream for request in seen] == [THEIRS, SHARED, SHARED]
     assert {request.raw_query for request in seen} == {""}
-    # Nothing else of a request that nobody signed leaves with somebody's rights.
+    # No other part of an unsigned request is sent with a client's rights.
     asked = {name.lower() for request in seen for name, _ in request.headers}
     assert asked == {"origin", "access-control-request-method"}
 
@@ -256,9 +258,9 @@ async def test_who_has_some_buckets_sends_nothing_into_others(make_proxy):
         await asyncio.to_thread(lambda: s3.put_bucket_logging(Bucket="b", BucketLoggingStatus=status))
 
 
-# ------------------------------------------------------------------ held against the service model
+# ------------------------------------------------------------------ comparison with the service model
 
-# Operations of S3 that answer 501 here, and parameters of theirs.
+# Operations of S3 that answer 501 here, and their parameters.
 _NOT_HERE = {"annotationName", "annotation-prefix", "max-annotation-results", "max-directory-buckets"}
 
 

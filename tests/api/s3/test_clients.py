@@ -75,7 +75,7 @@ async def test_every_key_survives_byte_for_byte(proxy):
 
 
 async def test_ranges_cold_and_warm_over_many_pages(proxy):
-    body = bytes(range(256)) * 64  # four pages
+    body = bytes(range(256)) * 64  # Four pages.
     proxy.origin.put("b", "big", body)
     s3 = proxy.boto()
 

@@ -1,4 +1,4 @@
-"""For whom a request counts where clients take turns: a proven name, else the address."""
+"""The client to which a request is charged where clients take turns: a proven name, otherwise the address."""
 
 import asyncio
 import secrets
@@ -18,7 +18,7 @@ from tests.support.s3.posting import form, post, presigned
 
 
 class Noting(MemoryOrigin):
-    """Keeps for whom it was asked."""
+    """Records the client of each request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ async def test_a_name_that_nobody_proved_counts_for_nothing(proxy):
 
 
 async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
-    """Two requests of one connection: the second is nobody's just because the first was somebody's."""
+    """One connection has a signed and then two unsigned requests: these are not charged to the signer."""
     await asyncio.to_thread(read, proxy.boto(), "one")
     lines = (
         "GET /b/two HTTP/1.1\r\nHost: h\r\n\r\nGET /b/three HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -78,7 +78,7 @@ async def test_who_was_asked_for_does_not_stay_on_the_connection(proxy):
 
 
 class Misses:
-    """A fast lane that has nothing."""
+    """A fast lane without any hit."""
 
     def answer(self, _raw, _sender):
         return None
@@ -86,7 +86,7 @@ class Misses:
 
 @asynccontextmanager
 async def relaying(proxy):
-    """The port of a worker that passes everything on to ``proxy``."""
+    """Yield the port of a worker that relays everything to ``proxy``."""
     name = f"\0test-{secrets.token_hex(8)}"
     link = socket.socket(socket.AF_UNIX)
     link.bind(name)

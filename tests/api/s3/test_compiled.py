@@ -32,7 +32,7 @@ async def test_both_forms_send_and_note_the_same(warm):
         answered += said is not None
         warm.clock.advance(0.4)
     handle = warm.engine.find_handle(ObjectRef("b", "big"), 0, warm.clock.now_s())
-    assert answered == (56 if handle.sendable else 54)  # two pages at once only by sendfile
+    assert answered == (56 if handle.sendable else 54)  # Two pages at once are sent only by sendfile.
 
 
 async def test_both_forms_count_the_same(warm):
@@ -72,7 +72,7 @@ async def test_what_differs_in_one_byte_is_answered_by_both_or_by_neither(warm):
                     said = both.compiled(changed)
                     taken += said is not None
                     assert said is None or said == both.interpreted(changed), changed
-    assert taken > 100  # of invocation ids and ranges
+    assert taken > 100  # Digits of invocation ids and ranges.
 
 
 @pytest.mark.parametrize("key", ["k", "two"])
@@ -186,7 +186,7 @@ def file(tmp_path):
 
 
 async def test_a_body_never_leaves_before_its_head(warm, file):
-    both, size = Both(warm), 1 << 16  # all of which can be lent
+    both, size = Both(warm), 1 << 16  # All blocks can be sent by sendfile.
     warm.origin.put("b", "page", bytes(i * 7 % 251 for i in range(size)))
     whole, part = (
         request("/b/page", *fields, close=False) for fields in ((), (f"Range: bytes=5000-{size - 1}",))
@@ -215,7 +215,7 @@ async def test_nothing_goes_past_what_the_transport_holds(warm, file):
 
 
 def test_named_tuples_are_read_by_these_positions():
-    """As the enum at the top of _request_cache.pyx has them."""
+    """The positions are those of the enum at the top of _request_cache.pyx."""
     assert CachedTarget._fields == ("ref", "canonical_path", "handle", "heads")
     assert PartHead._fields == ("meta", "before", "between", "after")
     assert Span._fields == ("start", "stop")

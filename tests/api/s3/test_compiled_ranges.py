@@ -88,7 +88,7 @@ async def test_a_range_takes_no_step_of_the_interpreter(wide, span):
     finally:
         sys.setprofile(None)
     assert out.arrived() == expected
-    # The connection's and the clock's, which are C in the product; and that a job reads.
+    # Calls of the connection and the clock, which are C in the product, and the note that a job reads.
     assert frames <= {"transport", "get_write_buffer_size", "now_s", "touch"}
 
 
@@ -114,7 +114,7 @@ async def test_a_range_whose_second_page_is_not_as_the_first_is_left_alone(wide,
 
 
 async def test_both_pages_are_lent_before_they_are_sent(wide):
-    """What is not marked is overwritten in place, with a socket still holding it (ADR 7)."""
+    """A page that is not marked would be overwritten in place while a socket still holds it (ADR 7)."""
     both, tier = Both(wide), wide.engine.cache.media[0].tier
     assert both.compiled(over_two_pages(*SPANS[0])) is not None
     wide.engine.hits.forget()

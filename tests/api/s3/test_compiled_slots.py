@@ -1,4 +1,4 @@
-"""The entrance of the compiled lane, and the fields that it reads from objects without a look-up by name."""
+"""The entry of the compiled lane, and the fields that it reads from objects without a look-up by name."""
 
 import sys
 from array import array
@@ -53,7 +53,7 @@ def learning():
 
 @pytest.fixture(params=["by name", "in place"])
 def connect(request, learning):
-    """Connections whose fields are read by name, or directly in memory."""
+    """Return a function that makes connections whose fields are read by name, or directly in memory."""
     if request.param == "by name":
         return learning("Named", {})
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
@@ -106,7 +106,7 @@ def test_a_connection_that_is_not_between_two_requests_is_left_alone(hits, conne
 
 
 class Counted:
-    """A Memo that counts who looks."""
+    """A Memo that counts how often it is looked at."""
 
     def __init__(self, memo):
         self._memo, self.looks = memo, 0
@@ -150,14 +150,14 @@ def test_an_object_of_a_class_made_of_it_is_read_in_place_too(hits, learning):
     kind = learning("S3Protocol", {"__slots__": (*FIELDS, "hits", "left", "closing")})
     learn_slots(kind)
     one = type("Compiled", (kind,), {"__slots__": ()})(hits)
-    type(one)._admitted = False  # what is asked by name from now on
+    type(one)._admitted = False  # From now on this field is read by name.
     data_received(one, request("/b/k", close=False))
     assert hits.answered == 1
 
 
 def test_nothing_is_kept_or_lost_by_reading_in_place(hits, connect):
     one, raw = connect(hits), request("/b/k", close=False)
-    begun = one._begun = 10**9  # no count that others hold too
+    begun = one._begun = 10**9  # An integer without other references.
     held = [sys.getrefcount(thing) for thing in (begun, one._sender, hits)]
     blocks = []
     for _ in range(4):
@@ -170,7 +170,7 @@ def test_nothing_is_kept_or_lost_by_reading_in_place(hits, connect):
     assert blocks[-1] - blocks[0] < 300
 
 
-@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # which is only written
+@pytest.mark.parametrize("field", [name for name in FIELDS if name != "_active"])  # Only written.
 def test_a_field_that_is_not_there_is_missed_by_its_name(hits, connect, field):
     one = connect(hits)
     delattr(one, field)

@@ -28,7 +28,7 @@ def lines(*texts, body=b""):
         b"GET /b/k HTTP/1.1\r\nHost: h\r\nBad Name: x\r\n\r\n",
         b"GET /b/k HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 40000 + b"\r\n\r\n",
         b"GET /" + b"x" * 40000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
-        # Shapes that two parsers read in two ways.
+        # Requests that two parsers read in two ways.
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"PUT /b/k HTTP/1.1\r\nHost: h\r\nContent-Length: +3\r\n\r\nabc",
@@ -247,7 +247,7 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind(make_proxy):
     writer.close()
     await ended
     assert proxy.seen.requests[0]["status"] == CLIENT_CLOSED
-    gate.release()  # quiescence is asserted by the fixture
+    gate.release()  # The fixture asserts quiescence.
 
 
 async def test_an_unforeseen_exception_is_a_500_and_the_next_request_is_served(make_proxy):

@@ -1,4 +1,6 @@
-"""More clients than may connect: the first are served, the others get an error, and room comes back."""
+"""More clients than may connect: the first are served, the others get an error, and their places become free
+again.
+"""
 
 import asyncio
 from xml.etree.ElementTree import fromstring
@@ -100,7 +102,7 @@ FIELDS = b"".join(b"x-flood-%d: %s\r\n" % (number, b"x" * 200) for number in ran
     "before",
     [
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\n",
-        # A body whose end only aiohttp can find: from then on aiohttp has the connection.
+        # Only aiohttp can find the end of this body, so from then on aiohttp has the connection.
         b"GET /b/seed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
     ],
 )
@@ -123,7 +125,7 @@ async def test_a_head_without_end_is_refused_and_nothing_more_is_taken(proxy, be
 
 
 async def pushed(writer, most_bytes):
-    """How much of ``most_bytes`` the proxy takes before it ends the connection."""
+    """Return how much of ``most_bytes`` the proxy takes before it ends the connection."""
     sent, block = 0, FIELDS * 16
     try:
         async with asyncio.timeout(60):

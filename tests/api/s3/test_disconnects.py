@@ -30,7 +30,7 @@ from tests.support.s3.clients import ACCESS, SECRET
 from tests.support.s3.cutting import Cut, Hesitant, Watched
 from tests.support.s3.posting import form, presigned
 
-OLD = bytes(range(256)) * 50  # more than three pages
+OLD = bytes(range(256)) * 50  # More than three pages.
 NEW = b"new" * 5000
 KEYS = Credentials(ACCESS, SECRET)
 MOST_AWAITS = 300
@@ -58,7 +58,7 @@ class Scene:
             for start in range(0, len(wire), 4000):
                 if not writer.transport.is_closing():
                     writer.write(wire[start : start + 4000])
-                # So that the proxy has taken it, and waits for more.
+                # Wait until the proxy has taken it, and waits for more.
                 for _ in range(20):
                     await asyncio.sleep(0)
             while piece := await reader.read(65536):
@@ -69,7 +69,7 @@ class Scene:
         return received
 
     async def current(self, key):
-        """Return the body of the object at the origin; None if there is no such object."""
+        """Return the body of the object at the origin; None if it does not exist."""
         try:
             async with self.truth.open(ObjectRef("b", key)) as reading:
                 return b"".join([chunk async for chunk in reading.chunks])
@@ -126,7 +126,7 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
             trailing_checksums="always",
             clock=clock,
         )
-    # With an origin behind HTTP the checksum is sent behind the body, with the others the body is held.
+    # With an origin behind HTTP the checksum is sent behind the body; with other origins the body is held.
     proxy = await make_proxy(
         origin=origin, clock=clock, trailed_budget_bytes=0 if inner is not None else 1 << 20
     )
@@ -150,8 +150,8 @@ async def scene(request, make_proxy, tmp_path, monkeypatch):
 
 async def at_every_await(scene, play: Callable, check: Callable, *, least: int) -> None:
     """Send the request that ``play(N)`` returns, and cut its client off at the N-th await, for each N. Then
-    call ``check(N, answer)``, where ``answer`` is None if the client was cut off. ``least``: the proxy must
-    have at least so many awaits.
+    call ``check(N, answer)``, where ``answer`` is None if the client was cut off. ``least``: the least number
+    of awaits that the proxy must have.
     """
     for number in range(MOST_AWAITS):
         scene.cut.at = None
@@ -201,7 +201,7 @@ async def test_a_read(scene, form, warm):
         for _ in range(2):
             assert (await scene.proxy.get(f"/b/{form.replace(' ', '-')}{number}")).endswith(b"\r\n\r\n" + OLD)
 
-    # What is in the cache is answered at once, unless the origin is asked first.
+    # Cached objects are answered at once, unless the origin is asked first.
     at_once = warm and form != "checked first"
     await at_every_await(scene, play, check, least=0 if at_once else 1)
 
@@ -247,12 +247,12 @@ BODIES = {
 
 
 def asked(method, path):
-    """A request that asks to close."""
+    """Return a request that asks to close the connection."""
     return Request(method, path, fields=[(b"Host", b"h"), (b"Connection", b"close")])
 
 
 async def replaced(scene, build, *, least, new: bytes | None = NEW):
-    """``build(key)`` makes a request that turns OLD into ``new``."""
+    """Check every await of a request: ``build(key)`` makes the request, which turns OLD into ``new``."""
 
     async def play(number):
         key = f"k{number}"
@@ -279,7 +279,7 @@ async def replaced(scene, build, *, least, new: bytes | None = NEW):
 
 
 async def nothing_is_left(scene):
-    """Of uploads that were given up the origin keeps nothing hidden."""
+    """Check that the origin keeps no hidden part of uploads that were given up."""
     page = await scene.truth.store.scan("b", ".shadeproxy/", "", 1000)
     assert page.entries == ()
     if scene.drafts is not None:
@@ -326,7 +326,7 @@ async def test_a_deletion(scene):
 
 
 async def begun(scene, key):
-    """An upload id."""
+    """Return the id of a new upload."""
     answer = await scene.proxy.get(f"/b/{key}?uploads", method="POST")
     return re.search(rb"<UploadId>(\w+)</UploadId>", answer)[1].decode()
 

@@ -10,7 +10,7 @@ from tests.support.frame_counts import Origin, get, settings
 
 
 async def taken(proxy, wire, key):
-    """The calls of one GET, up to the flush of the access log and the end of the flight."""
+    """Return the calls of one GET, up to the flush of the access log and the end of the flight."""
     reader, writer = wire
     with recorded() as calls:
         writer.write(f"GET /b/{key} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\n\r\n".encode())
@@ -23,7 +23,7 @@ async def taken(proxy, wire, key):
 
 
 def in_order(wanted, calls):
-    """The steps that are not taken after those before them."""
+    """Return the steps of ``wanted`` that do not occur after the steps before them."""
     left, position = [], 0
     for step in wanted:
         found = [calls.index(call, position) if call in calls[position:] else None for call in step.calls]
@@ -60,7 +60,7 @@ async def test_a_miss_of_a_known_client_takes_no_task(tmp_path, monkeypatch):
     host, _, port = proxy.s3_address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        for key in ("missed/0001", "missed/0002"):  # the first opens the connection to the origin
+        for key in ("missed/0001", "missed/0002"):  # The first opens the connection to the origin.
             with recorded() as calls:
                 writer.write(get(f"/b/{key}"))
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,6 @@
-"""The fast lane answers what the general lane answers, byte for byte, however the bytes arrive."""
+"""The fast lane gives the same answers as the general lane, byte for byte, however the bytes of a request
+arrive.
+"""
 
 import asyncio
 import itertools
@@ -16,7 +18,7 @@ from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
 
 class GeneralLane(FastLane):
-    """Takes nothing, so that aiohttp answers everything."""
+    """A lane that answers nothing, so that aiohttp answers everything."""
 
     def answer(self, raw, out):  # noqa: ARG002 - the signature of what it stands for
         return None
@@ -103,12 +105,12 @@ async def test_a_version_that_was_replaced_no_longer_matches(two):
 
 
 async def test_the_fast_lane_did_answer(two, compiled):
-    """Else the test above would compare the general lane with itself."""
+    """Otherwise the test above would compare the general lane with itself."""
     for name in ("one", "page", "two"):
         for _ in range(3):
             await talk(two.port, request(f"/b/{name}", close=False), count=1)
     assert two.lane.answered == 9
-    assert two.lane.known == 4  # the second and third time, of what is one page
+    assert two.lane.known == 4  # Objects of one page, the second and third time.
     assert two.lane.compiled == (4 if compiled else 0)
     await talk(two.port, request("/b/many", "Range: bytes=1-5", close=False), count=1)
     await talk(two.port, request("/b/many", f"Range: bytes={PAGE}-{PAGE + 5}", close=False), count=1)

@@ -112,7 +112,7 @@ async def test_what_a_known_client_asks_is_what_the_whole_chain_says(make_proxy,
     for asked, whole in proxy.lane.pairs:
         assert (asked.wanted, asked.keep_alive) == (whole.wanted, whole.keep_alive)
         mine, theirs = asked.call.request, whole.call.request
-        assert mine[2:7] == theirs[2:7]  # paths, query, bucket, key
+        assert mine[2:7] == theirs[2:7]  # Paths, query, bucket, key.
         assert (mine.method, mine.job) == (theirs.method, theirs.job)
         assert mine.fields.get("range") == theirs.fields.get("range")
         assert asked.call.operation is whole.call.operation
@@ -125,7 +125,7 @@ async def test_a_client_is_known_from_its_first_cold_read_on(make_proxy, is_sign
     for number in range(4):
         proxy.origin.put("b", f"k{number}", b"body")
         target = f"/b/k{number}"
-        mode = (("x-amz-checksum-mode", "ENABLED"),)  # as stock clients send and sign it
+        mode = (("x-amz-checksum-mode", "ENABLED"),)  # The form in which stock clients send and sign it.
         now_s = proxy.clock.now_s()
         data = signed(target, extra=mode, now_s=now_s) if is_signed else request(target, close=False)
         ((head, body),) = answers(await talk(proxy.port, data, count=1))

@@ -1,4 +1,6 @@
-"""Bodies that a tier does not lend: copied into the socket, from memory or from the page cache of a disk."""
+"""Bodies that cannot leave by sendfile: copied into the socket, from memory or from the page
+cache of a disk.
+"""
 
 import mmap
 import os
@@ -71,11 +73,13 @@ async def test_a_client_that_hangs_up_in_the_middle_leaves_nothing(proxy):
 
 
 def let_go(proxy, *, but=()):
-    """Have the kernel forget the page of "k", but for these bytes of its record. Skips where it keeps it."""
+    """Make the kernel drop the page of "k" from its page cache, except for these bytes of the record. Skip
+    the test where the kernel keeps it.
+    """
     handle = proxy.engine.find_handle(ObjectRef("b", "k"), 0, proxy.clock.now_s())
     segment, offset, _ = proxy.engine.cache.media[0].tier._resolve(handle.location)
     os.fsync(segment.descriptor)
-    segment.mapping.madvise(mmap.MADV_DONTNEED)  # what is mapped stays
+    segment.mapping.madvise(mmap.MADV_DONTNEED)  # Mapped pages would stay.
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     for first, stop in but:
@@ -93,7 +97,7 @@ async def test_a_page_that_left_the_page_cache_is_not_touched_by_the_loop(proxy,
     ((_, body),) = answers(await talk(proxy.port, asked("k"), count=1))
     assert body == proxy.bodies["k"]
     assert proxy.lane.known == known
-    for _ in range(2):  # looked up anew, then known again
+    for _ in range(2):  # The page is looked up again, and then known again.
         await talk(proxy.port, asked("k"), count=1)
     assert proxy.lane.known == known + 1
 

@@ -1,4 +1,4 @@
-"""Odd requests, broken files and clients that the fast lane must not be wrong about."""
+"""Odd requests, broken files and odd clients, which the fast lane must treat correctly."""
 
 import asyncio
 import base64
@@ -65,7 +65,9 @@ async def test_ranges_of_clients_that_keep_the_connection_come_from_memory(two, 
 
 
 async def test_every_remembered_range_has_the_head_that_the_general_lane_gives_it(two):
-    """Over page edges too, to the end, beyond it, and from the end; for an object of many pages."""
+    """The ranges cross page edges, reach to the end or beyond it, or count from the end of an object of many
+    pages.
+    """
     size, edge = SIZES["many"], 2 * PAGE
     values = [
         "0-0",
@@ -83,13 +85,14 @@ async def test_every_remembered_range_has_the_head_that_the_general_lane_gives_i
     before = two.lane.known
     for value in values:
         await talk(two.port, request("/b/many", f"Range: bytes={value}", close=False), count=1)
-    # Over an edge only what can be lent comes from memory, and these tiers on a disk lend nothing.
+    # A range over an edge is known only if its pages can leave by sendfile, and these tiers on a disk send
+    # none that way.
     assert two.lane.known == before + len(values) - 3
 
 
 @pytest.mark.parametrize("field", [None, "Range: bytes=0-5"])
 async def test_a_field_that_holds_what_the_lane_cuts_heads_at_is_only_a_field(two, field):
-    """What stands in for a request id, a length and a range while a head is remembered."""
+    """The fields hold the texts that stand for a request id, a length and a range in a remembered head."""
     meta = (("x-amz-meta-a", "0123456789ABCDEF"), ("x-amz-meta-b", "\x01"), ("x-amz-meta-c", "\x02"))
     two.origin.put("b", "odd", bytes(100), headers=meta)
     data = request("/b/odd", *([field] if field else []), close=False)
@@ -121,7 +124,7 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
     proxy, compiled, monkeypatch
 ):
     sendfile, calls = os.sendfile, []
-    # What the compiled form cannot read either it leaves to the other, which meets it again.
+    # The compiled form leaves a file that it cannot read to the interpreted form, which then fails too.
     descriptors = iter([-1] if compiled else [])
     opened = property(lambda self: next(descriptors, vars(self)["descriptor"]))
     monkeypatch.setattr(Segment, "descriptor", opened, raising=False)
@@ -149,7 +152,7 @@ async def test_a_file_that_cannot_be_read_is_no_end_of_an_answer_and_no_next_one
 
 
 class Closed:
-    """Stands in for a segment's file."""
+    """A closed segment file."""
 
     descriptor = -1
 
@@ -159,7 +162,7 @@ class Closed:
 
 @pytest.mark.parametrize("length", [None, 0, 70_000])
 async def test_a_file_that_ends_too_soon_is_no_end_of_an_answer_and_no_next_one(proxy, length):
-    """Or that is closed."""
+    """The file ends too soon, or it is closed."""
     raw = request("/b/k", close=False)
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=1 << 22)
@@ -236,7 +239,7 @@ async def test_a_client_that_shut_its_sending_side_gets_large_answers_whole(prox
 
 
 async def test_reads_are_never_noted_while_bytes_are_lent(proxy, monkeypatch):
-    """Noting may promote and evict; who reads has bytes that nothing holds yet."""
+    """Noting reads may promote and evict pages, and the reader has bytes that are not pinned yet."""
     access_log = proxy.engine.access_log
     access_log.flush()
     noted = []

@@ -39,7 +39,7 @@ async def test_both_ways_of_a_miss_look_alike(tmp_path, name):
         by_callbacks = await run(setup, case)
         started = setup.started.count("/b/k")
     for mine, other in zip(by_callbacks["answers"], by_task["answers"], strict=True):
-        if mine.cut and other.cut:  # after how many bytes depends on arrivals
+        if mine.cut and other.cut:  # The arrivals decide after how many bytes.
             short_body, long_body = sorted((mine.body, other.body), key=len)
             assert long_body.startswith(short_body)
     for seen in (by_task, by_callbacks):
@@ -48,7 +48,7 @@ async def test_both_ways_of_a_miss_look_alike(tmp_path, name):
         asked, whole = by_callbacks.pop("asked"), ("GET", "/b/k", "", "")
         assert asked == [whole] * len(by_task.pop("asked"))
         for seen in (by_task, by_callbacks):
-            seen["counted"]["gets"] = seen["counted"]["gets"][0]  # a task does not count what it held
+            seen["counted"]["gets"] = seen["counted"]["gets"][0]  # A task does not count held bytes.
     if case.is_timed:
         by_task = {key: by_task[key] for key in ("answers", "cached")}
     for key, value in by_task.items():

@@ -1,4 +1,4 @@
-"""Bodies that leave the RAM tier without being copied, and clients that take their time."""
+"""Bodies that leave the RAM tier without a copy, and slow clients."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ async def proxy(tmpfs, make_proxy, compiled):
 
 @pytest.fixture
 def files(monkeypatch):
-    """The segments that were sent from: both forms ask for their descriptor then, and nowhere else."""
+    """Record the segments from which bytes were sent: both forms ask for a segment's descriptor only then."""
     asked = []
     opened = property(lambda self: asked.append(self) or vars(self)["descriptor"])
     monkeypatch.setattr(Segment, "descriptor", opened, raising=False)
@@ -44,12 +44,12 @@ async def test_whole_and_ranged_bodies_come_right_and_from_the_file(proxy, compi
 
 
 async def add_many(proxy):
-    """An object of two pages and a half, in memory."""
+    """Add an object of two and a half pages to memory."""
     proxy.bodies["many"] = os.urandom(2_600_000)
     proxy.origin.put("b", "many", proxy.bodies["many"])
     for _ in range(3):
         await talk(proxy.port, request("/b/many", close=False), count=1)
-    for first in (0, 1 << 20, 2 << 20):  # remembered, whichever page a range begins in
+    for first in (0, 1 << 20, 2 << 20):  # Ranges that begin in any page are then remembered.
         data = request("/b/many", f"Range: bytes={first}-{first + 99}", close=False)
         await talk(proxy.port, data, count=1)
 
@@ -60,7 +60,7 @@ async def test_a_range_over_two_pages_comes_right_from_both_files_and_is_one_rea
     counted = proxy.counted_stats().snapshot()["totals"]["requests"]
     spans = [
         (edge - 500_000, edge + 500_000),
-        (edge - 100_000, edge + 7),  # so little of the second page is copied
+        (edge - 100_000, edge + 7),  # So few bytes of the second page are copied.
         (2 * edge - 900_001, 2 * edge + 400_003),
         (2 * edge - 300_000, 2_600_000),
     ]

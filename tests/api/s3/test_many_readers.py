@@ -1,4 +1,4 @@
-"""1,500 clients that ask for one cold object at once: a few go on in each turn of the loop."""
+"""1,500 clients ask for one cold object at once, and a few of them continue in each turn of the loop."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ BODY = bytes(i * 7 % 251 for i in range(3 * PAGE))
 
 
 class Turns:
-    """Counts what happens in each turn of the loop."""
+    """Counts the steps in each turn of the loop."""
 
     def __init__(self):
         self.now = Counter()
@@ -31,7 +31,7 @@ class Turns:
         self.most[what] = max(self.most[what], self.now[what])
 
     def served(self, client, size_bytes):
-        """Bytes were written to a client."""
+        """Note that bytes were written to a client."""
         if client not in self._served:
             self._served.add(client)
             self.note("served")
@@ -88,7 +88,7 @@ class Client(asyncio.Transport):
 
     @property
     def bodies(self):
-        """Statuses and bodies of the answers that have arrived whole."""
+        """Return statuses and bodies of the answers that have arrived whole."""
         found, rest = [], bytes(self.received)
         while b"\r\n\r\n" in rest:
             head, _, rest = rest.partition(b"\r\n\r\n")
@@ -99,7 +99,7 @@ class Client(asyncio.Transport):
             rest = rest[length:]
         return found
 
-    # ------------------------------------------------------------------ what the protocol calls
+    # ------------------------------------------------------------------ calls of the protocol
 
     def write(self, data):
         self._turns.served(self, len(data))
@@ -143,7 +143,7 @@ async def turns():
 
 @pytest.fixture
 async def held(make_proxy, turns, compiled):
-    """A proxy with a waiting origin that has one object of three pages. Looks and reads are counted."""
+    """Yield a proxy with a waiting origin that has one object of three pages. Looks and reads are counted."""
 
     class Noted(FastLane):
         def look(self, raw, out):
@@ -218,7 +218,7 @@ async def test_all_hear_that_it_failed(held, turns):
 
 @pytest.mark.parametrize("when", ["before their turn", "while they wait for the origin", "while it comes"])
 async def test_those_that_leave_harm_nobody(held, turns, when):
-    """One of those that leave is the client whose read started the flight of all others."""
+    """The client whose read started the flight for all others is among those that leave."""
     clients = connect(held, turns)
     for client in clients:
         client.ask("/b/cold")
@@ -243,7 +243,7 @@ async def test_what_is_asked_behind_a_request_that_waits_is_answered_behind_it(h
     held.origin.go.set()
     held.origin.put("b", "warm", b"warm")
     first = connect(held, turns, 1)[0]
-    for _ in range(3):  # known by heart from now on
+    for _ in range(3):  # Remembered from now on.
         first.ask("/b/warm")
         await until(lambda: first.bodies)
         first.received.clear()

@@ -1,4 +1,4 @@
-"""An answer of many pages keeps the memory of the page that is being sent, and of no other."""
+"""An answer of many pages keeps only the memory of the page that is being sent."""
 
 import asyncio
 import weakref
@@ -15,7 +15,7 @@ PAGE = 1 << 16
 
 @pytest.fixture
 def buffers(monkeypatch):
-    """Of every page that was on its way."""
+    """Record the buffer of every page that was on its way."""
     seen = []
     real = Flight.open
 
@@ -28,7 +28,7 @@ def buffers(monkeypatch):
 
 
 class HoldingBack(MemoryOrigin):
-    """Answers for the first page, and for the others when ``go_on`` is set."""
+    """Answers for the first page at once, and for the other pages when ``go_on`` is set."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,8 @@ class HoldingBack(MemoryOrigin):
 async def test_a_page_that_was_sent_is_gone_while_the_next_is_waited_for(make_proxy, buffers):
     proxy = await make_proxy(origin=HoldingBack(), page_size=PAGE)
     proxy.origin.put("b", "k", b"x" * (PAGE + 100))
-    # Held back at its middle: what is sent before the page is whole is no part of the tier's files.
+    # The answer is held back in its middle: bytes that are sent before the page is whole do not come from the
+    # tier's files.
     gate = proxy.origin.gate = Barrier()
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     writer.write(b"GET /b/k HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")

@@ -11,7 +11,7 @@ from tests.support.s3.clients import ACCESS, SECRET
 
 @pytest.fixture
 async def proxy(make_proxy):
-    """A proxy whose client has rights for the bucket "mine" alone."""
+    """A proxy whose client has rights on the bucket "mine" only."""
     proxy = await make_proxy(
         clients=(ClientKey(ACCESS, SECRET, rights=(Right("mine"),)),), base_domains=("s3.local",)
     )

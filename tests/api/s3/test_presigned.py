@@ -1,4 +1,4 @@
-"""A presigned URL allows only what was signed, whoever has it."""
+"""A presigned URL allows only the signed request, whoever uses it."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ async def test_it_is_no_pass_for_whoever_sends_the_same_fields(proxy, version, f
     for _ in range(3):
         assert (await send(url, **fields))[0] in {200, 206}
     s3 = proxy.boto(access=ACCESS)
-    for key in ("mine", "secret"):  # resident, and its target known
+    for key in ("mine", "secret"):  # The object is resident, and its target is known.
         for _ in range(2):
             await asyncio.to_thread(lambda key=key: s3.get_object(Bucket="b", Key=key)["Body"].read())
     for target in (plain, plain.replace("mine", "secret"), plain + "?", plain.replace("mine", "cold")):
@@ -98,5 +98,5 @@ async def test_a_value_of_the_url_never_begins_another_field_of_the_answer(proxy
     try:
         _, fields, _ = await send(url)
     except ConnectionResetError:
-        return  # an origin that takes the value over: its answer is cut off (test_forward.py)
+        return  # An origin that copies the value into its answer: the answer is cut off (test_forward.py).
     assert "set-cookie" not in fields

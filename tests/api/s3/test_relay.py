@@ -1,4 +1,4 @@
-"""Where an answer ends, as who relays it sees it, and whom a worker cuts off."""
+"""The end of a relayed answer, and the clients that a worker cuts off."""
 
 import asyncio
 import tracemalloc
@@ -93,7 +93,7 @@ class Hits:
 
 
 class Client:
-    """A transport with as many bytes waiting whenever it is looked at."""
+    """A transport that always has the same number of bytes waiting."""
 
     def __init__(self):
         self.aborted = False
@@ -187,7 +187,7 @@ async def test_an_upload_that_was_pipelined_behind_a_miss_is_read_to_its_end():
 
 
 class Full(Owned):
-    """Tells its protocol that it is full, once, as a transport does."""
+    """A transport that tells its protocol once that it is full."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +243,7 @@ async def test_many_big_answers_behind_an_upload_are_not_kept(answers):
             connection.coordinator_sent(head(200, b"Content-Length: %d" % (8 * len(body))))
             for _ in range(8):
                 connection.coordinator_sent(body)
-        # A piece of an answer that is put behind what is kept would show as its copy.
+        # A piece of an answer that is put behind the kept bytes would show as a copy.
         assert tracemalloc.get_traced_memory()[1] < 2 * len(body)
     finally:
         tracemalloc.stop()
@@ -259,7 +259,7 @@ def test_a_head_without_an_end_is_given_away_and_not_kept():
 
 
 async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once():
-    """The last of many pipelined hits fills the client's socket: nothing is held that would ask for more."""
+    """The last of many pipelined hits fills the client's socket. No held request then asks for more bytes."""
     client, asked = Owned(), []
 
     class MissThenHits:
@@ -293,7 +293,7 @@ async def test_reading_goes_on_after_hits_that_the_client_did_not_take_at_once()
 
 
 async def test_no_more_is_read_while_the_coordinator_takes_nothing():
-    """A request that gives the connection away does not hide that the coordinator is full."""
+    """Even if a request gives the connection away, the worker notices that the coordinator is full."""
     client, coordinator = Owned(), Owned()
 
     async def connect(protocol, _peer):

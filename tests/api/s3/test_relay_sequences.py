@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shadeproxy.api.s3.relay import WorkerProtocol
 from tests.support.s3.forwarding import server_before
 
-BIG = bytes(range(256)) * 1200  # of many pages, and more than a socket takes
+BIG = bytes(range(256)) * 1200  # Many pages, and more than a socket takes.
 PATIENCE_S = 60.0
 
 UPLOAD = b"u" * 70_000
@@ -43,7 +43,7 @@ NAMES = sorted(REQUESTS)
 
 
 class OnlyHits:
-    """The fast lane of a worker: what is no hit is left to the coordinator."""
+    """The fast lane of a worker: all requests but hits are left to the coordinator."""
 
     def __init__(self, lane):
         self._lane = lane
@@ -55,7 +55,9 @@ class OnlyHits:
 
 @pytest.fixture(params=[False, True], ids=["relays", "forwards"])
 async def scene(make_proxy, request):
-    """A proxy and the port of its worker, which relays all that is no hit, or forwards what it can."""
+    """Yield a proxy, and the port of its worker. The worker relays all requests but hits, or forwards those
+    that it can.
+    """
     proxy = await make_proxy()
     serves, forwards = server_before(proxy) if request.param else (None, None)
     loop, connections = asyncio.get_running_loop(), set()
@@ -80,7 +82,7 @@ async def scene(make_proxy, request):
 
 
 async def answer_to(method, reader):
-    """Status and body of the next answer, without what differs between two equal requests."""
+    """Return status and body of the next answer, without the parts that differ between two equal requests."""
     while True:
         head = await reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ")[1])
@@ -102,7 +104,7 @@ async def answer_to(method, reader):
 
 
 async def converse(port, bucket, names, *, pipelined, step):
-    """The answers to ``names``, until the connection ends."""
+    """Send the requests ``names``. Return their answers, until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
     requests = [REQUESTS[name] for name in names]
     sent = [
@@ -145,7 +147,8 @@ async def converse(port, bucket, names, *, pipelined, step):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 async def test_a_worker_answers_every_sequence_as_the_coordinator_does(scene, names, pipelined, step):
     proxy, worker_port = scene
-    # What a connection that ends leaves unanswered is timing; what comes before its end is compared.
+    # Timing decides which requests are left unanswered when a connection ends. Only the answers before its
+    # end are compared.
     ends = next((at for at, name in enumerate(names) if name.startswith("last")), len(names) - 1)
     names = names[: ends + 1]
     both = []

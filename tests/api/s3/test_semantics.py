@@ -1,4 +1,4 @@
-"""Ranges and conditions of cached reads, as RFC 9110 and the GetObject page have them."""
+"""Ranges and conditions of cached reads follow RFC 9110 and the GetObject page."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""The 503 of a worker whose coordinator is stuck: sent as any other, and counted with the time it took."""
+"""The 503 of a worker whose coordinator is stuck: it is sent like any other answer, and counted with its
+duration.
+"""
 
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from tests.support.clock import ManualClock
 
 
 class Outlet:
-    """A connection that keeps what is written."""
+    """A connection that keeps the bytes written."""
 
     def __init__(self):
         self.sent = b""

@@ -1,4 +1,6 @@
-"""Bodies of pages that the worker which fetched them writes to the tier, when the coordinator has a place."""
+"""Bodies that the worker that fetched them writes to the tier, once the coordinator has a place
+for the page.
+"""
 
 import asyncio
 

@@ -24,7 +24,7 @@ TOGETHER = 10
 FIRST_SEED = int(os.environ.get("SHADEPROXY_FILL_SEED", "0"))
 ROOMY = {"cache__ram__capacity": "2 GiB"}
 IMPATIENT = {"origin__timeouts__first_byte": "400ms", "origin__timeouts__window": "600ms"}
-"""So that clients of a worker that is stopped for longer are refused."""
+"""Clients of a worker that is stopped for longer than this are refused."""
 MISHAPS = ("none", "lost", "stopped", "stopped, then lost", "refused")
 
 
@@ -71,7 +71,7 @@ class Run:
         try:
             client = await door.client(receive_bytes=4096 if is_slow else 0)
         except OSError:
-            return  # the worker is dead
+            return  # The worker is dead.
         try:
             for _ in range(self.rng.randrange(1, 4)):
                 await self._some_turns()
@@ -85,8 +85,8 @@ class Run:
         size = len(body_of(path, ""))
         span = sorted(self.rng.randrange(size + 1) for _ in range(2))
         if ranged := self.rng.random() < 0.3 and span[0] < span[1]:
-            self.excuses[path] += 1  # a part may be read alone
-        with suppress(ConnectionError, RuntimeError):  # uvloop's, for a connection that was lost
+            self.excuses[path] += 1  # A part may be read alone.
+        with suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError for a lost connection.
             client.ask(path, *([f"Range: bytes={span[0]}-{span[1] - 1}"] if ranged else []))
         if self.rng.random() < 0.15:
             self.excuses[path] += 1
@@ -116,7 +116,7 @@ class Run:
         self.excuses[path] += answer.cut
 
     async def settle(self) -> None:
-        """Look whether everything was given back, in both processes."""
+        """Check that both processes have given everything back."""
         for worker in self.workers:
             await worker.settle()
         for worker in self.workers:
@@ -125,17 +125,19 @@ class Run:
                 assert worker.held == {"fills": 0, "misses": 0, "extents": 0, "connections": 0}
 
     def judge_gets(self) -> None:
-        """Compare how often each page was read with the troubles that were its origin's or its readers'."""
+        """Compare the number of reads of each page with the troubles of its origin and of its readers."""
         for key in self.keys:
             troubles = self.origin.troubles[key] + self.excuses[key] + self.excuses["all"]
-            # The first page of what is longer is asked for in vain by workers (ADR 30).
+            # Workers request the first page of a longer object in vain (ADR 30).
             for number in range(1) if len(body_of(key, "")) <= PAGE else range(1, 2):
                 most = 1 + troubles
                 assert self.origin.gets[f"{key} {number}"] <= most, (key, number, self.excuses)
 
 
 async def play_together(setup: Setup, origin: RandomOrigin, mishap: str, seeds: range) -> Counter[str]:
-    """Play the runs of ``seeds`` at once, each with its own workers and objects; return how answers ended."""
+    """Play the runs of ``seeds`` at once, each with its own workers and objects. Return how the answers
+    ended.
+    """
     async with AsyncExitStack() as stack:
         runs = []
         for seed in seeds:

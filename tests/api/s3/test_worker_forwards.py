@@ -1,4 +1,6 @@
-"""Requests that a worker forwards, and those of one process: client, origin and coordinator see the same."""
+"""Requests that a worker forwards, beside those of one process: client, origin and coordinator
+see the same.
+"""
 
 import asyncio
 import base64
@@ -33,7 +35,7 @@ def md5(body: bytes) -> str:
 
 
 def framed(body: bytes, checksum: int) -> bytes:
-    """An aws-chunked body without signatures, with a trailing CRC32."""
+    """Return an aws-chunked body without signatures, with a trailing CRC32."""
     value = base64.b64encode(checksum.to_bytes(4, "big")).decode()
     return b"%x\r\n%b\r\n0\r\nx-amz-checksum-crc32:%b\r\n\r\n" % (len(body), body, value.encode())
 
@@ -43,13 +45,14 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
 
 
 def in_chunks(body: bytes, size: int = 50_000) -> bytes:
-    """``body`` with chunked transfer coding."""
+    """Return ``body`` in chunked transfer coding."""
     pieces = (body[start : start + size] for start in range(0, len(body), size))
     return b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
 
 
 class Case(NamedTuple):
-    """One request. ``answers``: of the origin, by method and target. ``relayed``: the coordinator serves it.
+    """One request. ``answers``: the origin's answers, by method and target. ``relayed``: the coordinator
+    serves it.
 
     ``is_cut``: the client leaves when half of the body is sent.
     """
@@ -154,12 +157,12 @@ async def send(client: Client, case: Case) -> None:
         client.writer.write(asked)
         assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         asked = b""
-    # At once: how a broken body is refused depends on whether it comes with the head.
+    # Sent at once, because a broken body that comes with the head is refused in another way.
     client.writer.write(asked + body)
 
 
 def lingering(setup: Setup) -> set[ObjectRef]:
-    """The objects whose reads are not stored, because a write may still be carried out."""
+    """Return the objects whose reads are not stored, because a write may still be carried out."""
     return set(setup.engine._versions.writing)
 
 
@@ -220,7 +223,7 @@ async def test_what_a_worker_forwards_looks_as_forwarded_by_one_process(tmp_path
 
 
 async def begun(worker: ForwardingWorker, setup: Setup, sent: bytes = BODY) -> Client:
-    """A client whose upload is under way."""
+    """Return a client whose upload is under way."""
     client = await worker.client()
     client.writer.write(
         f"PUT /b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * len(BODY)}\r\n\r\n".encode()
@@ -382,7 +385,7 @@ async def test_one_connection_alternates_between_all_who_answer(scene):
 
 
 async def test_an_answer_before_the_end_of_its_body_ends_the_connection(scene):
-    """Otherwise the next bytes would be read by aiohttp and here, and answers could change places."""
+    """Otherwise both aiohttp and the worker would read the next bytes, and answers could change places."""
     setup, worker = scene
     client = await begun(worker, setup)
     (connection,) = worker.connections
@@ -427,7 +430,7 @@ async def test_big_deletes_are_refused_while_the_coordinator_is_behind(scene):
 
 @pytest.mark.parametrize("how", ["ends", "speaks"])
 async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, how):
-    """The coordinator closes what is idle for a while. It never speaks without a request."""
+    """The coordinator closes connections that are idle for a while. It sends nothing without a request."""
     setup, worker = scene
     client = await worker.client()
     assert (await client.get("/b/k")).body == SMALL

@@ -1,4 +1,4 @@
-"""A miss that a worker fetches, and one of one process: clients and the cache see the same."""
+"""A miss that a worker fetches, beside a miss of one process: clients and the cache see the same."""
 
 from typing import Any
 
@@ -12,7 +12,9 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def seen_by_client(answer: Answered) -> Answered:
-    """Return what does not depend on the process: a relayed request finds the page on its way."""
+    """Return the parts that do not depend on the process: a relayed request finds the page already on its
+    way.
+    """
     fields = tuple(
         (name, b"origin" if (name, value) == (b"x-shade-cache", b"coalesced") else value)
         for name, value in answer.fields
@@ -48,7 +50,7 @@ async def run(setup: Setup, case: Case, worker: FetchingWorker | None = None, tw
     return seen
 
 
-# A worker asks with a request of its own for what it cannot keep; the coordinator then asks with its own.
+# If an answer cannot be kept, the worker has requested it once, and the coordinator then requests it again.
 SHIFTED = {
     "two pages", "three pages", "pages one by one", "cut after the head, right", "cut after the head, wrong",
 }  # fmt: skip
@@ -62,7 +64,7 @@ ASKED_TWICE = SHIFTED | {
 }  # fmt: skip
 COUNTED_TWICE = {"wrong always, a part of it"}
 UNPROVEN = {"cut, right", "cut, wrong"}
-"""The worker has the checksum of the bytes that the client got: nobody else can go on."""
+"""Only the worker has the checksum of the bytes that the client got, so no other process can continue."""
 
 
 def is_with_one_repeated(asked: list[Any], once: list[Any]) -> bool:

@@ -48,7 +48,7 @@ SCRIPTS = {
 
 
 ASKED_TWICE = {"cut before the head", "missing", "too busy, then there", "without a version"}
-"""Of these the worker brought nothing that counts: the coordinator asks once more."""
+"""The worker's part of these answers cannot be used, so the coordinator asks once more."""
 PAGES = {
     "more than a page": {0: BIG[:PAGE]},
     "a small one with a checksum": {0: b"small"},
@@ -69,7 +69,9 @@ async def prefetch(setup, ref=REF):
 
 
 async def outcome(tmp_path, script, *, by_worker):
-    """Prefetch an object. Return what is cached and counted afterwards, and the result for the caller."""
+    """Prefetch an object. Return the cached pages and the counts afterwards, and the result for
+    the caller.
+    """
     async with AsyncExitStack() as stack:
         setup = await stack.enter_async_context(set_up(tmp_path, by_callbacks=True))
         worker = await stack.enter_async_context(fetching(setup, most_orders=4)) if by_worker else None

@@ -1,4 +1,4 @@
-"""Pages that a worker fetches, where a client leaves, comes late or asks for too much."""
+"""Pages that a worker fetches while a client leaves, comes late or asks for too much."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ REST = part(BODY, HALF, len(BODY))
 
 
 async def go_on(setup: Setup) -> None:
-    """Let the server's answer go on to its next wait."""
+    """Let the server's answer continue to its next wait."""
     await setup.server.reached.wait()
     setup.server.reached.clear()
     setup.server.go_on.set()
@@ -25,7 +25,9 @@ async def go_on(setup: Setup) -> None:
 
 
 async def test_a_page_that_came_whole_is_stored_though_memory_is_short(tmp_path):
-    """The client leaves before the end is known, and no page may be finished without a reader then."""
+    """The client leaves before the end is known, and memory is too short to finish a page without
+    a reader.
+    """
     async with set_up(tmp_path, by_callbacks=True) as setup, fetching(setup) as worker:
         await setup.warm(2)
         await worker.warm(2)
@@ -69,7 +71,7 @@ async def test_readers_do_not_wait_for_a_worker_that_is_stuck(tmp_path):
         await setup.server.reached.wait()
         await asyncio.sleep(0.25)
         other = await setup.client()
-        other.ask("/b/k")  # joins the flight that the worker fills
+        other.ask("/b/k")  # Joins the flight that the worker fills.
         answer = await other.answer()
         assert (answer.status, answer.body) == (200, BODY)
         answer = await stuck.answer()
@@ -206,7 +208,7 @@ async def test_a_relayed_read_is_refused_though_the_coordinator_is_stuck(tmp_pat
     async with set_up(tmp_path, by_callbacks=True, **IMPATIENT) as setup, fetching(setup) as worker:
         worker.coordinator = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         worker.late.relayed_s = 0.1
-        taken = worker.extents.take(FILL_BYTES)  # so the request is relayed
+        taken = worker.extents.take(FILL_BYTES)  # So the request is relayed.
         assert taken is not None
         client = await worker.client()
         answer = await client.get("/b/k")

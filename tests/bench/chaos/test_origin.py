@@ -1,4 +1,4 @@
-"""The faulty origin does on the wire what its script says, and keeps what was written when it is killed."""
+"""The faulty origin follows its script on the wire, and keeps written objects when it is killed."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""A few kills find nothing, and a kill that goes wrong is told. `make kills` is the long run."""
+"""A few kills find nothing, and a kill that goes wrong is reported. `make kills` is the long run."""
 
 import asyncio
 import random

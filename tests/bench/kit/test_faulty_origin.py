@@ -1,4 +1,4 @@
-"""FaultyOrigin does what its script says, and the same again for the same seed."""
+"""FaultyOrigin follows its script, and the same seed gives the same faults."""
 
 import asyncio
 

@@ -39,7 +39,7 @@ _KINDS = {
 
 
 _SHORT = _SMALL | {"warm_s": 0.5, "settle_s": 0.5}
-"""Of runs that are to fail: what they find needs no clients that have come round to everything."""
+"""Settings of runs that must fail: their faults show before the clients have tried everything."""
 
 
 def failures(run):

@@ -1,6 +1,4 @@
-"""Study (d): what its points say, that its page keeps the text that a person wrote, and that all ways are
-run.
-"""
+"""Study (d): its points are right, its page keeps the text that a person wrote, and all ways are run."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The study of shared columns: they say about what each job says."""
+"""The study of shared columns: their values are close to the answers of each job."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Study (c): what its points say, and that its page keeps the text that a person wrote."""
+"""Study (c): its points are right, and its page keeps the text that a person wrote."""
 
 import pytest
 

@@ -1,7 +1,8 @@
-"""``python -m tests.clients.libraries.child MODULE WHERE``: one library, told by lines of JSON what to do.
+"""``python -m tests.clients.libraries.child MODULE WHERE``: runs one library, by orders that are lines of
+JSON.
 
-A process of its own gives each library its own environment, warnings and threads, and a crash of it is an
-outcome like another.
+In a process of its own each library has its own environment, warnings and threads, and its crash is an
+outcome like any other.
 """
 
 import importlib
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def main() -> None:
-    # What a library prints must not get between the answers.
+    # Text that a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -41,7 +42,7 @@ def main() -> None:
         try:
             say(answer=getattr(operations, asked["operation"])(**asked["arguments"]))
         except BaseException as error:  # noqa: BLE001 -- whatever a library raises is its outcome
-            # An assertion without a text of its own is told by its line.
+            # An assertion without a text is reported by its line.
             where = "" if str(error) else traceback.extract_tb(error.__traceback__)[-1].line
             say(error=f"{type(error).__name__}: {error}{where}")
 

@@ -15,7 +15,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tests.clients.routes import DOMAIN
+from tests.support.routes import DOMAIN
 
 
 class Operations:

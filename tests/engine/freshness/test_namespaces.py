@@ -222,8 +222,9 @@ async def test_a_warm_start_keeps_namespaces_apart(make_bench, tmp_path, catalog
 
 
 async def test_what_a_proxy_without_namespaces_kept_of_another_account_is_not_answered(make_bench):
-    """An older release stored all pages in the proxy's own namespace, whoever could read them. So the first
-    read after the start asks the origin with the client's own credentials, and detects another version.
+    """An older release stored all pages in the proxy's own namespace, even if only other clients could read
+    them. So the first read after the start asks the origin with the client's own credentials, and detects
+    another version.
     """
     first = await make(make_bench)
     put(first, "k", b"secret")

@@ -1,4 +1,4 @@
-"""The choice of a disk: by read speed while there is room, by what each may hold when all are full."""
+"""The choice of a disk: by read speed while there is room, by capacity when all are full."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PAGES = 8_000
 
 @dataclass
 class Disk:
-    """What the choice asks of a tier."""
+    """The part of a tier that the choice uses."""
 
     limit_bytes: int = 1 << 30
     name: str = ""

@@ -63,7 +63,7 @@ def test_a_ranking_serves_four_times_as_many_newcomers_if_they_are_refused():
         assert drawn.take([99.0] * 4, [1] * 4) == [REFUSED] * 4
         drawn.note_refused(4)
         served += 4
-    assert served == 4 * 13  # of 16, of which the last 3 are too few for a turn of 4
+    assert served == 4 * 13  # Of 16; the last 3 are too few for a turn of 4.
     drawn.note_refused(0)
     assert drawn.left(0.0) == 3
 

@@ -57,7 +57,7 @@ class Cold:
             await asyncio.sleep(0)
 
     def look(self) -> None:
-        """Do what the timer does."""
+        """Call the timer's function."""
         self.overdue.look()
         if self.overdue._timer is not None:
             self.overdue._timer.cancel()

@@ -1,5 +1,5 @@
-"""Bodies of new pages that another process writes: a page is readable once it has body and header, and its
-place is nobody else's before that process has written or ended.
+"""Bodies of new pages that another process writes. A page is readable once it has body and header. Its place
+is not used again before that process has written or ended.
 """
 
 import os
@@ -17,7 +17,7 @@ FULL = 1 << 20
 
 
 class Worker:
-    """A process that writes bodies to the tier when it is told to. ``takes``: whether it takes orders."""
+    """A process that writes bodies to the tier on orders. ``takes``: whether it takes orders."""
 
     def __init__(self, bench):
         self.tier = bench.cache.media[0].tier

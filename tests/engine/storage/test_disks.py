@@ -37,7 +37,7 @@ def disks(*speeds: float) -> dict[str, tuple[int, float]]:
 
 
 async def read_all(bench) -> Counter:
-    """Read every object, compare it, and return how many came from where."""
+    """Read every object, compare it, and return the number of objects by source."""
     sources = Counter()
     for number in range(COUNT):
         found, source = await bench.get(f"k{number}")

@@ -25,7 +25,7 @@ OFF = f"takes no more pages: {os.strerror(errno.EIO)}"
 
 
 class Failing:
-    """A bench whose tiers hold the old objects, and one tier of which can be made to fail."""
+    """A bench whose tiers hold the old objects. One of its tiers can be made to fail."""
 
     def __init__(self, bench, calls, broken):
         self.bench, self.calls, self.broken = bench, calls, broken
@@ -106,7 +106,9 @@ def failing(make_bench):
 
 
 def check_log(logs, caplog, tier, *, at_most):
-    """Check that the end of a tier was logged once, after at most so many failures, and no page after it."""
+    """Check that the end of a tier was logged once, after at most ``at_most`` failures, and that no page is
+    logged after it.
+    """
     ended = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert ended == [f"tier {tier} {OFF}"]
     assert {(line["event"], line["doing"]) for line in logs} <= {("tier failed", "write")}

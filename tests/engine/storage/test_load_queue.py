@@ -42,11 +42,11 @@ async def test_a_disk_is_behind_once_its_queue_is_longer_than_a_get():
     disk = Disk(0.01)
     queue = queue_of(disk, 0.05)
     await queue.run(disk.load, lambda: None)
-    assert not queue.is_behind()  # one read: 10 ms, the origin takes 50
+    assert not queue.is_behind()  # One read takes 10 ms; the origin takes 50.
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(4)]
     await asyncio.sleep(0)
-    assert not queue.is_behind()  # the fifth ends after 50 ms
+    assert not queue.is_behind()  # The fifth read ends after 50 ms.
     running.append(asyncio.create_task(queue.run(disk.load, lambda: None)))
     await asyncio.sleep(0)
     assert queue.is_behind()
@@ -62,7 +62,7 @@ async def test_a_fast_disk_is_never_behind_a_faster_origin():
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(64)]
     await asyncio.sleep(0)
-    assert not queue.is_behind()  # all end within 20 ms
+    assert not queue.is_behind()  # All reads end within 20 ms.
     disk.goes_on.set()
     await asyncio.gather(*running)
 
@@ -91,7 +91,7 @@ async def test_a_failed_read_leaves_no_place_in_the_queue():
             await queue.run(disk.load, fail)
     await queue.run(disk.load, lambda: None)
     disk.now_s += 1.5
-    assert not queue.is_behind()  # nothing waits
+    assert not queue.is_behind()  # No read waits.
 
 
 def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
@@ -173,7 +173,7 @@ async def test_reads_of_a_disk_that_is_behind_go_to_the_origin_and_its_pages_sta
         await bench.settle()
     tiers = bench.counted_stats().snapshot()["tiers"]
     assert slow.loads == 0
-    assert slow.on_disk() == there  # stored neither in the RAM tier nor once more on the disk
+    assert slow.on_disk() == there  # Stored neither in the RAM tier nor again on the disk.
     assert tiers["disk"]["admissions"] == admitted
     assert tiers["disk"]["left_to_origin"] == len(there)
 

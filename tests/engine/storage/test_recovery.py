@@ -1,4 +1,4 @@
-"""Recovery takes pages in while the engine works. What happened meanwhile wins over a recovered page."""
+"""Recovery adds pages while the engine works. Newer events win over a recovered page."""
 
 import asyncio
 import errno

@@ -1,4 +1,6 @@
-"""Orders longer than what the job reads: the rest of an epoch lapses when the job begins the next one."""
+"""Orders that are longer than the job's reads: the rest of an epoch lapses when the job begins
+the next one.
+"""
 
 import numpy as np
 import pytest

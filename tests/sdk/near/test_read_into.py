@@ -111,7 +111,7 @@ def test_files_are_let_go_when_they_are_deleted_and_at_the_end(
     monkeypatch.setattr("shadeproxy_sdk.segments._SWEEP_S", 0.0)
     near.keep("1/001")
     client.read_many(manifest, range(20))
-    assert open_files() == before + 1  # of the file that was not asked for again nobody holds the memory
+    assert open_files() == before + 1  # Nothing holds memory of the file that was not requested again.
     client.close()
     assert open_files() == before
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.support.s3.scripted import CUT, PAGE, PAUSE, WAIT, Answer
 
 SMALL = bytes(range(256)) * 16
-HELD = bytes(range(256)) * 400  # is held until it is verified
+HELD = bytes(range(256)) * 400  # Is held until it is verified.
 BIG = bytes(range(256)) * 4000
 DATED = b"Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
 
@@ -62,7 +62,7 @@ def damaged(body: bytes) -> bytes:
 class Case(NamedTuple):
     """A case. ``answers``: the origin's answers to the requests for one object; the last one is repeated.
     ``asks``: the fields of each request of the client. ``started``: number of callback reads that begin;
-    None: at least one.
+    None: at least one begins.
     """
 
     answers: list[Answer]
@@ -70,7 +70,7 @@ class Case(NamedTuple):
     started: int | None = None
     settings: dict[str, str] = {}  # noqa: RUF012 - never changed
     is_timed: bool = False
-    """True if the counts, and whether the rest is asked for once more, depend on which timer is first."""
+    """True if the order of two timers decides the counts, and whether the rest is requested once more."""
     asks_again: bool = False
     """True if a damaged body is requested again. The callbacks then request the whole body, without Range or
     If-Match. The requests of a task may have them.
@@ -80,7 +80,7 @@ class Case(NamedTuple):
 HALF = len(BIG) // 2
 REST = part(BIG, HALF, len(BIG))
 TWO_PAGES = BIG + BIG[: PAGE + 5 - len(BIG)]
-WIDE = bytes(range(256)) * 10_000  # of three pages
+WIDE = bytes(range(256)) * 10_000  # Three pages.
 
 
 def ranged(body: bytes, *spans: tuple[int, int], **changed: Any) -> list[Answer]:
@@ -116,7 +116,7 @@ CASES = {
     "503 for long": Case([[refusal(b"503 Slow Down", b"SlowDown", b"Retry-After: 100")]]),
     "429 once": Case([[refusal(b"429 Too Many", b"TooManyRequests")], [ok(SMALL)]]),
     "error cut": Case([[refusal(b"404 Not Found", b"NoSuchKey")[:-9], CUT], [ok(SMALL)]]),
-    # ------------------------------------------------------------ ends in the wrong place
+    # ------------------------------------------------------------ answers that end in the wrong place
     "dead": Case([[CUT], [ok(SMALL)]]),
     "dead twice": Case([[CUT], [CUT], [ok(SMALL)]]),
     "dead always": Case([[CUT]]),
@@ -257,7 +257,7 @@ CASES = {
     "across two pages": Case(
         [*ranged(TWO_PAGES, (0, PAGE), (PAGE, PAGE + 5))], asks=((f"Range: bytes={PAGE - 3}-{PAGE + 2}",),)
     ),
-    # ------------------------------------------------------------ what is not plain
+    # ------------------------------------------------------------ requests that are not plain
     "condition": Case([[ok(SMALL)]], asks=(('If-None-Match: "e1"',), ('If-Match: "e1"',))),
     "no-cache": Case([[ok(SMALL)], [ok(BIG)]], asks=(("Cache-Control: no-cache",),) * 2),
     "closing twice": Case([[ok(SMALL)]], asks=(("Connection: close",),) * 2, started=1),

@@ -84,7 +84,7 @@ def heads(proxy, *keys):
 
 
 def _matching(proxy, key, now_s):
-    """Requests whose If-Match names the cached version, signed over it or not."""
+    """Yield requests whose If-Match names the cached version; in some of them the signature covers it."""
     etag, part = _etag(proxy, key), ("range", "bytes=3-9000")
     yield request(f"/b/{key}", f"If-Match: {etag}", close=False)
     yield request(f"/b/{key}", *SDK, f"if-match: {etag}", "Range: bytes=3-7", JOB, close=False)

@@ -53,7 +53,7 @@ class Wire:
         self._is_held = True
 
     def go_on(self) -> None:
-        """Deliver what waited, and what comes."""
+        """Deliver the waiting frames, and all later ones."""
         self._is_held = False
         for deliver in self._deliver:
             asyncio.get_running_loop().call_soon(deliver)
@@ -95,7 +95,7 @@ class Wire:
 
 
 class KnowsNothing:
-    """The hits of a worker without any."""
+    """A lane of a worker that has no hits."""
 
     def cacheable(self, _ref: ObjectRef) -> bool:
         return True
@@ -255,7 +255,7 @@ class FetchingWorker:
             pool.put_back(connection)
 
     def lose(self) -> None:
-        """Die, as the coordinator and clients see it: nothing more is heard, said, fetched or accepted."""
+        """Die: from now on nothing is heard, sent, fetched or accepted."""
         self.wire.is_cut = True
         if self._server is not None:
             self._server.close()

@@ -37,7 +37,7 @@ from tests.support.s3.scripted import Client, Setup
 
 
 class Uncounted:
-    """Statistics that nobody reads."""
+    """Statistics that are not read."""
 
     def count_forwarded(self, *_facts: Any) -> None: ...
 
@@ -54,7 +54,7 @@ class NoHits:
 
 
 class ForwardingWorker:
-    """A worker before ``setup``'s coordinator."""
+    """A worker in front of ``setup``'s coordinator."""
 
     def __init__(self, setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None) -> None:
         settings, clock = setup.settings, SystemClock()
@@ -119,7 +119,7 @@ class ForwardingWorker:
         return client
 
     def lose(self) -> None:
-        """Die, as the coordinator sees it: nothing more is heard or said."""
+        """Die: from now on the coordinator hears nothing, and its messages are lost."""
         self.wire.is_cut = True
         self.forwards.close()
 
@@ -146,7 +146,7 @@ class ForwardingWorker:
 async def forwarding(
     setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None
 ) -> AsyncIterator[ForwardingWorker]:
-    """Open a worker before ``setup``."""
+    """Open a worker in front of ``setup``."""
     worker = ForwardingWorker(setup, wire, tracer)
     await worker.listen()
     try:
@@ -156,7 +156,9 @@ async def forwarding(
 
 
 def server_before(proxy: Any) -> tuple[ForwardServer, WorkerForwards]:
-    """Return what forwards for a worker before the listener of ``proxy``, whose origin is in memory."""
+    """Return the two halves that forward requests for a worker in front of the listener of ``proxy``, whose
+    origin is in memory.
+    """
     wire, keys, clock = Wire(), SentKeys(), SystemClock()
     coordinator = AskedCoordinator(wire.outbox(lambda: forwards.hear), keys)
     outbox = wire.outbox(lambda: coordinator.hear)

@@ -16,7 +16,7 @@ _BEYOND = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n"
 
 
 def body_of(path: str, tag: str) -> bytes:
-    """Return the bytes of a version: no two versions or objects have the same at the same place."""
+    """Return the bytes of a version. No two versions or objects have the same bytes at the same place."""
     rng = random.Random(path)
     size = SIZES[rng.randrange(len(SIZES))]
     period = b"".join(blake2b(f"{path} {tag} {n}".encode()).digest() for n in range(17))
@@ -24,7 +24,7 @@ def body_of(path: str, tag: str) -> bytes:
 
 
 class RandomOrigin(ScriptedServer):
-    """Every object exists. ``troubled``: probability that an answer is no plain one."""
+    """Every object exists. ``troubled``: probability that an answer is not a plain one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class RandomOrigin(ScriptedServer):
         self.gets: Counter[str] = Counter()
         """Requests of each object and page."""
         self.troubles: Counter[str] = Counter()
-        """Answers that were no plain ones, for each object."""
+        """Number of answers that were not plain, for each object."""
         self.versions: Counter[str] = Counter()
 
     def tag(self, path: str) -> str:

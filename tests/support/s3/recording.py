@@ -1,8 +1,9 @@
-"""An origin that records every request as it came, and a reader for these records that is independent of the
+"""An origin that records every request unchanged, and a reader of these records that is independent of the
 product.
 
-Law: no code of shadeproxy is used to read what the proxy sent. ``understood`` reads as Ceph RGW does: fields
-under their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its elements.
+Law: no code of shadeproxy is used to read the requests that the proxy sent. ``understood`` reads as Ceph RGW
+does: fields under their CGI names (upper case, "-" as "_"), paths and queries decoded once, XML by its
+elements.
 """
 
 import asyncio

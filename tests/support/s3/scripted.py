@@ -136,7 +136,7 @@ class Client:
 
     @classmethod
     async def open(cls, address: str, *, receive_bytes: int = 0) -> "Client":
-        """Connect. ``receive_bytes``: size of the socket's own buffer."""
+        """Connect. ``receive_bytes``: size of the socket's receive buffer."""
         host, _, port = address.rpartition(":")
         sock = socket.socket()
         sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""An S3 server that records what is written to it, and answers by a script."""
+"""An S3 server that records the writes to it, and answers by a script."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ PUT_ANSWER = b'HTTP/1.1 200 OK\r\nETag: "new"\r\nContent-Length: 0\r\n\r\n'
 
 
 class Recorded(NamedTuple):
-    """One request as the server got it. ``is_whole``: its body came to the end."""
+    """One request that the server received. ``is_whole``: its body came to the end."""
 
     line: str
     fields: tuple[tuple[str, str], ...]

@@ -55,7 +55,7 @@ class HardenedSession(Session):
 
 
 def error_code(document: bytes) -> str:
-    """Return the code of an S3 error document; "" if the document is no S3 error."""
+    """Return the code of an S3 error document; "" if the document is not an S3 error."""
     try:
         root = fromstring(document)
     except (ParseError, DefusedXmlException):

@@ -58,7 +58,7 @@ FITS: Mapping[WireFault, frozenset[str]] = {
             (WireFault.STALL_BODY, WireFault.CUT, WireFault.CUT_RESET, WireFault.TRICKLE),
             _BODIES,
         ),
-        # If a body is not read to its end, nobody can notice that the end is missing.
+        # If a body is not read to its end, no reader can notice that the end is missing.
         ((WireFault.LENGTH_MORE,), _BODIES - {PAGED}),
         # These two faults can be noticed only with a stated length or a checksum.
         ((WireFault.LENGTH_LESS,), {RANGED, CHECKED}),

@@ -121,7 +121,7 @@ class Home:
 
     @property
     def alive(self) -> bool:
-        """True if the present process exists and is no zombie."""
+        """True if the present process exists and is not a zombie."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
         except FileNotFoundError:

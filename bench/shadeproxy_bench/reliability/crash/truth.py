@@ -46,8 +46,8 @@ class Truth:
     def check(
         self, key: str, least: int, got: bytes | None, *, start: int = 0, stop: int | None = None, how: str
     ) -> None:
-        """Compare an answer with the versions that it may have. ``got`` is its body; None: there is no such
-        object. ``least``: the oldest version allowed, by ``least(key)`` when the read began.
+        """Compare an answer with the versions that it may have. ``got``: the body of the answer; None: the
+        object does not exist. ``least``: the oldest version allowed, by ``least(key)`` when the read began.
         """
         with self._lock:
             versions = range(least, self._tried[key] + 1)

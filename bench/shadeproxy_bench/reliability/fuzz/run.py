@@ -1,6 +1,6 @@
 """A run: clients in parallel, each with a bucket and a random stream of its own.
 
-The seed decides what every client sends. Case 17 of client 3 of seed 1, for example, always has the same
+The seed decides the requests of every client. Case 17 of client 3 of seed 1, for example, always has the same
 bytes.
 """
 

@@ -150,7 +150,7 @@ class Listener:
 
 @dataclass
 class Target:
-    """All listeners, and what they logged and counted."""
+    """All listeners, with their complaints and their counts."""
 
     listeners: list[Listener] = field(default_factory=list)
     complaints: Complaints = field(default_factory=Complaints)

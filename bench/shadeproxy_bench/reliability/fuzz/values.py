@@ -1,4 +1,4 @@
-"""Values of fields, parameters and documents: the usual ones, and those at the limits of what is allowed."""
+"""Values of fields, parameters and documents: usual ones, and ones at the limits of the allowed values."""
 
 import random as randoms
 from datetime import UTC, datetime

@@ -30,7 +30,7 @@ def tag_of(piece: Piece, version: int) -> str:
 
 
 def version_of(piece: Piece, tag: str) -> int | None:
-    """Return the version with the ETag ``tag``; None if it is no ETag of this object."""
+    """Return the version with the ETag ``tag``; None if no version of this object has it."""
     version = int(tag.strip('"'), 16) - piece.number
     return version if 0 <= version < VERSIONS and tag == tag_of(piece, version) else None
 

@@ -90,7 +90,7 @@ class DataSet:
         return f'"{self._stem(number)}{version:08x}"'
 
     def version_of(self, number: int, tag: str) -> int | None:
-        """Return the version with the ETag ``tag``; None if it is no ETag of this object."""
+        """Return the version with the ETag ``tag``; None if no version of this object has it."""
         found = _TAG.fullmatch(tag)
         return int(found[2], 16) if found and found[1] == self._stem(number) else None
 

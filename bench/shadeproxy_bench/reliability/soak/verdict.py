@@ -24,9 +24,9 @@ _SLACK_BYTES = 4 * MIB
 
 
 class Run(NamedTuple):
-    """The samples and counts of a run. ``idle``: after the warm-up. ``samples``: during the load.
-    ``rested``: after the load. ``complaints``: error lines of the proxy's log, with equal ones counted
-    together.
+    """The samples and counts of a run. ``idle``: a sample after the warm-up. ``samples``: samples during the
+    load. ``rested``: a sample after the load. ``complaints``: error lines of the proxy's log, with equal ones
+    counted together.
     """
 
     counts: Counts

@@ -20,8 +20,8 @@ class Promise(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """One panel of the picture. ``trace``: a function of objects and seed. ``announce``: as on the command
-    line.
+    """One panel of the picture. ``trace``: a function of objects and seed. ``announce``: the value of the
+    option on the command line.
     """
 
     name: str

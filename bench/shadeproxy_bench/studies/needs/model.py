@@ -112,7 +112,9 @@ def share(loops: list[Loop], world: World, *, lasting_s: float) -> Found:
     """Run the loops side by side through an empty cache for ``lasting_s``."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
-    room = int(world.cached * sum(one.samples * (one.sample_bytes + RECORD_BYTES) for one in loops))
+    # A newcomer that is no job brings no room.
+    jobs = [one for one in loops if one.is_job]
+    room = int(world.cached * sum(one.samples * (one.sample_bytes + RECORD_BYTES) for one in jobs))
     with TemporaryDirectory() as folder:
         origin = ShapedOrigin(world.latency_s, world.link_bytes_per_s)
         proxy = VirtualProxy(

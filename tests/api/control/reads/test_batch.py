@@ -12,7 +12,7 @@ from tests.support.engine import PAGE
 from tests.support.frames import Frame, parse_frames
 
 SMALL = b"small object"
-BIG = bytes(range(251)) * 60  # a little over three pages
+BIG = bytes(range(251)) * 60  # A little over three pages.
 IDS = "application/vnd.shadeproxy.ids"
 
 
@@ -143,7 +143,7 @@ async def test_a_small_item_that_is_cut_short_is_a_status_and_the_answer_goes_on
 
 async def test_a_big_item_that_is_cut_short_breaks_the_connection_off(listen, order):
     memory = MemoryOrigin()
-    # The first body is whole, and every later one is cut, whichever page of the object is read first.
+    # The first body is whole and every later one is cut, for any order in which the pages are read.
     origin = FaultyOrigin(memory, script=[None] + [Fault(cut_after_bytes=100)] * 8)
     listener = await listen(origin=origin)
     memory.put("b", "big", BIG)

@@ -131,13 +131,14 @@ async def test_a_slow_caller_holds_little(listen, order):
     listener.put(**dict.fromkeys(keys, body))
     await listener.warm(*keys)
     before = listener.context.counted_stats().totals().requests
-    wanted = keys * 9  # 33 MB, twice the bound below
+    wanted = keys * 9  # 33 MB, twice the bound below.
     connection, head = await begin(listener, wanted, order=order)
     connection.writer.transport.pause_reading()
     reads = -1
     while reads != (reads := listener.context.counted_stats().totals().requests - before):
         await asyncio.sleep(0.3)
-    # That is what the sockets on loopback hold, one group in the transport and one gathered: not all 59 MB.
+    # The sockets on loopback, one group in the transport and one gathered group hold these bytes, not all 59
+    # MB.
     assert reads * PAGE < 16 << 20
     assert listener.context.held.taken_bytes == 0
     connection.writer.transport.resume_reading()

@@ -17,7 +17,7 @@ from tests.support.s3.clients import ACCESS, SECRET
 
 @pytest.fixture
 async def closed(make_proxy):
-    """A proxy that lets nobody in unsigned."""
+    """A proxy that refuses unsigned requests."""
     proxy = await make_proxy(anonymous=False)
     proxy.origin.put("b", "a key", b"body")
     return proxy
@@ -75,7 +75,7 @@ async def test_the_signature_covers_method_path_amz_fields_and_date(closed):
     ("date", "authorization", "code"),
     [
         ("Sat, 29 Oct 1994 19:43:31 GMT", None, b"RequestTimeTooSkewed"),
-        # The codes of S3 and Ceph RGW. A clock that is wrong is said before a signature that is wrong.
+        # The codes of S3 and Ceph RGW. A wrong clock is reported before a wrong signature.
         ("Sat, 29 Oct 1994 19:43:31 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
         ("Fri, 07 Jul 9999 21:53:04 GMT", f"AWS {ACCESS}:xyz", b"RequestTimeTooSkewed"),
         ("yesterday", None, b"AccessDenied"),

@@ -33,7 +33,7 @@ ACCESS, SECRET = "AKEXAMPLE", "s3cr3t/+="
 CREDENTIALS = Credentials(ACCESS, SECRET)
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 name = st.text(st.sampled_from("abcdefgh-"), min_size=1, max_size=8)
-# Names that carry a signature themselves would be a second way to sign.
+# Leave out parameters that are part of a signature: they would be a second way to sign.
 parameter = text.filter(lambda n: n and not n.lower().startswith(("aws", "x-amz-")))
 header_value = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20)
 
@@ -44,7 +44,7 @@ def authenticator(*, anonymous=False, skew=0.0, region=None, **client):
 
 
 def signed(method="GET", key="k", query=(), headers=(), *, auth="header", body=b"", token=None, expires=60):
-    """(method, target, header fields) as botocore sends them."""
+    """Return (method, target, header fields) as botocore sends them."""
     raw_query = "&".join(f"{quote(n, safe='-_.~')}={quote(v, safe='-_.~')}" for n, v in query)
     url = f"http://proxy:9000/b/{quote(key, safe='/-_.~')}" + (f"?{raw_query}" if raw_query else "")
     request = AWSRequest(method, url, dict(headers), body if auth == "header" else b"")
@@ -251,7 +251,7 @@ def test_no_secret_in_a_repr():
 
 
 def test_a_space_of_another_alphabet_is_text():
-    """Folded with the others, it could be put in their place after signing."""
+    """If it were folded like other spaces, it could replace one of them after signing."""
     method, target, fields = signed(headers=[("x-amz-meta-a", "b c")])
     altered = [(name, "b\u00a0c" if name == "x-amz-meta-a" else value) for name, value in fields]
     with pytest.raises(SignatureMismatch):

@@ -1,4 +1,4 @@
-"""Bodies on their way up: the examples of the S3 documentation, and every way to break them."""
+"""Bodies of uploads: the examples of the S3 documentation, and every way to break them."""
 
 import base64
 import hashlib
@@ -147,7 +147,7 @@ FOUR = 4 * 1024
 
 
 def chain(*datas):
-    """Chunks with the signatures that they have in this order."""
+    """Return chunks with the signatures that they have in this order."""
     chunks, previous = [], SEED
     for data in (*datas, b""):
         text = (

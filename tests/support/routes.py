@@ -1,7 +1,7 @@
 """The ways from a client to an object store: to the gateway directly, through a proxy, through a proxy over
 TLS; and to a proxy in front of a directory.
 
-All are given the same keys, so that nothing but the endpoint differs for a client.
+All accept the same keys, so that only the endpoint differs for a client.
 """
 
 import json
@@ -14,6 +14,8 @@ import boto3
 DOMAIN = "s3.shade.test"
 """Base domain of virtual-host style, at the gateway and at the proxies. It is in no DNS."""
 
+TRUST = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+
 
 @dataclass(frozen=True)
 class Route:
@@ -23,9 +25,9 @@ class Route:
     secret_key: str
     ca_file: str = ""
     served: Any = field(default=None, compare=False)
-    """The proxy, where there is one."""
+    """The proxy, if the route has one."""
     beside: str = ""
-    """Where the same objects are seen without this proxy; "" is ``endpoint``."""
+    """The endpoint at which the same objects are seen without this proxy; "" means ``endpoint``."""
 
     @property
     def proxied(self) -> bool:
@@ -42,9 +44,10 @@ class Route:
     def with_wrong_secret(self) -> "Route":
         return replace(self, secret_key="not-the-secret")
 
-    def environment(self, home: Path) -> dict[str, str]:
-        """What a user of any client would export, and nothing of the machine's own configuration."""
-        trust = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "TENSORSTORE_CA_BUNDLE")
+    def environment(self, home: Path, trust: tuple[str, ...] = TRUST) -> dict[str, str]:
+        """Return the variables that a user of any client would export, without the machine's own
+        configuration. ``trust``: the variables that name the authority.
+        """
         return {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(home),
@@ -57,7 +60,7 @@ class Route:
         } | (dict.fromkeys(trust, self.ca_file) if self.ca_file else {})
 
     def truth(self) -> Any:
-        """A client of boto3 that is not compared, and sees the objects past the proxy."""
+        """Return a boto3 client that is not compared, and that sees the objects past the proxy."""
         return boto3.client(
             "s3",
             endpoint_url=self.beside or self.endpoint,
@@ -72,6 +75,6 @@ class Route:
             self.served.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
     def origin_bytes(self) -> int:
-        """Bytes that the proxy has received from the origin so far, listings and all."""
+        """Return the bytes that the proxy has received from the origin so far, listings included."""
         stats: dict[str, Any] = json.loads(self.served.call("GET", "/v1/stats"))
         return int(stats["totals"]["origin_bytes"])

@@ -1,0 +1,81 @@
+"""The schedule of a job with a need: the reads of its present epoch, beside the time that counts."""
+
+import pytest
+
+from shadeproxy.app.judged_needs import Schedule
+from shadeproxy.telemetry.stats import JobEpochs
+
+NEED = 100.0
+
+
+class Reading:
+    """A job that reads at a rate, and its schedule, which looks four times a second."""
+
+    def __init__(self, epoch=0):
+        self.epochs, self.schedule = JobEpochs(), Schedule()
+        self.epoch = epoch
+
+    def read(self, seconds, per_s, *, waiting=0, prefetches=0):
+        for _ in range(round(4 * seconds)):
+            self.epochs.epochs[self.epoch].requests += round(per_s / 4)
+            self.epochs.latest = self.epoch
+            self.schedule.look(self.epochs, 0.25, waiting=waiting + prefetches, prefetches=prefetches)
+        return self.schedule.is_behind(NEED)
+
+
+def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behind():
+    reading = Reading()
+    assert reading.read(10, 112)
+    assert not reading.read(10, 120)
+    assert reading.read(20, 80)
+
+
+def test_a_time_without_reads_counts_only_if_reads_wait():
+    reading = Reading()
+    assert not reading.read(20, 120)
+    assert not reading.read(60, 0)  # a checkpoint
+    assert reading.read(10, 0, waiting=1)
+
+
+def test_reads_that_wait_are_not_read_yet():
+    reading = Reading()
+    assert not reading.read(10, 120)
+    assert reading.read(0.25, 120, waiting=100)
+
+
+def test_the_end_of_an_epoch_takes_time_while_its_prefetches_wait():
+    reading = Reading()
+    assert not reading.read(10, 120)
+    assert reading.read(20, 0, prefetches=5)
+
+
+def test_a_new_epoch_begins_with_all_its_reads_and_no_time():
+    reading = Reading()
+    reading.read(10, 200)
+    reading.epoch = 1
+    assert reading.read(0.25, 200)  # 50 reads, and 103 are asked for
+    assert not reading.read(2, 200)
+
+
+def test_reads_before_the_first_look_do_not_count():
+    reading = Reading()
+    reading.epochs.epochs[0].requests = 10_000
+    assert reading.read(5, 90)
+
+
+def test_ranks_in_two_epochs_never_make_a_job_seem_ahead():
+    reading = Reading()
+    reading.read(10, 200)
+    for number in range(1, 20):
+        reading.epoch = number % 2
+        assert reading.read(0.25, 100)
+
+
+@pytest.mark.parametrize(("per_s", "behind"), [(120, False), (80, True)])
+def test_reads_without_an_epoch_are_counted_by_windows(per_s, behind):
+    reading = Reading(epoch=None)
+    found = [reading.read(0.25, per_s) for _ in range(400)]
+    # Each window begins behind, because a second of reads is asked for in advance.
+    assert found.count(behind) > 150
+    assert found[-1] is True or found[-1] is behind
+    assert reading.schedule.elapsed_s <= 10.25

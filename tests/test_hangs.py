@@ -1,0 +1,66 @@
+"""A test that hangs is shown with its stack in processes of xdist, and a fixture after a failure is ended."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+AFTER_A_FAILURE = """
+import threading
+
+import pytest
+
+
+@pytest.fixture
+def hanging():
+    yield
+    threading.Event().wait()
+
+
+def test_fails(hanging):
+    raise AssertionError
+"""
+
+# PyDLL keeps the interpreter's lock, so no Python code of another thread runs meanwhile.
+LOCKED = """
+import ctypes
+
+
+def test_hangs():
+    ctypes.PyDLL(None).sleep(3)
+"""
+
+
+def run(path, text):
+    """Run tests with the limits of this project, shortened to a second, as ``make test`` runs them."""
+    path.write_text(text)
+    options = [
+        "-n",
+        "1",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "-p",
+        "tests.conftest",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", *options, "-o", "faulthandler_timeout=1", str(path)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+
+
+def test_a_fixture_that_hangs_after_a_failure_is_ended_and_shown(tmp_path):
+    done = run(tmp_path / "test_it.py", AFTER_A_FAILURE)
+    assert done.returncode == 1
+    assert "crashed while running" in done.stdout
+    assert "in hanging\n" in done.stderr
+
+
+def test_a_test_that_keeps_the_lock_is_shown(tmp_path):
+    done = run(tmp_path / "test_it.py", LOCKED)
+    assert done.returncode == 0, done.stdout
+    assert "in test_hangs\n" in done.stderr
+
+
+def test_a_stack_is_shown_before_the_time_limit_ends_the_process(pytestconfig):
+    assert 0 < float(pytestconfig.getini("faulthandler_timeout")) < float(pytestconfig.getini("timeout"))
