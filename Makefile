@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart demo test test-harness check format bench test-rgw clients chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -70,6 +70,9 @@ test-harness: $(VENV)/.dev ## Short runs of `chaos` and `crash`, and that plante
 clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
 	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
 	  $(BIN)/python -m pytest -q -m clients tests/clients
+
+chart: $(VENV)/.chart ## The Helm chart through Helm itself: strict lint, and the same objects as in the other tests (installs 240 MB)
+	@$(BIN)/python -m pytest -q -m helm tests/test_chart.py
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
@@ -169,6 +172,10 @@ $(VENV)/.bench: $(VENV)/.dev
 
 $(VENV)/.dist: $(VENV)/.made pyproject.toml
 	@$(INSTALL) --group dist
+	@touch $@
+
+$(VENV)/.chart: $(VENV)/.dev
+	@$(INSTALL) --group chart
 	@touch $@
 
 $(VENV)/.clients: $(VENV)/.dev
