@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +74,9 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 recipes: $(VENV)/.recipes ## The scripts of docs/recipes through the proxy, over HTTP and TLS; writes their table (5 minutes)
 	@SHADEPROXY_RECIPES_VENV=$(CURDIR)/$(VENV)/recipes SHADEPROXY_RECIPES_TABLE=1 \
 	  $(BIN)/python -m pytest -q -m recipes tests/recipes
+
+chart: $(VENV)/.chart ## The Helm chart through Helm itself: strict lint, and the same objects as in the other tests (installs 240 MB)
+	@$(BIN)/python -m pytest -q -m helm tests/test_chart.py
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
@@ -173,6 +176,10 @@ $(VENV)/.bench: $(VENV)/.dev
 
 $(VENV)/.dist: $(VENV)/.made pyproject.toml
 	@$(INSTALL) --group dist
+	@touch $@
+
+$(VENV)/.chart: $(VENV)/.dev
+	@$(INSTALL) --group chart
 	@touch $@
 
 $(VENV)/.clients: $(VENV)/.dev

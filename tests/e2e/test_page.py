@@ -211,6 +211,32 @@ def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve,
     assert tab.run("document.querySelector('#operations button').hidden")
 
 
+def test_a_purge_shows_its_progress_and_is_cancelled(proxy, tab):
+    """A purge of a test is too short to be seen, so the browser gets the listener's answers from here."""
+    tab.go(proxy.control)
+    purge = {
+        "id": "abc", "kind": "purge", "uri": "s3://data/", "dry_run": False, "state": "running", "done": 3,
+        "total": 12, "pages": 40, "bytes": 2048, "error": "",
+    }  # fmt: skip
+    tab.run(f"""(() => {{
+      const real = window.fetch, purge = {json.dumps(purge)};
+      window.fetch = (url, options) => {{
+        if (!String(url).includes("v1/operations")) return real(url, options);
+        if (options && options.method === "DELETE") purge.state = "cancelled";
+        return Promise.resolve(new Response(JSON.stringify({{ operations: [purge] }})));
+      }};
+      return true;
+    }})()""")
+    shown = "document.querySelector('#operations').innerText"
+    tab.until(f"{shown}.includes('purge s3://data/: running, 3 of 12 objects, 2.0 KiB')")
+    assert tab.run("document.querySelector('#operations progress').value") == 3
+    name = tab.run("document.querySelector('#operations button').getAttribute('aria-label')")
+    assert name == "Cancel purge of s3://data/"
+    tab.run("document.querySelector('#operations button').click()")
+    tab.until(f"{shown}.includes('purge s3://data/: cancelled')")
+    assert tab.run("document.querySelector('#operations button').hidden")
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark):
     if find_spec("axe_core_python") is None:
