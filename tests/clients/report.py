@@ -78,7 +78,7 @@ def _cell(record: Record, client: str, check: str, notes: Notes) -> str:
     return "; ".join(["yes", *marks] if OK in by_route.values() else marks)
 
 
-def _route_cell(record: Record, client: str, route: str, notes: _Notes) -> str:
+def _route_cell(record: Record, client: str, route: str, notes: Notes) -> str:
     """Return how all checks of a client ended on one route. Those of the second table are only counted."""
     beside = [check for one, check in record.meanings if one == client and check.startswith(_BESIDE)]
     by_check = {check: record.outcome(client, check, route) for check in (*_CHECKS, *beside)}
