@@ -6,6 +6,12 @@ const STATUS_WORDS = {
   411: "length missing", 412: "precondition failed", 416: "range not satisfiable", 499: "client left",
   500: "internal error", 501: "not implemented", 502: "bad gateway", 503: "slow down, or unavailable",
 };
+// Of the origin, by whether it answers: state and text of the page, then the text and class of its cards.
+const ORIGIN_STATES = new Map([
+  [true, { state: ["live", "live"], card: ["up", "good"] }],
+  [false, { state: ["down", "origin down: cached objects are still served"], card: ["down", "bad"] }],
+  [null, { state: ["checking", "checking the origin"], card: ["checking", ""] }],
+]);
 const cancelled = new Set(), rows = new Map();
 let askedDoctor = 0;
 
@@ -37,7 +43,7 @@ function showFindings(report) {
   byId("findings").replaceChildren(...(findings.length ? findings : [element("li", "Nothing is wrong.", "empty")]));
 }
 
-function showNow(stats, up) {
+function showNow(stats, originState) {
   const totals = stats.totals, waits = latest("stall_s_per_s"), works = latest("compute_s_per_s");
   const busy = (waits || 0) + (works || 0);
   const known = latest("requests_per_s") !== null;
@@ -50,7 +56,7 @@ function showNow(stats, up) {
     ["from the origin", known ? size(latest("origin_bytes_per_s")) + "/s" : "\u2013"],
     ["errors 5xx", known ? [rate(latest("server_errors_per_s")), latest("server_errors_per_s") ? "bad" : ""] : "\u2013"],
     ["training waits", busy ? share(waits / busy) : "\u2013"],
-    ["origin", up ? ["up", "good"] : ["down", "bad"]],
+    ["origin", originState.card],
   ]);
 }
 
@@ -156,10 +162,10 @@ function showTiers(stats) {
       count(tier.hits), share(tier.hit_ratio), count(tier.admissions), { words: listed(tier.evictions) }]), "no tier");
 }
 
-function showOrigin(stats, info, up) {
+function showOrigin(stats, info, originState) {
   const origin = stats.origin, health = origin.health, failure = health.last_failure;
   terms(byId("origin"), [
-    ["state", up ? ["up", "good"] : ["down", "bad"]],
+    ["state", originState.card],
     ["latency p50 / p99", `${time(origin.latency_s.p50)} / ${time(origin.latency_s.p99)}`],
     ["in flight", count(stats.gauges.origin_inflight ?? 0)], ["waiting", count(stats.gauges.origin_waiting ?? 0)],
     ["bytes in flight", size(stats.gauges.inflight_bytes ?? 0)],
@@ -197,22 +203,21 @@ async function look() {
   const since = past.times.at(-1) ?? 0;
   const [stats, answer, jobs, operations, info] = await Promise.all([
     ask("v1/stats"), ask(`v1/history?since=${since}`), ask("v1/jobs"), ask("v1/operations"), ask("v1/info")]);
-  const up = stats.origin.health.answering !== false;
+  const originState = ORIGIN_STATES.get(stats.origin.health.answering);
   if ((past.times.at(-1) ?? 0) === since) takeHistory(answer);
   byId("token-form").hidden = true;
   byId("main").hidden = false;
   byId("about").textContent = `version ${info.version}, up ${time(info.uptime_s)}, policy ${info.policy ?? "\u2013"}, `
     + `origin ${info.origin ?? "\u2013"}`;
-  showNow(stats, up); showCharts(); showJobs(stats, jobs.jobs); showOperations(operations.operations);
-  showTiers(stats); showOrigin(stats, info, up); showErrors(stats); showBuckets(stats);
-  if (up) state("live", "live");
-  else state("down", "origin down: cached objects are still served");
+  showNow(stats, originState); showCharts(); showJobs(stats, jobs.jobs); showOperations(operations.operations);
+  showTiers(stats); showOrigin(stats, info, originState); showErrors(stats); showBuckets(stats);
+  state(...originState.state);
 }
 
 async function lookAtFindings() {
   if (Date.now() - askedDoctor < DOCTOR_EVERY_MS) return;
   askedDoctor = Date.now();
-  // Not awaited by ``poll``: the doctor may wait ten seconds for an origin that is down.
+  // Not awaited by ``poll``: the doctor may wait five seconds for an origin that is down.
   try { showFindings(await ask("v1/doctor")); } catch (error) {
     byId("findings").replaceChildren(element("li", "The doctor does not answer: " + error.message, "finding warning"));
   }
