@@ -6,6 +6,7 @@ With SHADEPROXY_PAGE_PICTURES the pictures of docs/pictures/ are written to that
 
 import json
 import os
+import signal
 import threading
 import urllib.request
 from importlib.util import find_spec
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.served import wait_for
+from tests.support.served import readyz, wait_for
 
 from .devtools import opened
+from .fake_origin import running
 
 LIVE = "document.querySelector('#state').dataset.state === 'live'"
 # Collects each text of the state from the first one on.
@@ -71,6 +73,17 @@ def keep_picture(tab, name):
         with Image.open(path) as taken:
             few = taken.convert("RGB").quantize(128, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
+
+
+def violations(tab):
+    """Return what axe-core finds, of any impact: its rule, and the elements."""
+    found = find_spec("axe_playwright_python")
+    if found is None:
+        pytest.skip("needs axe-core: pip install axe-playwright-python")
+    script = Path(found.submodule_search_locations[0]) / "axe.min.js"
+    tab.run(script.read_text(encoding="utf-8") + ";0")
+    found = tab.run("axe.run(document).then((told) => told.violations)")
+    return [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
 
 
 def read(proxy, times=3):
@@ -160,6 +173,63 @@ def test_it_never_says_live_while_the_origin_is_down(serve, tab):
     keep_picture(tab, "origin-down")
 
 
+@pytest.mark.slow
+def test_it_shows_that_the_origin_died_although_nobody_reads(serve, tab):
+    with running() as origin:
+        proxy = serve(origin__endpoint=origin.url, origin__credentials="anonymous")
+        tab.go(proxy.control)
+        tab.until(LIVE)
+        assert "state\nup" in tab.text("#origin")
+        # The doctor, which would find it too, is not asked again.
+        tab.run("askedDoctor = Infinity")
+    tab.until("document.querySelector('#state').dataset.state === 'down'")
+    assert "state\ndown" in tab.text("#origin")
+    assert readyz(proxy)[1]["warnings"] == ["the origin does not answer"]
+
+
+def test_an_origin_that_is_silent_from_the_start_is_never_live(serve, fake_origin, tab):
+    fake_origin.gate.clear()
+    proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
+    tab.go(proxy.control)
+    tab.until("document.querySelector('#state').dataset.state === 'down'")
+    assert set(tab.run("states")) <= {"connecting", "checking the origin", tab.text("#state")}
+
+
+# The answers of the proxy, as if nothing were known of its origin.
+UNKNOWN = """
+const asked = fetch;
+window.fetch = async (path, how) => {
+  const answer = await asked(path, how);
+  if (path !== "v1/stats") return answer;
+  const stats = await answer.json();
+  stats.origin.health.answering = null;
+  return new Response(JSON.stringify(stats));
+};
+0"""
+
+
+def test_before_anything_is_known_of_the_origin_it_is_neither_live_nor_down(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    tab.run(UNKNOWN)
+    tab.until("document.querySelector('#state').innerText === 'checking the origin'")
+    assert "state\nchecking" in tab.text("#origin")
+    assert "origin\nchecking" in tab.text("#cards")
+
+
+@pytest.mark.slow
+def test_it_is_not_live_while_the_proxy_hangs(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    os.kill(proxy.process.pid, signal.SIGSTOP)
+    try:
+        tab.until("document.querySelector('#state').dataset.state === 'lost'")
+        assert tab.text("#state") == "no answer from the proxy: the numbers are old"
+    finally:
+        os.kill(proxy.process.pid, signal.SIGCONT)
+    tab.until(LIVE)
+
+
 def test_it_says_when_the_proxy_is_gone(proxy, tab):
     tab.go(proxy.control)
     tab.until(LIVE)
@@ -176,7 +246,8 @@ def test_a_token_is_typed_in_by_keyboard_and_stays_in_the_tab(serve, bucket_dire
     tab.go(proxy.control)
     tab.until("!document.querySelector('#token-form').hidden")
     assert tab.text("#state") == "locked: type the control token"
-    assert tab.run("document.querySelector('main').hidden")
+    assert tab.run("document.querySelector('#numbers').hidden")
+    assert violations(tab) == []
     for token, told in (("wrong", "The token is wrong."), (ENVIRONMENT["CONTROL_TOKEN"], "")):
         assert tab.run("document.activeElement.id") == "token"
         tab.type(token)
@@ -212,10 +283,7 @@ def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve,
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark):
-    if find_spec("axe_core_python") is None:
-        pytest.skip("needs axe-core: pip install axe-core-python")
-    package = find_spec("axe_core_python").submodule_search_locations[0]
+def test_it_fits_400_pixels_and_axe_has_nothing_to_say(proxy, tab, dark):
     tab.show(400, 1700, dark=dark)
     reading = threading.Thread(target=read, args=(proxy, 4_000 if PICTURES else 20))
     reading.start()
@@ -226,10 +294,7 @@ def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark)
     tab.until("document.querySelector('#errors').innerText.includes('404')")
     assert tab.run("document.documentElement.scrollWidth") <= 400
     keep_picture(tab, "narrow-dark" if dark else "narrow")
-    tab.run((Path(package) / "axe.min.js").read_text(encoding="utf-8") + ";0")
-    found = tab.run("axe.run(document).then((told) => told.violations)")
-    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
-    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in serious] == []
+    assert violations(tab) == []
     tab.show(1100, 1300, dark=dark)
     tab.until("document.querySelector('figure').clientWidth > 400")
     keep_picture(tab, "dark" if dark else "load")

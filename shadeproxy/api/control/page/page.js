@@ -1,6 +1,8 @@
 "use strict";
 // Asks the proxy, and shows what it answers. The token stays in this tab (sessionStorage), never in a URL.
 const TOKEN = "shadeproxy-token", EVERY_MS = 2000, DOCTOR_EVERY_MS = 30000;
+// A proxy that hangs still accepts connections: without a limit its last numbers would stay as if they were new.
+const ANSWER_MS = 10000, DOCTOR_MS = 30000, DOCTOR = "v1/doctor";
 const STATUS_WORDS = {
   400: "bad request", 403: "refused", 404: "not found", 405: "method not allowed", 409: "conflict",
   411: "length missing", 412: "precondition failed", 416: "range not satisfiable", 499: "client left",
@@ -21,7 +23,8 @@ async function ask(path, method = "GET") {
   const headers = {}, token = sessionStorage.getItem(TOKEN);
   // A header carries bytes: the letters of the token as UTF-8.
   if (token) headers.Authorization = "Bearer " + String.fromCharCode(...new TextEncoder().encode(token));
-  const answer = await fetch(path, { method, headers, cache: "no-store", credentials: "omit" });
+  const signal = AbortSignal.timeout(path === DOCTOR ? DOCTOR_MS : ANSWER_MS);
+  const answer = await fetch(path, { method, headers, signal, cache: "no-store", credentials: "omit" });
   if (answer.status === 401) throw new Locked(token ? "The token is wrong." : "");
   if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
   return answer.json();
@@ -154,7 +157,7 @@ function showOperations(operations) {
 }
 
 function showTiers(stats) {
-  table("tiers", "Tiers", ["tier", "used", "capacity", "", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
+  table("tiers", "Tiers", ["tier", "used", "capacity", "filled", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
     Object.entries(stats.tiers).map(([name, tier]) => [
       tier.disabled_reason ? { words: `${name} (stores nothing: ${tier.disabled_reason})` } : name,
       size(tier.used_bytes), size(tier.capacity_bytes),
@@ -206,7 +209,7 @@ async function look() {
   const originState = ORIGIN_STATES.get(stats.origin.health.answering);
   if ((past.times.at(-1) ?? 0) === since) takeHistory(answer);
   byId("token-form").hidden = true;
-  byId("main").hidden = false;
+  byId("numbers").hidden = false;
   byId("about").textContent = `version ${info.version}, up ${time(info.uptime_s)}, policy ${info.policy ?? "\u2013"}, `
     + `origin ${info.origin ?? "\u2013"}`;
   showNow(stats, originState); showCharts(); showJobs(stats, jobs.jobs); showOperations(operations.operations);
@@ -218,7 +221,7 @@ async function lookAtFindings() {
   if (Date.now() - askedDoctor < DOCTOR_EVERY_MS) return;
   askedDoctor = Date.now();
   // Not awaited by ``poll``: the doctor may wait five seconds for an origin that is down.
-  try { showFindings(await ask("v1/doctor")); } catch (error) {
+  try { showFindings(await ask(DOCTOR)); } catch (error) {
     byId("findings").replaceChildren(element("li", "The doctor does not answer: " + error.message, "finding warning"));
   }
 }
@@ -236,13 +239,14 @@ async function poll() {
   } catch (error) {
     if (error instanceof Locked) {
       state("locked", "locked: type the control token");
-      byId("main").hidden = true;
+      byId("numbers").hidden = true;
       byId("token-error").textContent = error.message;
       if (byId("token-form").hidden) {
         byId("token-form").hidden = false;
         byId("token").focus();
       }
-    } else state("lost", "not reachable: " + error.message);
+    } else if (error.name === "TimeoutError") state("lost", "no answer from the proxy: the numbers are old");
+    else state("lost", "not reachable: " + error.message);
   }
   polling = false;
   timer = setTimeout(poll, EVERY_MS);
