@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import threading
+import urllib.error
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,7 +181,8 @@ def test_it_shows_that_the_origin_died_although_nobody_reads(serve, tab):
         tab.go(proxy.control)
         tab.until(LIVE)
         assert "state\nup" in tab.text("#origin")
-        # The doctor, which would find it too, is not asked again.
+        # The doctor, which would find it too, has ended and is not asked again.
+        tab.until("document.querySelector('#findings').innerText === 'Nothing is wrong.'")
         tab.run("askedDoctor = Infinity")
     tab.until("document.querySelector('#state').dataset.state === 'down'")
     assert "state\ndown" in tab.text("#origin")
@@ -228,6 +230,96 @@ def test_it_is_not_live_while_the_proxy_hangs(proxy, tab):
     finally:
         os.kill(proxy.process.pid, signal.SIGCONT)
     tab.until(LIVE)
+
+
+def test_a_job_shows_from_which_tiers_it_reads_and_the_tiers_why_pages_left(serve, bucket_directory, tab):
+    for n in range(300):
+        (bucket_directory / "data" / str(n)).write_bytes(bytes([n % 256]) * 50_000)
+    proxy = serve(
+        origin__kind="file", origin__path=str(bucket_directory),
+        cache__ram__capacity="4 MiB", cache__disk__capacity="8 MiB", policy__name="lru",
+    )  # fmt: skip
+    client = proxy.client()
+    client.meta.events.register("before-sign.s3.GetObject", name_job)
+    for keys in (range(300), range(299, 0, -1), range(290, 300)):
+        for n in keys:
+            client.get_object(Bucket="data", Key=str(n))["Body"].read()
+    client.put_object(Bucket="data", Key="295", Body=b"new")
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    # Pages may still move between the tiers after the last read.
+    wait_for(lambda: evictions_shown(tab) == evictions_counted(proxy))
+    assert {reason for counted in evictions_counted(proxy) for reason in counted} >= {
+        "policy", "demoted", "promoted", "invalidated",
+    }  # fmt: skip
+    job = proxy.stats()["jobs"]["resnet50"]["epochs"]["3"]
+    assert 0 != job["hits_ram"] != job["hits_disk"] != 0
+    for name, hits in (("RAM", job["hits_ram"]), ("disk", job["hits_disk"])):
+        assert f"hits from {name}\n{100 * hits / job['requests']:.1f} %" in tab.text("#jobs")
+
+
+def evictions_counted(proxy):
+    """Return the evictions of each tier, by reason."""
+    tiers = proxy.stats()["tiers"]
+    return [
+        {reason: count for reason, count in tiers[name]["evictions"].items() if count}
+        for name in ("ram", "disk")
+    ]
+
+
+def evictions_shown(tab):
+    cells = tab.run("[...document.querySelectorAll('#tiers td:last-child')].map((one) => one.innerText)")
+    words = [[shown.rsplit(" ", 1) for shown in cell.split(", ")] for cell in cells]
+    return [{reason: int(count) for reason, count in pairs} for pairs in words]
+
+
+def name_job(request, **_):
+    request.headers["x-shade-job"] = "resnet50;epoch=3;rank=0"
+
+
+def test_it_shows_latency_errors_throttling_and_requests_under_way_of_the_origin(serve, fake_origin, tab):
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 1_000 for n in range(3)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url, origin__credentials="anonymous",
+        origin__retry__backoff="1 ms", origin__retry__attempts="2",
+    )  # fmt: skip
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    for line in ("in flight\n0\nwaiting", "errors\n0", "throttled\n0", "last failure\nnone"):
+        assert line in tab.text("#origin")
+    fake_origin.fail_next = 1
+    get(proxy, "/data/0")
+    fake_origin.failing = (500, "InternalError")
+    with pytest.raises(urllib.error.HTTPError):
+        get(proxy, "/data/1")
+    fake_origin.failing = None
+    fake_origin.gate.clear()
+    waiting = threading.Thread(target=get, args=(proxy, "/data/2"))
+    waiting.start()
+    tab.until("document.querySelector('#origin').innerText.includes('in flight\\n1\\nwaiting')")
+    fake_origin.gate.set()
+    waiting.join()
+    tab.until("document.querySelector('#origin').innerText.includes('in flight\\n0\\nwaiting')")
+    shown = tab.text("#origin")
+    origin = proxy.stats()["origin"]
+    assert (origin["errors"], origin["health"]["throttled"]) == (1, 1)
+    for line in (
+        f"errors\n{origin['errors']}",
+        f"throttled\n{origin['health']['throttled']}",
+        "last failure\nOriginUnavailable, ",
+        f"latency p50 / p99\n{in_words(tab, origin['latency_s']['p50'])} / ",
+    ):
+        assert line in shown
+    by_kind = [line.split("\t")[:2] for line in tab.text("#kinds").splitlines()[1:]]
+    assert by_kind == [[kind, str(one["requests"])] for kind, one in origin["by_kind"].items()]
+
+
+def get(proxy, path):
+    urllib.request.urlopen(proxy.s3 + path, timeout=20).close()
+
+
+def in_words(tab, seconds):
+    return tab.run(f"time({seconds})")
 
 
 def test_it_says_when_the_proxy_is_gone(proxy, tab):
