@@ -105,7 +105,7 @@ class CountedOrigin(WrappedOrigin):
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """Count reads that got all their bytes, as (bytes, time of the start)."""
-        self._health.answering = True
+        self._health.answered()
         self._stats.record_origin_reads(reads, self.now_s())
 
     @contextmanager
