@@ -129,6 +129,7 @@ TABLE = {
     "core.memo": "api/s3/test_compiled_slots.py",
     "core.tracing": "api/s3/test_clients_turns.py",
     "core.types": "core/test_ranges.py",
+    "core.work_progress": "api/control/test_purges.py",
     "demo.messages": "demo/test_runs.py",
     "demo.model": "demo/test_main.py",
     "demo.objects": "demo/test_main.py",
