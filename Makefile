@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -74,6 +74,9 @@ clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through th
 recipes: $(VENV)/.recipes ## The scripts of docs/recipes through the proxy, over HTTP and TLS; writes their table (5 minutes)
 	@SHADEPROXY_RECIPES_VENV=$(CURDIR)/$(VENV)/recipes SHADEPROXY_RECIPES_TABLE=1 \
 	  $(BIN)/python -m pytest -q -m recipes tests/recipes
+
+chart: $(VENV)/.chart ## The Helm chart through Helm itself: strict lint, and the same objects as in the other tests (installs 240 MB)
+	@$(BIN)/python -m pytest -q -m helm tests/test_chart.py
 
 crash: $(VENV)/.dev ## kill -9 of proxies at ROUNDS random points (1000, half an hour; SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.crash --rounds $(ROUNDS) --seed $(SEED) $(if $(WRITE),--write docs/reliability)
@@ -162,7 +165,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.t
 $(VENV)/.dev: $(VENV)/.made pyproject.toml sdk/pyproject.toml bench/pyproject.toml constraints.txt $(COMPILED)
 	@echo "installing ShadeProxy and what tests and checks need; this takes a few minutes, once ..."
 	@# Everything in one call: two calls may choose versions that do not fit each other.
-	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster,otel]" --editable bench --group test --group frameworks --group check
 	@$(LANE)
 	@touch $(VENV)/.demo $@
 
@@ -175,9 +178,13 @@ $(VENV)/.dist: $(VENV)/.made pyproject.toml
 	@$(INSTALL) --group dist
 	@touch $@
 
+$(VENV)/.chart: $(VENV)/.dev
+	@$(INSTALL) --group chart
+	@touch $@
+
 $(VENV)/.clients: $(VENV)/.dev
 	@echo "installing the clients that are tested ..."
-	@$(INSTALL) --editable sdk --editable ".[demo,cluster]" --editable bench --group test --group frameworks --group check --group clients
+	@$(INSTALL) --editable sdk --editable ".[demo,cluster,otel]" --editable bench --group test --group frameworks --group check --group clients
 	@# awscli asks for a botocore of its own, which need not be that of aiobotocore.
 	@$(PYTHON) -m venv $(VENV)/awscli
 	@$(VENV)/awscli/bin/python -m pip --disable-pip-version-check --quiet --quiet install awscli

@@ -2,9 +2,9 @@
 
 Settings of the build, from the environment, each may be left out:
 
-- SHADEPROXY_URL: address of the repository's files, which links of the READMEs are completed with, and which
-  the metadata name. Without it, links to files of the repository become plain text.
-- SHADEPROXY_MAINTAINER: ``Name <address>`` for the metadata.
+- SHADEPROXY_URL: address of the repository's files. Links of the documents begin with it, and the metadata
+  name it. Without it, links to files of the repository become plain text.
+- SHADEPROXY_MAINTAINER: ``Name <address>`` for the metadata and for SECURITY.md.
 
 The proxy gets two wheels: one with the compiled fast lane for this machine, repaired by auditwheel so that it
 installs on other distributions, and a pure one for all others.
@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "dist"
 DISTRIBUTIONS = ("sdk", "bench", ".")
+_CONTACT = re.compile(r"<!-- contact -->\n.*\n<!-- /contact -->", re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#|mailto:)([^)]*)\)")
 
 
@@ -79,25 +80,39 @@ def copy_tracked(tree: Path) -> None:
 
 def publish(project: Path, url: str, maintainer: str) -> None:
     """Complete the metadata and the links of one distribution, for a reader who has no checkout."""
-    readme, settings = project / "README.md", project / "pyproject.toml"
+    settings, security = project / "pyproject.toml", project / "SECURITY.md"
     folder = "" if project.name == "tree" else f"{project.name}/"
-    readme.write_text(absolute(readme.read_text(), url, folder))
     text = settings.read_text()
     if maintainer:
         name, address = parseaddr(maintainer)
         if not (name and "@" in address):
             sys.exit(f"SHADEPROXY_MAINTAINER {maintainer!r}: write it as 'Name <address>'")
+        if security.exists():
+            security.write_text(with_contact(security.read_text(), f"{name} <{address}>"))
         text = text.replace(
             "[project]\n", f'[project]\nmaintainers = [{{name = "{name}", email = "{address}"}}]\n', 1
         )
     if url:
         text += f'\n[project.urls]\nSource = "{url}"\nChangelog = "{url.rstrip("/")}/CHANGELOG.md"\n'
     settings.write_text(text)
+    for document in project.glob("*.md"):
+        document.write_text(absolute(document.read_text(), url, folder))
+
+
+def with_contact(text: str, contact: str) -> str:
+    """Return the text of SECURITY.md with the address to write to."""
+    told = (
+        f"Write in private, not in a public issue, to {contact}. An installed package names this address too:"
+    )
+    changed, times = _CONTACT.subn(lambda _: told, text)
+    if times != 1:
+        sys.exit("SECURITY.md: the place of the address is not marked by contact and /contact")
+    return changed
 
 
 def absolute(text: str, url: str, folder: str) -> str:
-    """Return a README whose links to files of the repository begin with ``url``; "" leaves their texts only.
-    ``folder``: of the README in the repository, with a slash at its end, or "".
+    """Return a document whose links to files of the repository begin with ``url``; "" leaves only their
+    texts. ``folder``: of the document in the repository, with a slash at its end, or "".
     """
 
     def linked(found: re.Match[str]) -> str:

@@ -61,12 +61,14 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=node.config.stash[_STDERR])
 
 
-_ASKED_FOR = ("rgw", "clients", "recipes", "harness")
-"""Marks of tests that need a server, many clients or much time. They run only if ``-m`` names the mark."""
+_ASKED_FOR = ("rgw", "clients", "recipes", "harness", "helm")
+"""Marks of tests that need a server, many clients, much time or a big package. They run only if ``-m`` names
+the mark.
+"""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests that need a server, so that `make test` needs none."""
+    """Deselect tests that need more than `make test` installs and starts."""
     marks = [mark for mark in _ASKED_FOR if mark not in config.option.markexpr]
     unwanted = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if unwanted:

@@ -3,15 +3,21 @@ rights than it needs.
 """
 
 import fnmatch
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
+from botocore.exceptions import ClientError
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+CONFIG = ROOT / "docker" / "config.toml"
+SECRETS = ("TRAINER_SECRET", "CONTROL_TOKEN")
 UNIT = ROOT / "docker" / "systemd" / "shadeproxy.service"
 
 
@@ -35,6 +41,44 @@ def test_the_image_runs_as_a_number_that_is_not_root_with_the_locked_versions():
     assert re.findall(r"^USER (.+)$", DOCKERFILE, re.MULTILINE) == ["1000:1000"]
     assert "--constraint /tmp/requirements.lock" in DOCKERFILE
     assert "SHADEPROXY_CONFIG=/etc/shadeproxy/config.toml" in DOCKERFILE
+
+
+def test_the_linter_of_dockerfiles_finds_nothing():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    command = [hadolint, "--failure-threshold", "style", ROOT / "docker" / "Dockerfile"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (("CONTROL_TOKEN",), "auth.clients trainer: the environment variable TRAINER_SECRET is not set"),
+        (("TRAINER_SECRET",), "control.token: the environment variable CONTROL_TOKEN is not set"),
+    ],
+)
+def test_the_image_does_not_start_without_its_secrets_and_names_the_missing_one(tmp_path, given, missing):
+    environment = {name: text for name, text in os.environ.items() if name not in SECRETS}
+    environment |= dict.fromkeys(given, "s3cr3t") | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "shadeproxy", "serve", "--config", CONFIG]
+    # Small, so that only the secrets can keep it from starting on any machine.
+    command += ["--set", f"cache.ram.path={tmp_path / 'ram'}", "--set", "cache.ram.capacity=64 MiB"]
+    command += ["--set", "cache.disk.capacity=64 MiB"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert missing in ended.stderr
+    assert "s3cr3t" not in ended.stderr
+
+
+def test_with_its_secrets_the_image_starts_and_asks_for_keys_and_token(serve):
+    image = serve(CONFIG, dict.fromkeys(SECRETS, "s3cr3t"), cache__ram__capacity="64 MiB",
+                  cache__disk__capacity="64 MiB")  # fmt: skip
+    with pytest.raises(ClientError, match="AccessDenied"):
+        image.client().list_buckets()
+    with pytest.raises(HTTPError, match="401"):
+        image.stats()
+    image.token = "s3cr3t"
+    assert image.stats()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

@@ -37,7 +37,7 @@ class Others:
 sys.meta_path.insert(0, Others())
 import shadeproxy
 names = [one.name for one in pkgutil.walk_packages(shadeproxy.__path__, "shadeproxy.")]
-of_extras = ("shadeproxy.demo", "shadeproxy.cluster.redis_log")
+of_extras = ("shadeproxy.demo", "shadeproxy.cluster.redis_log", "shadeproxy.telemetry.otel_sdk")
 kept = [name for name in names if not name.startswith(of_extras) and not name.endswith("__main__")]
 for name in kept:
     importlib.import_module(name)

@@ -12,7 +12,6 @@ from shadeproxy.api.control.bodies import (
     PinAnswer,
     PinList,
     PinSummary,
-    PurgeAnswer,
 )
 from shadeproxy.api.control.context import CachedListing, CachedObject
 from shadeproxy.api.s3.exchange import EndedRequest
@@ -22,6 +21,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.rules import Age
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Warm
@@ -40,8 +40,8 @@ class EngineAdmin:
         self._clock = clock
         self._fetches = fetches
 
-    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
-        return PurgeAnswer(*await self._engine.purge(*place, dry_run=dry_run))
+    def purging(self, place: Prefix, *, dry_run: bool) -> Purge:
+        return self._engine.purging(*place, dry_run=dry_run)
 
     async def inspect(self, ref: ObjectRef) -> CachedObject | None:
         found = await self._engine.inspect(ref)

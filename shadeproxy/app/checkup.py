@@ -1,7 +1,7 @@
 """Collects facts about a running proxy for ``diagnose``: one request to the origin, and the machine's state.
 
 This module also holds the warnings of ``/readyz``, which come from memory alone. To keep them current, it
-repeatedly probes an origin that stopped answering.
+probes an origin that stopped answering, or from which nothing was heard for a while, at most once in 15 s.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import resource
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from shadeproxy.app.tier_diagnosis import TierFacts
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import DiskCache, RamCache
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import NoCredentials, NotS3, OriginAnswer, OriginError
+from shadeproxy.core.errors import DeadlineExceeded, NoCredentials, NotS3, OriginAnswer, OriginError
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.datasets import Dataset
@@ -41,8 +42,11 @@ from shadeproxy.tiers.tier import Tier
 from shadeproxy.tiers.version import INCOMPATIBLE, OTHER_ORIGIN
 
 _log = structlog.get_logger(__name__)
-_PROBE_S = 10.0
+_PROBE_S = 5.0
 _AGAIN_S = 15.0
+_LEAST_PAUSE_S = 1.0
+_ANSWERS = "the origin answers"
+_SILENT = "the origin does not answer"
 _REFUSES = "the origin refuses the proxy"
 _NO_SERVER = "the server at origin.endpoint is no S3 server"
 
@@ -79,17 +83,17 @@ class Checkup:
         self._missed_needs = missed_needs
         self._cluster_warnings = cluster_warnings
         self._detached: tuple[str, ...] = ()
-        self._refusal = ""
-        """The warning about an origin that answers with a refusal; "" if there is none."""
-        self._told: bool | None = None
+        self._told = ""
+        """The state that the last probe found; "" before the first."""
+        self._probed_s = -inf
         self._broken: dict[str, str] = {}
 
     def warnings(self) -> list[str]:
         """Return what a ready proxy cannot do now. The texts name no path and no host, because any caller may
         ask.
         """
-        found = [] if self._health.answering else ["the origin does not answer"]
-        found += [self._refusal] * bool(self._refusal)
+        found = [_SILENT] * (self._health.answering is False)
+        found += [self._told] * (self._told in {_REFUSES, _NO_SERVER})
         if self._gauge("unidentified_objects", 0.0):
             found.append("the origin sends objects that lack a strong ETag, or a length: they are not cached")
         for tier in self._tiers:
@@ -124,8 +128,8 @@ class Checkup:
         }
 
     async def watch(self) -> None:
-        """Probe the origin once, and again while it does not answer or refuses the proxy, until cancelled.
-        Also check that the proxy's directories still exist and that its memory suffices.
+        """Probe the origin once, and again while it is quiet, does not answer or refuses the proxy, until
+        cancelled. Also check that the proxy's directories still exist and that its memory suffices.
         """
         looks = {
             "directories": self._watch_directories,
@@ -141,7 +145,8 @@ class Checkup:
                     if self._broken.get(name) != repr(error):
                         _log.error("look failed, will try again", at=name, error=mask_text(repr(error)))
                     self._broken[name] = repr(error)
-            await self._clock.sleep(_AGAIN_S)
+            due_s = self._probe_due_s() - self._clock.monotonic_s()
+            await self._clock.sleep(min(max(due_s, _LEAST_PAUSE_S), _AGAIN_S))
 
     async def _watch_directories(self) -> None:
         self._detached = await asyncio.to_thread(self._look_for_directories)
@@ -150,8 +155,17 @@ class Checkup:
         await asyncio.to_thread(self._settings.memory.look, self._settings.settings)
 
     async def _watch_origin(self) -> None:
-        if self._told is None or self._refusal or not self._health.answering:
-            self._told = await self._look(self._told)
+        if self._probe_due_s() <= self._clock.monotonic_s():
+            await self._look()
+
+    def _probe_due_s(self) -> float:
+        """Return the time of the next probe. Requests show the state of an origin that answers them; that it
+        answers again, or no longer refuses the proxy, only a probe may show.
+        """
+        since_s = self._probed_s
+        if self._health.answering and self._told == _ANSWERS:
+            since_s = max(since_s, self._health.known_s)
+        return since_s + _AGAIN_S
 
     def _look_for_directories(self) -> tuple[str, ...]:
         """Return the directories that were deleted or replaced; log each once."""
@@ -161,36 +175,53 @@ class Checkup:
             _log.error("directory was deleted or replaced", of=name, hint="see `shadeproxy doctor`")
         return gone
 
-    async def _look(self, told: bool | None) -> bool:
-        """Probe the origin; log a change of its state. Return whether it answered, even with an error."""
+    async def _look(self) -> tuple[str, OriginError | None]:
+        """Probe the origin, and log a change of its state. Return its answer, or "" and the error."""
+        began_s = self._probed_s = self._clock.monotonic_s()
+        self._health.probes += 1
+        answer = ""
+        failure: OriginError | None = None
         try:
-            answer = await self._origin.probe()
-        except OriginAnswer as error:
-            self._health.gave_up(error)
-            if self._refusal != _REFUSES:
-                _log.warning("origin refuses the proxy", error=str(error), hint="see `shadeproxy doctor`")
-            self._refusal = _REFUSES
-            return True
-        except NotS3 as error:
-            self._health.gave_up(error)
-            if self._refusal != _NO_SERVER:
-                _log.warning("origin is no S3 server", error=str(error), hint=error.hint)
-            self._refusal = _NO_SERVER
-            return True
+            async with asyncio.timeout(_PROBE_S):
+                answer = await self._origin.probe()
+        except TimeoutError:
+            failure = DeadlineExceeded(f"no answer in {_PROBE_S:g} s")
         except OriginError as error:
-            self._health.gave_up(error)
-            if told is not False:
-                _log.warning("origin does not answer", error=str(error), hint="see `shadeproxy doctor`")
-            self._refusal = ""
-            return False
-        self._health.answered()
-        self._refusal = ""
-        _log.info("origin answers", probe=answer)
-        return True
+            failure = error
+        if failure is None:
+            self._health.answered()
+        elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
+            # The answer to another request shows more than the silence after a probe.
+            self._health.gave_up(failure)
+        self._tell(answer, failure)
+        return answer, failure
+
+    def _answered_since(self, time_s: float) -> bool:
+        return self._health.answering is True and self._health.known_s > time_s
+
+    def _tell(self, answer: str, failure: OriginError | None) -> None:
+        """Note the state that a probe found; log it if it is new."""
+        before, text = self._told, str(failure)
+        if failure is None:
+            self._told = _ANSWERS
+        elif isinstance(failure, OriginAnswer):
+            self._told = _REFUSES
+        else:
+            self._told = _NO_SERVER if isinstance(failure, NotS3) else _SILENT
+        if self._told == before:
+            return
+        if failure is None:
+            _log.info("origin answers", probe=answer)
+        elif isinstance(failure, OriginAnswer):
+            _log.warning("origin refuses the proxy", error=text, hint="see `shadeproxy doctor`")
+        elif isinstance(failure, NotS3):
+            _log.warning("origin is no S3 server", error=text, hint=failure.hint)
+        else:
+            _log.warning("origin does not answer", error=text, hint="see `shadeproxy doctor`")
 
     async def _facts(self) -> ProxyState:
         settings = self._settings.settings
-        probe, error = await self._probe()
+        probe, error = await self._look()
         tiers = await asyncio.to_thread(self._look_at_tiers, settings)
         await self._watch_directories()
         await self._watch_memory()
@@ -231,17 +262,6 @@ class Checkup:
             missed_needs=self._missed_needs(),
             ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
         )
-
-    async def _probe(self) -> tuple[str, OriginError | None]:
-        try:
-            async with asyncio.timeout(_PROBE_S):
-                answer = await self._origin.probe()
-        except TimeoutError:
-            return "", OriginError(f"no answer in {_PROBE_S:.0f} s")
-        except OriginError as error:
-            return "", error
-        self._health.answered()
-        return answer, None
 
     def _credentials_left_s(self) -> float | None:
         provider = self._providers.get(SHARED)

@@ -8,20 +8,20 @@ import hashlib
 import secrets
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from shadeproxy import __version__
-from shadeproxy.api.control.bodies import PinAnswer, PurgeAnswer
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
 from shadeproxy.app.origins import origin_name
 from shadeproxy.app.pinning import DurablePins
+from shadeproxy.app.shared_admin import Places, SharedAdmin
 from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.contents import Contents
-from shadeproxy.cluster.events import WIRE, PlaceEvent
+from shadeproxy.cluster.events import WIRE
 from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.membership import Membership
@@ -34,8 +34,7 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import ConfigError, ShadeProxyError, UnknownName
-from shadeproxy.engine.placement.pins import Prefix
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.hints.changes import Changes, OwnChanges
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.state.store import StateStore
@@ -161,7 +160,7 @@ class Clustering:
 
     def _share(
         self, parts: Parts, log: ClusterLog, node: Node, kept: dict[str, bytes]
-    ) -> tuple[Replication, "Places"]:
+    ) -> tuple[Replication, Places]:
         clock, hints = self._clock, parts.hints
         seals, contents = self._seals(), Contents(log)
         places = Places(parts.admin)
@@ -235,75 +234,6 @@ class Clustering:
             parts.store.put(_KIND, _REACHED, reached.encode())
 
 
-class Places:
-    """Pins, unpins and purges that the cluster makes at this proxy, one after the other."""
-
-    def __init__(self, admin: EngineAdmin) -> None:
-        self._admin = admin
-        self._last: asyncio.Task[Any] | None = None
-
-    def begin(self, event: PlaceEvent) -> "asyncio.Future[Any]":
-        """Begin a pin, unpin or purge after those before it. The future has the answer."""
-        task = asyncio.create_task(self._make(event, self._last), name=f"{event.verb} by the cluster")
-        task.add_done_callback(_look)
-        self._last = task
-        return task
-
-    async def aclose(self) -> None:
-        """Wait for the last of them."""
-        if self._last is not None:
-            await asyncio.gather(self._last, return_exceptions=True)
-
-    async def _make(self, event: PlaceEvent, before: asyncio.Task[Any] | None) -> Any:
-        if before is not None:
-            await asyncio.wait([before])
-        place = Prefix(event.bucket, event.prefix, event.namespace)
-        match event.verb:
-            case "pin":
-                return await self._admin.pin(place, dry_run=False)
-            case "unpin":
-                return await self._admin.unpin(place, dry_run=False)
-            case "purge":
-                return await self._admin.purge(place, dry_run=False)
-        raise UnknownName(f"the cluster asks for {event.verb!r}, which this proxy cannot do")
-
-
-class SharedAdmin:
-    """Implements api/control ``CacheAdmin`` with pins and purges at every proxy of the cluster. The answers
-    are those of this proxy.
-    """
-
-    def __init__(self, own: EngineAdmin, pins: DurablePins, replication: Replication) -> None:
-        self.inspect, self.list_cached, self.warming, self.pins = (
-            own.inspect,
-            own.list_cached,
-            own.warming,
-            own.pins,
-        )
-        self._own = own
-        self._replication = replication
-        self._pins = pins
-
-    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
-        if dry_run:
-            return await self._own.purge(place, dry_run=True)
-        answer: PurgeAnswer = await self._replication.make_place(PlaceEvent("purge", *place))
-        return answer
-
-    async def pin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
-        if dry_run:
-            return await self._own.pin(place, dry_run=True)
-        answer: PinAnswer = await self._replication.make_place(PlaceEvent("pin", *place))
-        return answer
-
-    async def unpin(self, place: Prefix, *, dry_run: bool) -> PinAnswer:
-        self._pins.require(place)
-        if dry_run:
-            return await self._own.unpin(place, dry_run=True)
-        answer: PinAnswer = await self._replication.make_place(PlaceEvent("unpin", *place))
-        return answer
-
-
 def open_log(settings: Settings) -> ClusterLog:
     """Return the log of the cluster; nothing is connected yet. Raises ConfigError."""
     try:
@@ -333,8 +263,3 @@ def _pinned(pins: DurablePins) -> tuple[Place, ...]:
 def _reached(kept: dict[str, bytes], cluster: str) -> str:
     name, _, position = kept.get(_REACHED, b"").decode().partition(" ")
     return position if name == cluster else ""
-
-
-def _look(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.debug("not made", what=task.get_name(), error=str(error))

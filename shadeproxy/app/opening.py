@@ -14,6 +14,7 @@ from shadeproxy.app.checkup import find_held_shares
 from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
+from shadeproxy.app.otel import open_tracer
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
@@ -40,9 +41,11 @@ from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import LimitedOrigin, prefetch_slots
+from shadeproxy.origin.otel_reads import OtelReads
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
 from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.otel import OtelTracer
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
@@ -96,8 +99,14 @@ class PartOpener:
         self._calls = calls
         self._on_change = on_change
         self._engine: Engine | None = None
+        self._tracer: OtelTracer | None = None
         self._limited: LimitedOrigin
         self._orders_changed = asyncio.Event()
+
+    async def tracer(self) -> OtelTracer | None:
+        """Open the tracer; None if otel spans are off. Raises ConfigError."""
+        self._tracer = await open_tracer(self._settings, self._clock, self._stack)
+        return self._tracer
 
     async def state(self, pool: WorkPool, rules: Rules) -> OpenState:
         """Open the state directory and restore hints and pins. Raises ConfigError."""
@@ -139,7 +148,9 @@ class PartOpener:
     ) -> tuple[CountedOrigin, CallbackReads | None]:
         """Build the origin, and its reads by callbacks. Raises ConfigError for a missing directory."""
         settings, clock = self._settings, self._clock
-        built = build_origin(settings, clock=clock, providers=providers, health=health, instance=instance)
+        built = build_origin(
+            settings, clock=clock, providers=providers, health=health, instance=instance, tracer=self._tracer
+        )
         self._limited = built.limited
         origin = CountedOrigin(
             built.origin, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
@@ -171,6 +182,9 @@ class PartOpener:
         prefetcher = self._make_prefetcher(hints) if settings.prefetch.enabled else None
         cache = await self._cache(state, ledger, share, prefetcher)
         recorder = await self._recorder()
+        reads: CallbackOrigin | None = callback_reads
+        if reads is not None and self._tracer is not None:
+            reads = OtelReads(reads, self._tracer, clock)
         self._engine = engine = Engine(
             origin,
             cache,
@@ -185,7 +199,7 @@ class PartOpener:
             orders=hints.expectations,
             recording=None if recorder is None else recorder.reads,
             upstreams=upstreams,
-            callback_reads=callback_reads,
+            callback_reads=reads,
             prefetch_reads=prefetch_reads,
         )
         stats.watch("readings", lambda: float(engine.readings))

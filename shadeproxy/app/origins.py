@@ -20,12 +20,14 @@ from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import ForwardSlots, LimitedOrigin
+from shadeproxy.origin.otel_origin import CountedAttempts, OtelOrigin
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.retry import RetryingOrigin, RetryRule
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.s3pages import PageGets
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
+from shadeproxy.telemetry.otel import OtelTracer
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -77,11 +79,12 @@ def build_origin(
     health: OriginHealth | None = None,
     instance: str = "",
     forwards: ForwardSlots | None = None,
+    tracer: OtelTracer | None = None,
 ) -> BuiltOrigin:
     """Build the origin of the settings: limited, retried, verified and bounded. Raises ConfigError.
 
     ``providers`` may change while the origin is used. ``health`` records its successes and failures.
-    ``instance``: see S3Origin. ``forwards``: see LimitedOrigin.
+    ``instance``: see S3Origin. ``forwards``: see LimitedOrigin. ``tracer``: makes otel spans of the requests.
     """
     clock = clock or SystemClock()
     health = health or OriginHealth(clock)
@@ -115,9 +118,10 @@ def build_origin(
     limited = LimitedOrigin(
         origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s, forwards=forwards
     )
-    verified = VerifiedOrigin(RetryingOrigin(limited, rule=rule, clock=clock, health=health))
+    tried = limited if tracer is None else CountedAttempts(limited)
+    verified = VerifiedOrigin(RetryingOrigin(tried, rule=rule, clock=clock, health=health))
     bounded = BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
-    return BuiltOrigin(bounded, limited, gets)
+    return BuiltOrigin(bounded if tracer is None else OtelOrigin(bounded, tracer, clock), limited, gets)
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

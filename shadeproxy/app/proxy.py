@@ -19,6 +19,7 @@ from aiohttp import web
 from shadeproxy import __version__
 from shadeproxy.api.control.app import make_control_app
 from shadeproxy.api.control.context import READY, Access, ControlContext
+from shadeproxy.api.control.otel_calls import span_calls
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.api.s3 import COMPILED
 from shadeproxy.api.s3.auth.authenticator import Authenticator
@@ -32,17 +33,17 @@ from shadeproxy.app.clients import Grants
 from shadeproxy.app.clustering import Clustering, Parts
 from shadeproxy.app.control_socket import open_control_socket
 from shadeproxy.app.draining import DRAIN_S, drain, drain_s3, stop_accepting
+from shadeproxy.app.handlers import make_handler
 from shadeproxy.app.limits import client_connections
 from shadeproxy.app.listening import BACKLOG, bind, listen
 from shadeproxy.app.opening import OpenState, PartOpener
 from shadeproxy.app.origins import Providers, build_providers, name_of_origin, read_bounds
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.reload import ConfigReloader, ReloadTargets, SettingsStatus, reads_allowed
-from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable, is_verbose, remembers
+from shadeproxy.app.reloadable import ReloadableSettings, build_reloadable
 from shadeproxy.app.sharing import JobSharing
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.app.worker_fills import FillsOpener
-from shadeproxy.app.worker_forwarding import trailed_budget_bytes
 from shadeproxy.app.worker_forwards import ForwardsOpener
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
@@ -58,6 +59,7 @@ from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.telemetry.history import keep_history
 from shadeproxy.telemetry.lag import watch_loop
+from shadeproxy.telemetry.otel import OtelTracer
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
@@ -123,6 +125,7 @@ class Proxy:
             calls=self._calls,
             on_change=self._clustering.note if settings.cluster.name else None,
         )
+        tracer = await opener.tracer()
         state = await opener.state(pool, rules)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
@@ -140,7 +143,16 @@ class Proxy:
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
         authenticator = Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock)
         observer = Observer(self.stats, state.hints, clock, access_log=settings.telemetry.access_log)
-        handler, lane = self._make_handler(engine, authenticator, observer)
+        handler, lane = make_handler(
+            settings,
+            engine,
+            authenticator,
+            observer,
+            clock=clock,
+            instance=self._instance,
+            counts=self.stats.requests,
+            tracer=tracer,
+        )
         sharing = opener.sharing(state.hints, engine)
         checkup = self._make_checkup(engine, origin, providers, state, sharing)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
@@ -180,7 +192,7 @@ class Proxy:
         context = await self._make_context(
             engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing
         )
-        if (path := await self._open_control(context)) is not None:
+        if (path := await self._open_control(context, tracer)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
         self._clustering.beat(self._stack, s3=self.s3_address, control=self.control_address)
@@ -199,35 +211,6 @@ class Proxy:
         self._run_until_stopped(sharing.run(), "sharing")
         # Registered a second time, so that a stop ends them before the listeners drain.
         self._stack.push_async_callback(context.operations.aclose)
-
-    def _make_handler(
-        self, engine: Engine, authenticator: Authenticator, observer: Observer
-    ) -> tuple[S3Handler, FastLane]:
-        settings, clock = self.settings, self._clock
-        handler = S3Handler(
-            engine,
-            authenticator,
-            clock=clock,
-            observer=observer,
-            log=structlog.get_logger("shadeproxy.s3"),
-            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
-            instance=self._instance,
-            verbose=is_verbose(settings.telemetry),
-            bounds=read_bounds(settings),
-            trailed_budget_bytes=trailed_budget_bytes(settings),
-            begins=engine,
-        )
-        lane = FastLane(
-            engine,
-            handler,
-            clock=clock,
-            jobs=observer,
-            remembers=remembers(settings.telemetry),
-            own=engine.hits,
-            pace=handler.pace,
-            counts=self.stats.requests,
-        )
-        return handler, lane
 
     def _make_checkup(
         self,
@@ -303,9 +286,10 @@ class Proxy:
         self._stack.push_async_callback(context.operations.aclose)
         return context
 
-    async def _open_control(self, context: ControlContext) -> Path | None:
+    async def _open_control(self, context: ControlContext, tracer: OtelTracer | None) -> Path | None:
         """Open the control listener; return the path of its Unix socket."""
-        control = ControlRunner(make_control_app(context), shutdown_timeout=_CONTROL_DRAIN_S)
+        outermost = () if tracer is None else (span_calls(tracer),)
+        control = ControlRunner(make_control_app(context, outermost), shutdown_timeout=_CONTROL_DRAIN_S)
         self._stack.push_async_callback(drain, control, _CONTROL_DRAIN_S)
         self.control_address = await listen("control.listen", control, self.settings.control.listen, None)
         return await self._open_socket(control)

@@ -74,7 +74,9 @@ def merge(current: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
     changeable: dict[str, Any] = {
         "rules": wanted.rules,
         "auth": wanted.auth,
-        "telemetry": wanted.telemetry.model_copy(update={"trace": current.telemetry.trace}),
+        "telemetry": wanted.telemetry.model_copy(
+            update={"trace": current.telemetry.trace, "otel": current.telemetry.otel}
+        ),
         "control": current.control.model_copy(update={"token": wanted.control.token}),
         "origin": current.origin.model_copy(update={"credentials": wanted.origin.credentials}),
     }

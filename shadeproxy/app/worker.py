@@ -10,6 +10,9 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import NoReturn
 
 import structlog
@@ -17,6 +20,8 @@ import uvloop
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.otel_handler import OtelRequests
+from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.relay_connection import dial
 from shadeproxy.api.s3.response import KEEPALIVE_S
@@ -39,6 +44,7 @@ from shadeproxy.app.channel import (
 )
 from shadeproxy.app.limits import collect_less, raise_descriptor_limit
 from shadeproxy.app.origins import build_origin, read_bounds
+from shadeproxy.app.otel import open_tracer
 from shadeproxy.app.reloadable import ReloadableSettings, configure_log, is_verbose, remembers
 from shadeproxy.app.request_log import RequestLog
 from shadeproxy.app.tls import Certificate, server_context, use_certificate
@@ -53,6 +59,7 @@ from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.worker_reads import WorkerReads
+from shadeproxy.telemetry.otel import OtelTracer
 
 _FLUSH_S = 0.05
 _FLUSHES_A_COUNT = 10
@@ -62,7 +69,8 @@ _BACKLOG = 1024
 class WorkerProcess:
     """Serves by ``opening`` until the coordinator ends it or is gone."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: Opening, tracer: OtelTracer | None = None) -> None:
+        """``tracer``: makes otel spans of what is served here."""
         settings, clock = opening.settings, SystemClock()
         self._opening = opening
         self._channel: Channel | None = None
@@ -85,10 +93,12 @@ class WorkerProcess:
         telemetry, certificate = opening.reloadable.telemetry, opening.certificate
         self._tls = None if certificate is None else server_context(certificate)
         self._request_log = RequestLog(access_log=telemetry.access_log)
+        self._tracer = tracer
+        self._spans = None if tracer is None else OtelRequests(tracer, self._request_log)
         self._authorizer = SharedReadsAuthorizer(
             self._reader,
             self._authenticator,
-            observer=self._request_log,
+            observer=self._spans or self._request_log,
             log=structlog.get_logger("shadeproxy.s3"),
             base_domains=tuple(domain.lower() for domain in settings.s3.domains),
             verbose=is_verbose(telemetry),
@@ -151,7 +161,10 @@ class WorkerProcess:
 
         channel = await Channel.open(socket.socket(fileno=ends.channel), hear, self._die)
         memory = FillMemory(ends.memory)
-        misses = WorkerMisses(
+        make: Callable[..., WorkerMisses] = WorkerMisses
+        if self._tracer is not None and self._spans is not None:
+            make = partial(OtelWorkerMisses, tracer=self._tracer, spans=self._spans)
+        misses = make(
             gets,
             keys,
             FillExtents(memory),
@@ -180,6 +193,7 @@ class WorkerProcess:
             clock=self._clock,
             request_log=self._request_log,
             authorizer=self._authorizer,
+            tracer=self._tracer,
         )
         return forwards
 
@@ -269,7 +283,9 @@ def main() -> None:
 
 
 async def _serve(opening: Opening, end: socket.socket) -> None:
-    await WorkerProcess(opening).run(end)
+    async with AsyncExitStack() as stack:
+        tracer = await open_tracer(opening.settings, SystemClock(), stack)
+        await WorkerProcess(opening, tracer).run(end)
 
 
 def _first_frame(end: socket.socket) -> bytes:

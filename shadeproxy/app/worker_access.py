@@ -5,12 +5,18 @@ verdicts. A worker neither answers such a client nor remembers its requests, whi
 it remembers for others.
 """
 
-from shadeproxy.api.s3.auth.authenticator import Authenticated
+from typing import Unpack
+
+from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.exchange import Call, Exchange
-from shadeproxy.api.s3.forward_handler import ForwardHandler
+from shadeproxy.api.s3.forward import ForwardPath
+from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
+from shadeproxy.api.s3.otel_handler import OtelForwarding, OtelRequests
 from shadeproxy.core.errors import Overloaded
 from shadeproxy.core.types import SHARED
+from shadeproxy.engine.base import ReadsNow
+from shadeproxy.telemetry.otel import OtelTracer
 
 
 class SharedReadsAuthorizer(RequestAuthorizer):
@@ -29,3 +35,21 @@ class SharedForwardHandler(ForwardHandler):
             # The configuration changed after the request was found to be one of this process.
             raise Overloaded("the rights of this client have just changed; retry")
         await super()._forward(exchange, call, authenticated)
+
+
+class OtelSharedHandler(OtelForwarding, SharedForwardHandler):
+    """The handler of a worker whose requests have otel spans."""
+
+    def __init__(
+        self,
+        reads: ReadsNow,
+        path: ForwardPath,
+        authenticator: Authenticator,
+        *,
+        tracer: OtelTracer,
+        **options: Unpack[HandlerSettings],
+    ) -> None:
+        """``options``: as for ForwardHandler."""
+        self._spans = OtelRequests(tracer, options["observer"])
+        options["observer"] = self._spans
+        SharedForwardHandler.__init__(self, reads, path, authenticator, **options)

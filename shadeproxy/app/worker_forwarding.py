@@ -8,7 +8,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.forward import MAX_TRAILED_BYTES
 from shadeproxy.api.s3.forward_connection import ForwardServer
-from shadeproxy.api.s3.forward_handler import TRAILED_BUDGET_BYTES
+from shadeproxy.api.s3.forward_handler import TRAILED_BUDGET_BYTES, HandlerSettings
 from shadeproxy.api.s3.worker_misses import SentKeys
 from shadeproxy.api.s3.worker_path import (
     AskedCoordinator,
@@ -19,12 +19,13 @@ from shadeproxy.api.s3.worker_path import (
 )
 from shadeproxy.app.origins import build_origin, read_bounds
 from shadeproxy.app.request_log import RequestLog
-from shadeproxy.app.worker_access import SharedForwardHandler
+from shadeproxy.app.worker_access import OtelSharedHandler, SharedForwardHandler
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.types import SHARED
 from shadeproxy.engine.base import ReadsNow
 from shadeproxy.engine.read.fill_messages import Outbox
+from shadeproxy.telemetry.otel import OtelTracer
 
 
 def trailed_budget_bytes(settings: Settings) -> int:
@@ -33,7 +34,9 @@ def trailed_budget_bytes(settings: Settings) -> int:
 
 
 class WorkerForwarding:
-    """The forwarding of one worker. ``authorizer``: decides which requests it forwards."""
+    """The forwarding of one worker. ``authorizer``: decides which requests it forwards. ``tracer``: makes
+    otel spans of them.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class WorkerForwarding:
         clock: Clock,
         request_log: RequestLog,
         authorizer: RequestAuthorizer,
+        tracer: OtelTracer | None = None,
     ) -> None:
         keys, bounds = SentKeys(), read_bounds(settings)
         coordinator = AskedCoordinator(outbox, keys)
@@ -55,20 +59,24 @@ class WorkerForwarding:
             providers={SHARED: keys},
             instance=instance,
             forwards=CoordinatorSlots(coordinator),
+            tracer=tracer,
         )
         self._origin = ReportedOrigin(built.origin, outbox, clock=clock, bounds=bounds)
-        self.handler = SharedForwardHandler(
-            reads,
-            WorkerPath(coordinator, self._origin),
-            authenticator,
-            clock=clock,
-            observer=ReportedRequests(request_log, outbox),
-            log=structlog.get_logger("shadeproxy.s3"),
-            base_domains=tuple(domain.lower() for domain in settings.s3.domains),
-            trailed_budget_bytes=trailed_budget_bytes(settings),
-            verbose=authorizer.verbose,
-            bounds=bounds,
-            instance=instance,
+        path = WorkerPath(coordinator, self._origin)
+        options: HandlerSettings = {
+            "clock": clock,
+            "observer": ReportedRequests(request_log, outbox),
+            "log": structlog.get_logger("shadeproxy.s3"),
+            "base_domains": tuple(domain.lower() for domain in settings.s3.domains),
+            "trailed_budget_bytes": trailed_budget_bytes(settings),
+            "verbose": authorizer.verbose,
+            "bounds": bounds,
+            "instance": instance,
+        }
+        self.handler = (
+            SharedForwardHandler(reads, path, authenticator, **options)
+            if tracer is None
+            else OtelSharedHandler(reads, path, authenticator, tracer=tracer, **options)
         )
         self.server = ForwardServer(self.handler, authorizer)
         self.hear = coordinator.hear

@@ -20,6 +20,7 @@ from shadeproxy.app.fitting import (
     tier_settings,
 )
 from shadeproxy.app.media import ghost_share
+from shadeproxy.app.otel import INSTALL, is_installed
 from shadeproxy.app.worker_fills import why_no_fills
 from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
@@ -52,6 +53,8 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     yield _check_namespaces(settings)
     if settings.s3.tls.cert:
         yield _check_tls(settings.s3.tls.cert, settings.s3.tls.key)
+    if settings.telemetry.otel.enabled:
+        yield _check_otel()
     yield _check_workers(settings)
     yield _check_memory(settings)
     yield _check_descriptors(settings)
@@ -81,6 +84,7 @@ def _check_secrets(settings: Settings) -> CheckRow:
         settings.control.resolve_token,
         settings.cluster.resolve_secrets,
         settings.cluster.resolve_engine_password,
+        settings.telemetry.otel.resolve_headers,
     ]
     for client in settings.auth.clients:
         readers += [client.secret, client.upstream.resolve]
@@ -90,6 +94,12 @@ def _check_secrets(settings: Settings) -> CheckRow:
         except ConfigError as error:
             return CheckRow("secrets", ok=False, detail=str(error), change="make the secret available")
     return CheckRow("secrets", ok=True, detail="every reference can be read")
+
+
+def _check_otel() -> CheckRow:
+    if is_installed():
+        return CheckRow("telemetry.otel", ok=True, detail="the SDK of OpenTelemetry is installed")
+    return CheckRow("telemetry.otel", ok=False, detail="needs packages that are missing", change=INSTALL)
 
 
 def _check_namespaces(settings: Settings) -> CheckRow:

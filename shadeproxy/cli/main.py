@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 
 from shadeproxy import __version__
 from shadeproxy.cli import cluster
-from shadeproxy.cli.control import LONG_TIMEOUT_S
 from shadeproxy.cli.options import (
     ConfigOption,
     JsonOption,
@@ -209,26 +208,16 @@ def purge(
 ) -> None:
     """Drop cached pages below a prefix from a running proxy, or with --all everything of a stopped one.
 
-    The origin is not touched.
+    The origin is not touched. Ctrl-C ends it; what was dropped stays dropped.
     """
-    from shadeproxy.cli.prefixes import body_of  # noqa: PLC0415  rich's bars take 20 ms
+    from shadeproxy.cli.prefixes import purge_prefix  # noqa: PLC0415  rich's bars take 20 ms
 
     if everything:
         from shadeproxy.cli.directories import empty_caches  # noqa: PLC0415  as above
 
         empty_caches(Settings.load(config, override or ()), uri or url, dry_run=dry_run, as_json=as_json)
         return
-    body = body_of(uri, namespace, dry_run=dry_run)
-    answer = client_of(config, override, url, token).post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-        return
-    counts = ", ".join(
-        f"{name} {value}"
-        for name, value in answer.items()
-        if isinstance(value, int) and not isinstance(value, bool)
-    )
-    typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {counts}")
+    purge_prefix(client_of(config, override, url, token), uri, namespace, dry_run=dry_run, as_json=as_json)
 
 
 @app.command()

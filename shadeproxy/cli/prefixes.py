@@ -1,12 +1,12 @@
-"""``shadeproxy warm``, ``pin`` and ``unpin``: read or keep prefixes in a running proxy.
+"""``shadeproxy warm``, ``purge``, ``pin`` and ``unpin``: read, drop or keep prefixes in a running proxy.
 
-The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C during a warm ends
-the warm.
+The proxy does the work; these commands start it, watch it and print its progress. Ctrl-C during a warm or a
+purge ends it.
 """
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -40,24 +40,7 @@ def body_of(uri: str, namespace: str, *, dry_run: bool) -> dict[str, Any]:
 def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
     """Start a warm, show its progress, and print the result. Raises ShadeProxyError if any read failed."""
     operation: Answer = client.post("/v1/warm", body_of(uri, namespace, dry_run=dry_run))
-    path = f"/v1/operations/{operation['id']}"
-    try:
-        if not as_json:
-            typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
-        # Progress goes to stderr, so that the result on stdout can be piped.
-        with _bar(quiet=as_json) as bar:
-            task = bar.add_task(uri, total=None, read="")
-            while operation["state"] == "running":
-                time.sleep(_INTERVAL_S)
-                operation = client.get(path)
-                total = operation["total"] if operation["listed"] else None
-                bar.update(
-                    task, completed=operation["done"], total=total, read=format_size(operation["bytes"])
-                )
-    except KeyboardInterrupt:
-        operation = client.delete(path)
-        typer.echo(f"cancelled; {_told(operation)}", err=True)
-        raise
+    operation = _watched(client, operation, _told, quiet=as_json)
     if as_json:
         typer.echo(json.dumps(operation, indent=2))
     elif operation["state"] == "done":
@@ -65,6 +48,57 @@ def warm_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: boo
         if not operation["total"]:
             typer.echo(f"note: the origin has nothing below {uri}: check bucket and prefix", err=True)
     _raise_for(operation)
+
+
+def purge_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
+    """Purge a prefix, and print what was dropped. If the proxy needs long, show its progress. Raises
+    ShadeProxyError if not everything was dropped.
+    """
+    body = body_of(uri, namespace, dry_run=dry_run)
+    answer: Answer = client.post("/v1/purge", body, timeout_s=LONG_TIMEOUT_S)
+    if "id" in answer:
+        operation = _watched(client, answer, _dropped, quiet=as_json)
+        if operation["state"] == "failed":
+            raise ShadeProxyError(f"{uri} was not purged: {operation['error']}; {_dropped(operation)}")
+        if operation["state"] == "cancelled":
+            raise ShadeProxyError(f"a call ended it, or the proxy stopped; {_dropped(operation)}")
+        answer = {
+            "objects": operation["done"],
+            "pages": operation["pages"],
+            "bytes": operation["bytes"],
+        }
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    counts = ", ".join(f"{name} {answer[name]}" for name in ("objects", "pages", "bytes") if name in answer)
+    typer.echo(f"{'would purge' if dry_run else 'purged'} {uri}: {counts}")
+
+
+def _watched(
+    client: ControlClient, operation: Answer, told: Callable[[Answer], str], *, quiet: bool
+) -> Answer:
+    """Show the progress of an operation until its end, which is returned. Ctrl-C ends it, and ``told`` says
+    how far it came.
+    """
+    path, uri = f"/v1/operations/{operation['id']}", operation["uri"]
+    try:
+        if not quiet:
+            typer.echo(f"operation {operation['id']} begun; Ctrl-C ends it", err=True)
+        # Progress goes to stderr, so that the result on stdout can be piped.
+        with _bar(quiet=quiet) as bar:
+            task = bar.add_task(uri, total=None, size="")
+            while operation["state"] == "running":
+                time.sleep(_INTERVAL_S)
+                operation = client.get(path)
+                total = operation["total"] if operation["listed"] else None
+                bar.update(
+                    task, completed=operation["done"], total=total, size=format_size(operation["bytes"])
+                )
+    except KeyboardInterrupt:
+        operation = client.delete(path)
+        typer.echo(f"cancelled; {told(operation)}", err=True)
+        raise
+    return operation
 
 
 def pin_prefix(client: ControlClient, uri: str, namespace: str, *, dry_run: bool, as_json: bool) -> None:
@@ -119,7 +153,7 @@ def _bar(*, quiet: bool) -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[read]}"),
+        TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         disable=quiet,
@@ -141,6 +175,13 @@ def _told(operation: Answer) -> str:
         if operation[field]:
             parts.append(f"{operation[field]:,} {words}")
     return f"{operation['uri']}: {', '.join(parts)}"
+
+
+def _dropped(operation: Answer) -> str:
+    return (
+        f"{operation['uri']}: {operation['done']:,} of {operation['total']:,} objects,"
+        f" {operation['pages']:,} pages, dropped {format_size(operation['bytes'])}"
+    )
 
 
 def _raise_for(operation: Answer) -> None:

@@ -23,6 +23,12 @@ _INTERVAL_S = 1.0
 _GAP = 2
 _LEAST_NAME = 8
 _SERVER_ERROR = 500
+_STATES = {
+    True: (("live", "bold green"), ("origin up", "green")),
+    False: (("origin down", "bold red"), ("origin down", "bold red")),
+    None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
+}
+"""Beginnings of the first line and of that of the origin, by whether it answers; None: unknown yet."""
 Answer = Mapping[str, Any]
 NONE: Answer = {}
 
@@ -113,7 +119,6 @@ def _at(stats: Answer, path: Sequence[str]) -> float:
 
 def _overview(stats: Answer, grown: Callable[..., float | None], width: int) -> Text:
     totals = stats["totals"]
-    up = stats["origin"]["health"].get("answering", True)
     reads, hits = grown("totals", "requests"), [grown("totals", f"hits_{tier}") for tier in ("ram", "disk")]
     ratio = sum(rate or 0.0 for rate in hits) / reads if reads else totals["hit_ratio"]
     failed = sum(
@@ -122,9 +127,8 @@ def _overview(stats: Answer, grown: Callable[..., float | None], width: int) -> 
         for status, count in shown["statuses"].items()
         if int(status) >= _SERVER_ERROR
     )
-    state = ("live", "bold green") if up else ("origin down", "bold red")
     return _line(
-        state,
+        _STATES[stats["origin"]["health"].get("answering")][0],
         [f"{_rate(reads)} reads", f"{ratio:.1%} hits", f"{_size_rate(grown('totals', 'bytes'))} to clients",
          f"{failed:,} answers 5xx"],
         width,
@@ -133,9 +137,8 @@ def _overview(stats: Answer, grown: Callable[..., float | None], width: int) -> 
 
 def _origin_line(stats: Answer, grown: Callable[..., float | None], width: int) -> Text:
     origin, gauges = stats["origin"], stats["gauges"]
-    up = origin["health"].get("answering", True)
     return _line(
-        ("origin up" if up else "origin down", "green" if up else "bold red"),
+        _STATES[origin["health"].get("answering")][1],
         [f"{_rate(grown('origin', 'requests'))} requests", f"p99 {origin['latency_s']['p99'] * 1000:,.0f} ms",
          f"{origin['errors']:,} errors", f"{_size_rate(grown('origin', 'bytes'))}",
          f"{gauges.get('origin_inflight', 0):,.0f} in flight",

@@ -60,7 +60,7 @@ class Applier:
         clock: Clock,
         pool: Executor,
         settle: Settle,
-        on_place: Callable[[PlaceEvent], "asyncio.Future[Any]"],
+        on_place: Callable[[PlaceEvent], Awaitable[Any]],
     ) -> None:
         self._hints = hints
         self._contents = contents

@@ -112,9 +112,9 @@ class Replication:
         result: Result = await self._make(change)
         return result
 
-    async def make_place(self, place: PlaceEvent) -> Any:
-        """Pin, unpin or purge a prefix at every proxy; return what this one answers."""
-        return await (await self._send(place, Packed(place)))
+    async def begin_place(self, place: PlaceEvent) -> Any:
+        """Begin to pin, unpin or purge a prefix at every proxy; return what ``on_place`` returned here."""
+        return await self._send(place, Packed(place))
 
     async def _make(self, change: Any) -> Any:
         match change:

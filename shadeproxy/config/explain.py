@@ -34,7 +34,7 @@ _TABLES = {
     "cache.disks": ("path", "/mnt/nvme1"),
 }
 """Keys that are lists of tables, each with a key and a value for an example."""
-_SECRETIVE = ("token", "secret", "password", "credentials")
+_SECRETIVE = ("token", "secret", "password", "credentials", "otel.headers")
 _USER_INFO = re.compile("//[^/]*@")
 
 

@@ -113,6 +113,19 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _collector_url(value: str) -> str:
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(
+            'write "http://host:4318" or "https://host", where the collector takes OTLP over HTTP'
+        )
+    if parts.username or parts.password:
+        raise ValueError("a URL holds no credentials: use telemetry.otel.headers")
+    return value.rstrip("/")
+
+
 def _engine_url(value: str) -> str:
     form = 'write "redis://host:6379/0", or "rediss://" for TLS, with one host'
     try:
@@ -149,5 +162,6 @@ Listen = Annotated[Address, PlainValidator(parse_address), PlainSerializer(str)]
 Size = Annotated[int, PlainValidator(_size), PlainSerializer(write_size)]
 Duration = Annotated[float, PlainValidator(_duration), PlainSerializer(write_duration)]
 Url = Annotated[str, AfterValidator(_url)]
+CollectorUrl = Annotated[str, AfterValidator(_collector_url)]
 EngineUrl = Annotated[str, AfterValidator(_engine_url)]
 Right = Literal["read", "write", "list"]

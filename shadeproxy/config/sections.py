@@ -20,6 +20,7 @@ from shadeproxy.config.fields import (
     path_or,
     write_size,
 )
+from shadeproxy.config.otel import Otel
 from shadeproxy.config.secrets import (
     OriginCredentials,
     Reference,
@@ -391,3 +392,4 @@ class Telemetry(Section):
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
     trace: str = ""
+    otel: Otel = Otel()

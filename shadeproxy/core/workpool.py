@@ -57,7 +57,7 @@ class WorkPool(ThreadPoolExecutor):
 
         def work() -> Result:
             _current.set(token)
-            with _short_turns:
+            with short_turns:
                 raise_if_cancelled()
                 return fn(*args, **kwargs)
 
@@ -103,4 +103,5 @@ class _ShortTurns:
                 sys.setswitchinterval(self._before_s)
 
 
-_short_turns = _ShortTurns()
+short_turns = _ShortTurns()
+"""The block in which the event loop gets the interpreter back soon. It may be entered from any thread."""

@@ -30,6 +30,7 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.hits import Hits
 from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
+from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.read.read_recorder import ReadRecorder
 from shadeproxy.engine.read.reading import EngineReading
 from shadeproxy.engine.read.writes import Writes
@@ -265,12 +266,10 @@ class Engine:
         upstream = upstream_in(self._upstreams, namespace)
         return await self._origin.list_objects(bucket, prefix, start_after=start_after, upstream=upstream)
 
-    async def purge(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> upkeep.Purged:
-        """Drop all cached pages under a prefix. Return the number of objects, pages and bytes. A dry run only
-        counts.
-        """
+    def purging(self, bucket: str, prefix: str, namespace: str = OWN, *, dry_run: bool) -> Purge:
+        """Return a ``Purge``, not started, of all cached pages under a prefix. A dry run only counts."""
         place = ObjectRef(bucket, prefix, namespace)
-        return await upkeep.purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
+        return Purge(self.cache, self._filling.flights, self._versions, place, dry_run=dry_run)
 
     async def inspect(self, ref: ObjectRef) -> upkeep.Inspected | None:
         """Return the known version of an object and its cached pages; None if the object is unknown."""

@@ -105,8 +105,9 @@ class CountedOrigin(WrappedOrigin):
 
     def note_whole(self, reads: Iterable[tuple[int, float]]) -> None:
         """Count reads that got all their bytes, as (bytes, time of the start)."""
-        self._health.answering = True
-        self._stats.record_origin_reads(reads, self.now_s())
+        # As ``OriginHealth.answered`` does, without its calls: every turn with misses comes here.
+        self._health.answering, self._health.known_s = True, (now_s := self.now_s())
+        self._stats.record_origin_reads(reads, now_s)
 
     @contextmanager
     def _request(self, kind: str) -> Iterator[list[int]]:

@@ -1,10 +1,11 @@
-"""The state of the origin, as its answers and failures show it. No request is made for this.
+"""The state of the origin, as its answers and failures show it, to requests and to probes.
 
 All wrappers of an origin share one object. It decides nothing: statistics and warnings show it.
 """
 
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from math import inf
 from typing import Any
 
 from shadeproxy.core.clock import Clock
@@ -39,17 +40,21 @@ class OriginHealth:
     by the last Date field; None if unknown.
 
     ``failed`` and ``throttled`` count attempts, including repeated attempts. ``failure`` is the last request
-    that failed after all attempts. ``refusal`` is the last refusal of credentials.
+    that failed after all attempts. ``refusal`` is the last refusal of credentials. ``probes`` counts requests
+    that were sent only to learn the state.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.clock_skew_s: float | None = None
         self.failed = 0
         self.throttled = 0
+        self.probes = 0
         self.failure: Trouble | None = None
         self.refusal: Trouble | None = None
-        self.answering = True
-        """True if the last request to the origin got an answer, or there was no request yet."""
+        self.answering: bool | None = None
+        """True if the last request to the origin got an answer; None before the first request ended."""
+        self.known_s = -inf
+        """When the last request ended with an answer or without one, by the monotonic clock."""
         self._clock = clock
         self._look_s = 0.0
 
@@ -75,6 +80,7 @@ class OriginHealth:
     def answered(self) -> None:
         """Note that a request was answered, perhaps after several attempts."""
         self.answering = True
+        self.known_s = self._clock.monotonic_s()
 
     def gave_up(self, error: OriginError) -> None:
         """Note that a request ended with ``error``. "Not found" and "forbidden" count as answers."""
@@ -85,6 +91,7 @@ class OriginHealth:
         else:
             self.failure = self._trouble(type(error).__name__, error)
             self.answering = False
+            self.known_s = self._clock.monotonic_s()
 
     def as_json(self) -> dict[str, Any]:
         """Return the values for ``GET /v1/stats``."""
@@ -93,6 +100,7 @@ class OriginHealth:
             "clock_skew_s": self.clock_skew_s,
             "attempts_failed": self.failed,
             "throttled": self.throttled,
+            "probes": self.probes,
             "last_failure": self._shown(self.failure),
             "last_refusal": self._shown(self.refusal),
         }

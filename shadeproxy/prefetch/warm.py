@@ -18,6 +18,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ObjectChanged, OriginError, OriginUnavailable, Overloaded
 from shadeproxy.core.ranges import pages_of
 from shadeproxy.core.types import OWN, ListEntry, ListPage, ObjectMeta, ObjectRef, Span
+from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
@@ -39,26 +40,6 @@ class PrefixLister(Protocol):
     def __call__(
         self, bucket: str, prefix: str, *, start_after: str = "", namespace: str = OWN
     ) -> Awaitable[ListPage]: ...
-
-
-@dataclass(slots=True)
-class WarmProgress:
-    """Counts of objects, and of bytes of bodies. ``listed``: True once ``total`` is final.
-
-    ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a page that won
-    no place, and ``failed`` have a page that could not be read. ``bytes``: read from the origin and stored;
-    in a dry run, those that would be read. ``error``: text of the first failure.
-    """
-
-    listed: bool = False
-    total: int = 0
-    total_bytes: int = 0
-    done: int = 0
-    bytes: int = 0
-    resident: int = 0
-    not_stored: int = 0
-    failed: int = 0
-    error: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +79,7 @@ class Warm:
         self.kind = "warm"
         self.uri = f"s3://{bucket}/{prefix}"
         self.dry_run = dry_run
-        self.progress = WarmProgress()
+        self.progress = WorkProgress()
         self._port = port
         self._listing = listing
         self._place = Prefix(bucket, prefix, namespace)

@@ -25,7 +25,7 @@ RATES = (
 """Series that are rates of counters."""
 LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
 """Series that are no rates. ``hit_ratio`` and ``origin_latency_s`` are means of the interval, None if there
-was no read in it. They are kept as NaN.
+was no read in it; ``origin_up`` is None before the first answer. They are kept as NaN.
 """
 
 
@@ -53,10 +53,11 @@ class History:
         reads = sum(grown[name] for name in RATES[:5])
         hits = grown["hits_ram_per_s"] + grown["hits_disk_per_s"]
         requests = grown["origin_requests_per_s"]
+        up = self._stats.origin_health().get("answering")
         levels = (
             hits / reads if reads else math.nan,
             grown["origin_latency_s"] / requests if requests else math.nan,
-            float(self._stats.origin_health().get("answering", True)),
+            math.nan if up is None else float(up),
             self._gauge("inflight_bytes"),
             self._gauge("connections"),
         )

@@ -118,12 +118,16 @@ class StatsCollector(Collector):
 
     def _origin_health(self) -> Iterator[Metric]:
         health = self._stats.origin_health()
-        up = health.get("answering", True)
+        up = health.get("answering")
         yield GaugeMetricFamily(
-            "shadeproxy_origin_up", "1 if the origin answers; a refusal counts.", value=up
+            "shadeproxy_origin_up",
+            "1 if the origin answers, 0 if not; a refusal counts. NaN before the first answer.",
+            # 0 would raise an alarm at each start, and a series that comes later would start without a value.
+            value=math.nan if up is None else up,
         )
         for name, help_text in (
             ("throttled", "Answers of the origin that asked to slow down."),
+            ("probes", "Requests to the origin that were sent only to learn whether it answers."),
             ("attempts_failed", "Failed tries at the origin, also those that were repeated."),
         ):
             yield CounterMetricFamily(f"shadeproxy_origin_{name}", help_text, value=health.get(name, 0))

@@ -87,7 +87,8 @@ async def test_a_ready_proxy_warns_of_what_its_origin_says_until_it_says_otherwi
 ):
     clock, found, enough = ManualClock(), list[list[str]](), asyncio.Event()
 
-    async def sleep(_seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
+        clock.advance(seconds)
         found.append(checkup.warnings())
         if len(found) == len(warnings):
             enough.set()
@@ -132,7 +133,8 @@ async def test_nothing_that_goes_wrong_ends_the_watch(monkeypatch, capfd):
     clock, passed = ManualClock(), asyncio.Semaphore(0)
     go_on = asyncio.Semaphore(0)
 
-    async def sleep(_seconds: float) -> None:
+    async def sleep(seconds: float) -> None:
+        clock.advance(seconds)
         passed.release()
         await go_on.acquire()
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -156,6 +157,29 @@ def test_missing_secret(check):
     result = check.run("--set", 'auth.clients=[{access_key="a", secret_env="NOT_SET"}]')
     text = "secrets: auth.clients a: the environment variable NOT_SET is not set; set it to the secret"
     assert failures(result) == [(text, "make the secret available")]
+
+
+def test_a_missing_secret_for_the_collector(check):
+    result = check.run("--set", "telemetry.otel.headers=env:NOT_SET")
+    text = (
+        "secrets: telemetry.otel.headers: the environment variable NOT_SET is not set; set it to the secret"
+    )
+    assert failures(result) == [(text, "make the secret available")]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_otel_spans_need_an_extra(check, monkeypatch, installed):
+    module = SimpleNamespace() if installed else None
+    monkeypatch.setitem(sys.modules, "shadeproxy.telemetry.otel_sdk", module)
+    result = check.run("--set", "telemetry.otel.enabled=true")
+    missing = [
+        (
+            "telemetry.otel: needs packages that are missing",
+            "pip install 'shadeproxy[otel]', or leave telemetry.otel.enabled out",
+        )
+    ]
+    assert failures(result) == ([] if installed else missing)
+    assert ("telemetry.otel: the SDK" in result.stdout) is installed
 
 
 def test_taken_ports(check, taken_port):

@@ -1,4 +1,4 @@
-"""warm, pin and unpin: their calls to the control listener, their output, and their errors."""
+"""warm, purge, pin and unpin: their calls to the control listener, their output, and their errors."""
 
 import json
 
@@ -13,6 +13,7 @@ OPERATION = {
     "listed": True,
     "done": 1200,
     "total": 1200,
+    "pages": 0,
     "bytes": 3 << 20,
     "total_bytes": 4 << 20,
     "resident": 0,
@@ -84,17 +85,19 @@ def test_a_warm_that_finds_nothing_says_so(shade, control, answering):
     assert result.stderr.endswith("note: the origin has nothing below s3://b/d/: check bucket and prefix\n")
 
 
-def test_who_interrupts_a_warm_ends_it(shade, control, answering, monkeypatch):
-    answering({"state": "running", "done": 7})
+@pytest.mark.parametrize("call", ["warm", "purge"])
+def test_who_interrupts_an_operation_ends_it(shade, control, answering, monkeypatch, call):
+    answering({"kind": call, "state": "running", "done": 7, "pages": 1500})
 
     def interrupted(_seconds):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("shadeproxy.cli.prefixes.time.sleep", interrupted)
-    result = shade("warm", "s3://b/d/", "--url", control.url)
+    result = shade(call, "s3://b/d/", "--url", control.url)
     assert result.exit_code == 130
     assert control.requests[-1][:2] == ("DELETE", "/v1/operations/abc")
-    assert "cancelled; s3://b/d/: 7 of 1,200 objects, read 3.0 MiB\n" in result.stderr
+    told = {"warm": "read 3.0 MiB", "purge": "1,500 pages, dropped 3.0 MiB"}[call]
+    assert f"cancelled; s3://b/d/: 7 of 1,200 objects, {told}\n" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,6 +141,48 @@ def test_a_warm_that_did_not_do_it_all_fails(shade, control, answering, change, 
     result = shade("warm", "s3://b/d/", "--url", control.url)
     assert result.exit_code == 1
     assert result.stderr.endswith(f"error: {text}")
+
+
+PURGE = {"kind": "purge", "pages": 1500, "total_bytes": 3 << 20}
+RUNNING = PURGE | {"state": "running"}
+
+
+def test_a_long_purge_is_watched_to_its_end(shade, control, answering):
+    answering(
+        PURGE | {"state": "running", "done": 0, "pages": 0}, PURGE | {"state": "running", "done": 7}, PURGE
+    )
+    result = shade("purge", "s3://b/d/", "--url", control.url)
+    assert result.exit_code == 0
+    assert result.stdout == "purged s3://b/d/: objects 1200, pages 1500, bytes 3145728\n"
+    assert "1200/1200" in result.stderr
+    assert control.requests == [
+        ("POST", "/v1/purge", None, {"uri": "s3://b/d/", "dry_run": False}),
+        ("GET", "/v1/operations/abc", None, None),
+        ("GET", "/v1/operations/abc", None, None),
+    ]
+
+
+def test_a_long_purge_has_the_json_of_a_short_one(shade, control, answering):
+    answering(RUNNING, PURGE)
+    result = shade("purge", "s3://b/d/", "--json", "--url", control.url)
+    assert json.loads(result.stdout) == {"objects": 1200, "pages": 1500, "bytes": 3 << 20}
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"state": "cancelled"}, "a call ended it, or the proxy stopped; "),
+        ({"state": "failed", "error": "read-only"}, "s3://b/d/ was not purged: read-only; "),
+    ],
+)
+def test_a_purge_that_did_not_do_it_all_is_not_told_as_done(shade, control, answering, change, text):
+    told = "s3://b/d/: 5 of 1,200 objects, 9 pages, dropped 2.0 KiB\n"
+    for options in ([], ["--json"]):
+        answering(RUNNING, PURGE | {"done": 5, "pages": 9, "bytes": 2048} | change)
+        result = shade("purge", "s3://b/d/", *options, "--url", control.url)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.endswith(f"error: {text}{told}")
 
 
 def test_pin_tells_what_is_cached(shade, control):

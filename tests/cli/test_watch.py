@@ -88,14 +88,20 @@ def test_without_an_earlier_answer_there_is_no_rate(stats):
 
 
 def test_a_counter_that_fell_because_the_proxy_restarted_is_no_negative_rate(stats):
-    assert lines_of(Stats().snapshot(), stats.snapshot())[0].startswith("live  0.0/s reads")
+    anew = Stats(origin_health=lambda: {"answering": True})
+    assert lines_of(anew.snapshot(), stats.snapshot())[0].startswith("live  0.0/s reads")
 
 
-def test_it_does_not_say_live_while_the_origin_is_down(stats):
-    stats.health["answering"] = False
-    text = "\n".join(lines_of(stats.snapshot()))
-    assert text.startswith("origin down")
-    assert "live" not in text
+@pytest.mark.parametrize(
+    ("answering", "states"),
+    [(False, ("origin down", "origin down")), (None, ("checking the origin", "origin unknown"))],
+)
+def test_it_does_not_say_live_unless_the_origin_answers(stats, answering, states):
+    stats.health["answering"] = answering
+    lines = lines_of(stats.snapshot())
+    assert tuple(line.split("  ")[0] for line in lines[:2]) == states
+    assert "live" not in "\n".join(lines)
+    assert "origin up" not in "\n".join(lines)
 
 
 def test_the_running_epoch_is_that_of_the_order_or_of_the_last_read(stats):

@@ -9,6 +9,9 @@ from tests.support.tables import Notes, table_head, write_between_marks
 
 OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails with: "
 ROUTES = ("direct", "plain", "tls", "file")
+_COLUMNS = {"HTTP": "plain", "TLS": "tls"}
+"""The routes through the proxy in front of the store that have a column of their own."""
+_BESIDE = "try_"
 _CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
 
 
@@ -39,14 +42,15 @@ def write_table(record: Record, path: Path) -> None:
 def _tables(record: Record) -> list[str]:
     notes = Notes()
     lines = [f"Run on {dt.datetime.now(dt.UTC):%Y-%m-%d}, Python {platform.python_version()}.", ""]
-    lines += table_head(["client", *_CHECKS])
+    lines += table_head(["client", *_COLUMNS, *_CHECKS])
     for client, version in record.versions.items():
-        cells = [_cell(record, client, check, notes) for check in _CHECKS]
+        cells = [_route_cell(record, client, route, notes) for route in _COLUMNS.values()]
+        cells += [_cell(record, client, check, notes) for check in _CHECKS]
         lines.append(f"| {version} | {' | '.join(cells)} |")
     lines += [f"| {client} | not installed: {why} |" for client, why in record.absent.items()]
     lines += ["", *table_head(["client", "checked beside", ""])]
     for (client, check), meaning in record.meanings.items():
-        if check.startswith("try_"):
+        if check.startswith(_BESIDE):
             lines.append(f"| {client} | {meaning} | {_cell(record, client, check, notes)} |")
     lines += ["", *table_head(["client", "says of a missing key", "says with a wrong secret"])]
     for client in record.versions:
@@ -72,6 +76,25 @@ def _cell(record: Record, client: str, check: str, notes: Notes) -> str:
         for outcome, routes in failed.items()
     ]
     return "; ".join(["yes", *marks] if OK in by_route.values() else marks)
+
+
+def _route_cell(record: Record, client: str, route: str, notes: Notes) -> str:
+    """Return how all checks of a client ended on one route. Those of the second table are only counted."""
+    beside = [check for one, check in record.meanings if one == client and check.startswith(_BESIDE)]
+    by_check = {check: record.outcome(client, check, route) for check in (*_CHECKS, *beside)}
+    if set(by_check.values()) == {NOT_OFFERED}:
+        return "not offered"
+    failed: dict[str, list[str]] = {}
+    for check, outcome in by_check.items():
+        if outcome not in {OK, NOT_OFFERED}:
+            failed.setdefault(outcome, []).append(check)
+    marks = []
+    for outcome, checks in failed.items():
+        names = [check for check in checks if check in _CHECKS]
+        if (others := len(checks) - len(names)) > 0:
+            names.append(f"{others} beside")
+        marks.append(f"not {', '.join(names)} [{notes.number(outcome.replace('|', ' '))}]")
+    return "; ".join(["yes", *marks] if OK in by_check.values() else marks)
 
 
 def _said(record: Record, client: str, check: str) -> str:

@@ -197,7 +197,7 @@ async def test_a_purge_that_a_stopped_proxy_missed_is_made_when_it_is_back(serve
             await until(b.knows)
             reached = b.replication.reached
         assert reached != BEGINNING
-        assert await a.replication.make_place(PlaceEvent("purge", "data", "x/", "")) == 1
+        assert await (await a.replication.begin_place(PlaceEvent("purge", "data", "x/", ""))) == 1
         a.keeper._every_s = 0
         await a.keeper.step()
         async with Sharing(FakeLog(server), "b", boot=2, reached=reached) as b:

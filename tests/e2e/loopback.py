@@ -1,9 +1,11 @@
 """A threaded server on a free loopback port, for origins under test."""
 
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -11,16 +13,32 @@ class _Server(socketserver.ThreadingTCPServer):
     block_on_close = False
     allow_reuse_address = True
 
+    def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self._accepted: list[socket.socket] = []
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._accepted.append(connection)
+        return connection, address
+
+    def cut_off(self) -> None:
+        """End all connections, as the death of a process does."""
+        for connection in self._accepted:
+            with suppress(OSError):  # It has ended.
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, *_: object) -> None:
         """Ignore connections that break off, because killed proxies and cut answers are normal here."""
 
 
 @contextmanager
 def served(handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
-    """Serve with ``handler`` until the block ends; yield the URL."""
-    with _Server(("127.0.0.1", 0), handler) as server:
+    """Serve with ``handler`` until the block ends, and then end all connections; yield the URL."""
+    with _Server(handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join()
+        server.cut_off()

@@ -6,16 +6,19 @@ With SHADEPROXY_PAGE_PICTURES the pictures of docs/pictures/ are written to that
 
 import json
 import os
+import signal
 import threading
+import urllib.error
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.support.served import wait_for
+from tests.support.served import readyz, wait_for
 
 from .devtools import opened
+from .fake_origin import running
 
 LIVE = "document.querySelector('#state').dataset.state === 'live'"
 # Collects each text of the state from the first one on.
@@ -71,6 +74,17 @@ def keep_picture(tab, name):
         with Image.open(path) as taken:
             few = taken.convert("RGB").quantize(128, dither=Image.Dither.NONE)
         few.save(path, optimize=True)
+
+
+def violations(tab):
+    """Return what axe-core finds, of any impact: its rule, and the elements."""
+    found = find_spec("axe_playwright_python")
+    if found is None:
+        pytest.skip("needs axe-core: pip install axe-playwright-python")
+    script = Path(found.submodule_search_locations[0]) / "axe.min.js"
+    tab.run(script.read_text(encoding="utf-8") + ";0")
+    found = tab.run("axe.run(document).then((told) => told.violations)")
+    return [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
 
 
 def read(proxy, times=3):
@@ -160,6 +174,154 @@ def test_it_never_says_live_while_the_origin_is_down(serve, tab):
     keep_picture(tab, "origin-down")
 
 
+@pytest.mark.slow
+def test_it_shows_that_the_origin_died_although_nobody_reads(serve, tab):
+    with running() as origin:
+        proxy = serve(origin__endpoint=origin.url, origin__credentials="anonymous")
+        tab.go(proxy.control)
+        tab.until(LIVE)
+        assert "state\nup" in tab.text("#origin")
+        # The doctor, which would find it too, has ended and is not asked again.
+        tab.until("document.querySelector('#findings').innerText === 'Nothing is wrong.'")
+        tab.run("askedDoctor = Infinity")
+    tab.until("document.querySelector('#state').dataset.state === 'down'")
+    assert "state\ndown" in tab.text("#origin")
+    assert readyz(proxy)[1]["warnings"] == ["the origin does not answer"]
+
+
+def test_an_origin_that_is_silent_from_the_start_is_never_live(serve, fake_origin, tab):
+    fake_origin.gate.clear()
+    proxy = serve(origin__endpoint=fake_origin.url, origin__credentials="anonymous")
+    tab.go(proxy.control)
+    tab.until("document.querySelector('#state').dataset.state === 'down'")
+    assert set(tab.run("states")) <= {"connecting", "checking the origin", tab.text("#state")}
+
+
+# The answers of the proxy, as if nothing were known of its origin.
+UNKNOWN = """
+const asked = fetch;
+window.fetch = async (path, how) => {
+  const answer = await asked(path, how);
+  if (path !== "v1/stats") return answer;
+  const stats = await answer.json();
+  stats.origin.health.answering = null;
+  return new Response(JSON.stringify(stats));
+};
+0"""
+
+
+def test_before_anything_is_known_of_the_origin_it_is_neither_live_nor_down(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    tab.run(UNKNOWN)
+    tab.until("document.querySelector('#state').innerText === 'checking the origin'")
+    assert "state\nchecking" in tab.text("#origin")
+    assert "origin\nchecking" in tab.text("#cards")
+
+
+@pytest.mark.slow
+def test_it_is_not_live_while_the_proxy_hangs(proxy, tab):
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    os.kill(proxy.process.pid, signal.SIGSTOP)
+    try:
+        tab.until("document.querySelector('#state').dataset.state === 'lost'")
+        assert tab.text("#state") == "no answer from the proxy: the numbers are old"
+    finally:
+        os.kill(proxy.process.pid, signal.SIGCONT)
+    tab.until(LIVE)
+
+
+def test_a_job_shows_from_which_tiers_it_reads_and_the_tiers_why_pages_left(serve, bucket_directory, tab):
+    for n in range(300):
+        (bucket_directory / "data" / str(n)).write_bytes(bytes([n % 256]) * 50_000)
+    proxy = serve(
+        origin__kind="file", origin__path=str(bucket_directory),
+        cache__ram__capacity="4 MiB", cache__disk__capacity="8 MiB", policy__name="lru",
+    )  # fmt: skip
+    client = proxy.client()
+    client.meta.events.register("before-sign.s3.GetObject", name_job)
+    for keys in (range(300), range(299, 0, -1), range(290, 300)):
+        for n in keys:
+            client.get_object(Bucket="data", Key=str(n))["Body"].read()
+    client.put_object(Bucket="data", Key="295", Body=b"new")
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    # Pages may still move between the tiers after the last read.
+    wait_for(lambda: evictions_shown(tab) == evictions_counted(proxy))
+    assert {reason for counted in evictions_counted(proxy) for reason in counted} >= {
+        "policy", "demoted", "promoted", "invalidated",
+    }  # fmt: skip
+    job = proxy.stats()["jobs"]["resnet50"]["epochs"]["3"]
+    assert 0 != job["hits_ram"] != job["hits_disk"] != 0
+    for name, hits in (("RAM", job["hits_ram"]), ("disk", job["hits_disk"])):
+        assert f"hits from {name}\n{100 * hits / job['requests']:.1f} %" in tab.text("#jobs")
+
+
+def evictions_counted(proxy):
+    """Return the evictions of each tier, by reason."""
+    tiers = proxy.stats()["tiers"]
+    return [
+        {reason: count for reason, count in tiers[name]["evictions"].items() if count}
+        for name in ("ram", "disk")
+    ]
+
+
+def evictions_shown(tab):
+    cells = tab.run("[...document.querySelectorAll('#tiers td:last-child')].map((one) => one.innerText)")
+    words = [[shown.rsplit(" ", 1) for shown in cell.split(", ")] for cell in cells]
+    return [{reason: int(count) for reason, count in pairs} for pairs in words]
+
+
+def name_job(request, **_):
+    request.headers["x-shade-job"] = "resnet50;epoch=3;rank=0"
+
+
+def test_it_shows_latency_errors_throttling_and_requests_under_way_of_the_origin(serve, fake_origin, tab):
+    fake_origin.objects = {f"/data/{n}": bytes([n]) * 1_000 for n in range(3)}
+    proxy = serve(
+        origin__endpoint=fake_origin.url, origin__credentials="anonymous",
+        origin__retry__backoff="1 ms", origin__retry__attempts="2",
+    )  # fmt: skip
+    tab.go(proxy.control)
+    tab.until(LIVE)
+    for line in ("in flight\n0\nwaiting", "errors\n0", "throttled\n0", "last failure\nnone"):
+        assert line in tab.text("#origin")
+    fake_origin.fail_next = 1
+    get(proxy, "/data/0")
+    fake_origin.failing = (500, "InternalError")
+    with pytest.raises(urllib.error.HTTPError):
+        get(proxy, "/data/1")
+    fake_origin.failing = None
+    fake_origin.gate.clear()
+    waiting = threading.Thread(target=get, args=(proxy, "/data/2"))
+    waiting.start()
+    tab.until("document.querySelector('#origin').innerText.includes('in flight\\n1\\nwaiting')")
+    fake_origin.gate.set()
+    waiting.join()
+    tab.until("document.querySelector('#origin').innerText.includes('in flight\\n0\\nwaiting')")
+    shown = tab.text("#origin")
+    origin = proxy.stats()["origin"]
+    assert (origin["errors"], origin["health"]["throttled"]) == (1, 1)
+    for line in (
+        f"errors\n{origin['errors']}",
+        f"throttled\n{origin['health']['throttled']}",
+        "last failure\nOriginUnavailable, ",
+        f"latency p50 / p99\n{in_words(tab, origin['latency_s']['p50'])} / ",
+    ):
+        assert line in shown
+    by_kind = [line.split("\t")[:2] for line in tab.text("#kinds").splitlines()[1:]]
+    assert by_kind == [[kind, str(one["requests"])] for kind, one in origin["by_kind"].items()]
+
+
+def get(proxy, path):
+    urllib.request.urlopen(proxy.s3 + path, timeout=20).close()
+
+
+def in_words(tab, seconds):
+    return tab.run(f"time({seconds})")
+
+
 def test_it_says_when_the_proxy_is_gone(proxy, tab):
     tab.go(proxy.control)
     tab.until(LIVE)
@@ -176,7 +338,8 @@ def test_a_token_is_typed_in_by_keyboard_and_stays_in_the_tab(serve, bucket_dire
     tab.go(proxy.control)
     tab.until("!document.querySelector('#token-form').hidden")
     assert tab.text("#state") == "locked: type the control token"
-    assert tab.run("document.querySelector('main').hidden")
+    assert tab.run("document.querySelector('#numbers').hidden")
+    assert violations(tab) == []
     for token, told in (("wrong", "The token is wrong."), (ENVIRONMENT["CONTROL_TOKEN"], "")):
         assert tab.run("document.activeElement.id") == "token"
         tab.type(token)
@@ -211,11 +374,34 @@ def test_a_long_operation_shows_its_progress_and_is_cancelled_by_keyboard(serve,
     assert tab.run("document.querySelector('#operations button').hidden")
 
 
+def test_a_purge_shows_its_progress_and_is_cancelled(proxy, tab):
+    """A purge of a test is too short to be seen, so the browser gets the listener's answers from here."""
+    tab.go(proxy.control)
+    purge = {
+        "id": "abc", "kind": "purge", "uri": "s3://data/", "dry_run": False, "state": "running", "done": 3,
+        "total": 12, "pages": 40, "bytes": 2048, "error": "",
+    }  # fmt: skip
+    tab.run(f"""(() => {{
+      const real = window.fetch, purge = {json.dumps(purge)};
+      window.fetch = (url, options) => {{
+        if (!String(url).includes("v1/operations")) return real(url, options);
+        if (options && options.method === "DELETE") purge.state = "cancelled";
+        return Promise.resolve(new Response(JSON.stringify({{ operations: [purge] }})));
+      }};
+      return true;
+    }})()""")
+    shown = "document.querySelector('#operations').innerText"
+    tab.until(f"{shown}.includes('purge s3://data/: running, 3 of 12 objects, 2.0 KiB')")
+    assert tab.run("document.querySelector('#operations progress').value") == 3
+    name = tab.run("document.querySelector('#operations button').getAttribute('aria-label')")
+    assert name == "Cancel purge of s3://data/"
+    tab.run("document.querySelector('#operations button').click()")
+    tab.until(f"{shown}.includes('purge s3://data/: cancelled')")
+    assert tab.run("document.querySelector('#operations button').hidden")
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark):
-    if find_spec("axe_core_python") is None:
-        pytest.skip("needs axe-core: pip install axe-core-python")
-    package = find_spec("axe_core_python").submodule_search_locations[0]
+def test_it_fits_400_pixels_and_axe_has_nothing_to_say(proxy, tab, dark):
     tab.show(400, 1700, dark=dark)
     reading = threading.Thread(target=read, args=(proxy, 4_000 if PICTURES else 20))
     reading.start()
@@ -226,10 +412,7 @@ def test_it_fits_400_pixels_and_axe_has_nothing_serious_to_say(proxy, tab, dark)
     tab.until("document.querySelector('#errors').innerText.includes('404')")
     assert tab.run("document.documentElement.scrollWidth") <= 400
     keep_picture(tab, "narrow-dark" if dark else "narrow")
-    tab.run((Path(package) / "axe.min.js").read_text(encoding="utf-8") + ";0")
-    found = tab.run("axe.run(document).then((told) => told.violations)")
-    serious = [one for one in found if one["impact"] in {"serious", "critical"}]
-    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in serious] == []
+    assert violations(tab) == []
     tab.show(1100, 1300, dark=dark)
     tab.until("document.querySelector('figure').clientWidth > 400")
     keep_picture(tab, "dark" if dark else "load")

@@ -18,6 +18,7 @@ from shadeproxy.engine.index.metadata import MetadataCache
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.record_reader import ASKED
 from shadeproxy.origin.memory import Barrier
+from tests.support.purging import purge_under
 
 PAGE = 4096
 BODY = bytes(range(256)) * 64  # Four pages.
@@ -98,9 +99,9 @@ async def test_purge_counts_first_and_then_drops(make_bench):
         bench.origin.put("b", f"q/{n}", b"12345")
         await bench.get(f"p/{n}")
         await bench.get(f"q/{n}")
-    assert await bench.engine.purge("b", "p/", dry_run=True) == (10, 10, 50)
+    assert await purge_under(bench.engine, "b", "p/", dry_run=True) == (10, 10, 50)
     assert (await bench.get("p/1"))[1] is Source.RAM
-    assert await bench.engine.purge("b", "p/", dry_run=False) == (10, 10, 50)
+    assert await purge_under(bench.engine, "b", "p/") == (10, 10, 50)
     assert (await bench.get("p/1"))[1] is Source.ORIGIN
     assert (await bench.get("q/1"))[1] is Source.RAM
 
@@ -123,7 +124,7 @@ async def test_a_purge_ends_though_readers_do_not(make_bench):
         return found
 
     bench.cache._places.refs = look_beside_readers
-    assert (await bench.engine.purge("b", "p/", dry_run=False))[0] == 10
+    assert (await purge_under(bench.engine, "b", "p/"))[0] == 10
     assert looks == [10, 10]  # One look counts the pages, the other drops them.
     for n in range(10):
         assert (await bench.get(f"p/{n}"))[0] == b"new"
@@ -158,7 +159,7 @@ async def test_a_purge_lets_others_run_every_few_pages(make_bench, prefix):
     bench.cache.transfers.drop_unplaced = counted(bench.cache.transfers.drop_unplaced)
     bench.cache._places.of = counted(bench.cache._places.of)
     beside = asyncio.create_task(others())
-    assert (await bench.engine.purge("b", prefix, dry_run=False))[0] == count
+    assert (await purge_under(bench.engine, "b", prefix))[0] == count
     beside.cancel()
     assert len(steps) >= count
     assert max(steps.count(one) for one in set(steps)) <= 2 * ASKED

@@ -12,6 +12,7 @@ from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import Barrier
+from tests.support.purging import purge_under
 
 PAGE = 4096
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -78,7 +79,7 @@ async def test_a_page_between_tiers_does_not_escape_a_purge(make_bench, prefix):
         await bench.get(f"k{n}")
     await held.waiting.wait()
     bench.cache.media[1] = medium
-    await bench.engine.purge("b", prefix, dry_run=False)
+    await purge_under(bench.engine, "b", prefix)
     for n in range(6):
         bench.origin.put("b", f"k{n}", b"new%d" % n * 700)
     held.go.set()
@@ -178,7 +179,7 @@ async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
     bench.origin.gate = gate = Barrier()
     reader = asyncio.create_task(bench.get("k"))
     await gate.reached.wait()
-    await bench.engine.purge("b", "k", dry_run=False)
+    await purge_under(bench.engine, "b", "k")
     bench.origin.put("b", "k", b"new" * 500)
     gate.release()
     assert (await reader)[0] == b"old" * 500

@@ -31,6 +31,7 @@ from shadeproxy.policy.registry import POLICIES, get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
 from tests.support.clock import ManualClock
+from tests.support.purging import purge_under
 
 PAGE = 4096
 PREFIXES = st.sampled_from(["", "fixed/", "fixed/k1", "k"])
@@ -296,7 +297,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(prefix=st.sampled_from(["", "fixed/", "k1"]), namespace=st.sampled_from(["", "other"]))
     def purge(self, prefix, namespace):
-        self.run(self.engine.purge("b", prefix, namespace, dry_run=False))
+        self.run(purge_under(self.engine, "b", prefix, namespace))
 
     @rule(
         how=st.sampled_from(["clean", "drained", "killed"]),

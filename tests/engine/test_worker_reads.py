@@ -14,6 +14,7 @@ from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.worker_reads import TierFiles, WorkerReads
 from tests.support.engine import PAGE
+from tests.support.purging import purge_under
 
 SMALL = ObjectRef("b", "small")
 BIG = ObjectRef("b", "big")
@@ -149,7 +150,7 @@ async def overwrite(bench):
 
 
 async def purge(bench):
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
 
 
 async def touch_bucket(bench):

@@ -20,12 +20,14 @@ from shadeproxy.origin.delayed import DelayedOrigin
 from shadeproxy.origin.file import FileOrigin
 from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.otel_origin import CountedAttempts, OtelOrigin
 from shadeproxy.origin.retry import RetryingOrigin
 from shadeproxy.origin.s3 import S3Origin
 from shadeproxy.origin.throttled import ThrottledOrigin
 from shadeproxy.origin.verified import VerifiedOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import FaultyOrigin
 from tests.support.clock import ManualClock
+from tests.support.otel import PlainTracer
 from tests.support.rgw import Rgw, run_rgw
 
 
@@ -146,6 +148,7 @@ KINDS = [
     "delayed",
     "faulty",
     "throttled",
+    "spanned",
     pytest.param("rgw", marks=pytest.mark.rgw),
 ]
 
@@ -163,6 +166,7 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         "delayed": lambda: DelayedOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
         "faulty": lambda: FaultyOrigin(MemoryOrigin(), delay_s=0.02, clock=ManualClock()),
         "throttled": lambda: ThrottledOrigin(MemoryOrigin(), bytes_per_s=1e6, clock=ManualClock()),
+        "spanned": lambda: OtelOrigin(CountedAttempts(MemoryOrigin()), PlainTracer(), ManualClock()),
         "rgw": lambda: _rgw_origin(request),
     }
     subject = Subject(made[request.param](), request.param)

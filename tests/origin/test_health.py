@@ -34,14 +34,25 @@ def test_a_date_is_looked_at_once_in_ten_seconds_and_nonsense_says_nothing(healt
     assert health.due
 
 
+def test_nothing_is_known_of_an_origin_before_the_first_request_ended(health, clock):
+    assert health.answering is health.as_json()["answering"] is None
+    assert health.known_s < clock.monotonic_s() - 1e9
+    health.attempt_failed(OriginUnavailable("refused"))
+    assert health.answering is None, "the request may be repeated"
+    health.answered()
+    assert health.answering is health.as_json()["answering"] is True
+    assert health.known_s == clock.monotonic_s()
+
+
 def test_an_origin_answers_until_a_request_fails_and_again_with_the_next_answer(health, clock):
-    assert health.answering
     health.gave_up(OriginUnavailable("refused"))
-    assert not health.answering
+    assert health.answering is False
+    assert health.known_s == clock.monotonic_s()
     clock.advance(5)
     assert health.as_json()["last_failure"] == {"kind": "OriginUnavailable", "text": "refused", "age_s": 5.0}
     health.gave_up(OriginAnswer(404, "NoSuchKey"))
     assert health.answering, "that something is not there is an answer"
+    assert health.known_s == clock.monotonic_s()
 
 
 def test_only_codes_about_credentials_are_refusals(health):

@@ -8,6 +8,7 @@ import pytest
 from shadeproxy.core.types import Source
 from shadeproxy.policy.registry import POLICIES
 from tests.support.prefetching import Order, whole
+from tests.support.purging import purge_under
 
 COUNT, EPOCHS = 60, 3
 SIZE, PAGE = 7_900, 16_384
@@ -59,14 +60,14 @@ async def test_what_left_unread_is_left_to_its_reader(make_fetching):
     await fetching.idle()
     assert bench.origin.gets == 2
     for _ in range(5):
-        await bench.engine.purge("b", "k0", dry_run=False)
+        await purge_under(bench.engine, "b", "k0")
         bench.clock.advance(2.0)  # More than a second: the next look looks up all samples again.
         fetching.orders.changed()
         await fetching.idle()
     assert bench.origin.gets == 2
     assert (await bench.get("k0"))[1] is Source.ORIGIN
     fetching.orders.read("j")
-    await bench.engine.purge("b", "k0", dry_run=False)
+    await purge_under(bench.engine, "b", "k0")
     bench.clock.advance(2.0)
     fetching.orders.changed()
     await fetching.idle()

@@ -9,6 +9,7 @@ from shadeproxy.core.types import ObjectMeta, ObjectRef, Source, Span
 from shadeproxy.origin.memory import Barrier
 from shadeproxy.prefetch.parts import Parts
 from tests.support.prefetching import Order, until, whole
+from tests.support.purging import purge_under
 
 PAGE = 4096
 BODY = bytes(range(256)) * 16 * 12  # twelve pages
@@ -132,7 +133,7 @@ async def test_an_order_knows_better(make_fetching):
     await bench.get("k0", range=RangeSpec(0, 10))
     await fetching.idle()
     before = bench.origin.gets
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
     bench.origin.put("b", "k1", b"x")
     fetching.orders.announce("j", Order(samples, [1] * 5000 + [0]))
     await fetching.idle()

@@ -14,6 +14,7 @@ from shadeproxy.hints.datasets import Sample
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 from tests.support.prefetching import Order, until, whole
+from tests.support.purging import purge_under
 
 PAGE = 4096
 
@@ -340,7 +341,7 @@ async def test_a_page_that_leaves_unread_was_wasted(make_fetching):
     fetching.orders.announce("j", Order(whole(2), [0, 1]))
     await until(lambda: len(bench.cache.residents) == 2)
     await bench.get("k0")
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
     assert fetching.counts()[:3] == (2, 1, 1)
 
 

@@ -13,6 +13,7 @@ from shadeproxy.origin.base import Origin
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.prefetch.warm import Warm
 from tests.support.prefetching import until
+from tests.support.purging import purge_under
 
 PAGE = 4096
 RECORD = 4608  # Bytes of the record of such a page in a tier.
@@ -220,7 +221,7 @@ async def test_its_pages_are_no_guesses(make_bench):
     assert not bench.cache.residents.unread
     slot = bench.cache.residents.first_page(object_hash(ObjectRef("b", "d/0001")))
     assert bench.cache.residents.uses[slot] == 0
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
     assert counts.wasted == 0
 
 

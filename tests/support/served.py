@@ -31,9 +31,10 @@ class Served:
     addresses: dict[str, str] = field(default_factory=dict)
     token: str = ""
     """The control listener's token; "" if it needs none."""
+    program: tuple[str, ...] = (sys.executable, "-m", "shadeproxy")
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "shadeproxy", "serve", *self.arguments]
+        command = [*self.program, "serve", *self.arguments]
         with self.log.open("ab") as log:
             start = log.tell()
             self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)

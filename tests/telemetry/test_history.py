@@ -83,9 +83,10 @@ def test_reads_that_wait_are_counted_first(world):
 
 
 def test_the_state_of_the_origin_is_kept(world):
-    world.health["answering"] = False
-    world.pass_by()
-    assert world.last()["origin_up"] == 0.0
+    for answering, shown in ((False, 0.0), (None, None), (True, 1.0)):
+        world.health["answering"] = answering
+        world.pass_by()
+        assert world.last()["origin_up"] == shown
 
 
 def test_no_time_between_two_ticks_is_no_point(world):

@@ -78,13 +78,17 @@ def test_what_only_grows_is_a_counter_and_keeps_its_former_name_for_one_release(
         assert f"# HELP shadeproxy_{name} {former}" in shown
 
 
-def test_the_origin_is_up_until_it_is_known_to_be_down(stats, health):
+def test_the_origin_is_neither_up_nor_down_until_something_is_known(stats, health):
+    """The series is there from the start, and no value of it raises an alarm."""
+    assert "shadeproxy_origin_up NaN" in lines(stats)
+    health["answering"] = True
     assert "shadeproxy_origin_up 1.0" in lines(stats)
-    health.update(answering=False, throttled=2, attempts_failed=5, clock_skew_s=1.5)
+    health.update(answering=False, throttled=2, probes=7, attempts_failed=5, clock_skew_s=1.5)
     shown = lines(stats)
     for line in (
         "shadeproxy_origin_up 0.0",
         "shadeproxy_origin_throttled_total 2.0",
+        "shadeproxy_origin_probes_total 7.0",
         "shadeproxy_origin_attempts_failed_total 5.0",
         "shadeproxy_origin_clock_skew_seconds 1.5",
     ):

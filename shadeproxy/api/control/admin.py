@@ -1,4 +1,4 @@
-"""Calls about cached objects: inspect one, list them, purge, pin and unpin a prefix."""
+"""Calls about cached objects: inspect one, list them, pin and unpin a prefix."""
 
 import math
 import re
@@ -16,7 +16,6 @@ from shadeproxy.api.control.bodies import (
     ObjectSummary,
     PinRequest,
     PlaceRequest,
-    PurgeRequest,
     answer_json,
     read_json,
 )
@@ -48,12 +47,6 @@ class _Listing(msgspec.Struct, forbid_unknown_fields=True):
 
 class _One(msgspec.Struct, forbid_unknown_fields=True):
     namespace: str = ""
-
-
-async def purge(context: ControlContext, request: web.Request) -> web.Response:
-    wanted = await read_json(request, PurgeRequest)
-    place = read_place(context, wanted)
-    return answer_json(await context.admin.purge(place, dry_run=wanted.dry_run))
 
 
 async def pin(context: ControlContext, request: web.Request) -> web.Response:

@@ -105,12 +105,15 @@ class OriginFailure(msgspec.Struct):
 
 
 class OriginHealthSummary(msgspec.Struct):
-    """The origin as the last requests found it. ``answering``: a refusal is an answer."""
+    """The origin as the last requests found it. ``answering``: a refusal is an answer; null before the first
+    request ended. ``probes``: requests that the proxy sent only to learn this.
+    """
 
-    answering: bool
+    answering: bool | None
     clock_skew_s: float | None
     attempts_failed: int
     throttled: int
+    probes: int
     last_failure: OriginFailure | None
     last_refusal: OriginFailure | None
 

@@ -1,10 +1,12 @@
 """The control listener as an aiohttp application: combines the route table, the guard and the errors."""
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
+from aiohttp.typedefs import Middleware
 
 from shadeproxy.api.control.bodies import JSON
 from shadeproxy.api.control.context import ControlContext
@@ -19,9 +21,9 @@ _NAME = re.compile(NAME_PATTERN)
 _OPENAPI = "/openapi.json"
 
 
-def make_control_app(context: ControlContext) -> web.Application:
+def make_control_app(context: ControlContext, outermost: Sequence[Middleware] = ()) -> web.Application:
     """Make the application for any aiohttp runner. ``read_pieces`` limits bodies, so no client_max_size is
-    set.
+    set. ``outermost``: middlewares that see each answer as it is sent.
     """
     routes = (*ROUTES, _openapi_route(context.version))
     open_paths = frozenset(route.path for route in routes if route.probe)
@@ -34,7 +36,7 @@ def make_control_app(context: ControlContext) -> web.Application:
             check_caller(request, token=token, allowed_hosts=context.allowed_hosts)
         return await handler(request)
 
-    app = web.Application(middlewares=[translate_errors, guard])
+    app = web.Application(middlewares=[*outermost, translate_errors, guard])
     for route in routes:
         # Only keys may hold slashes; every other parameter is one segment of the path.
         app.router.add_route(route.method, route.path.replace("{key}", "{key:.+}"), _bind(route, context))

@@ -168,6 +168,8 @@ class PurgeRequest(PlaceRequest, forbid_unknown_fields=True):
 
 
 class PurgeAnswer(msgspec.Struct):
+    """Numbers of objects, pages and bytes that were dropped; in a dry run, those that would be."""
+
     objects: int
     pages: int
     bytes: int
@@ -216,10 +218,11 @@ class WarmRequest(PlaceRequest, forbid_unknown_fields=True):
 
 
 class OperationSummary(msgspec.Struct):
-    """Progress of a warm: numbers of objects, and bytes of bodies. ``listed``: True once ``total`` is final.
-    ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a part that won
-    no place, ``failed`` have a part that could not be read. ``bytes``: read from the origin and stored; in a
-    dry run, bytes that would be read. ``error``: the first failure.
+    """Progress of a warm or a purge: numbers of objects, and bytes of bodies. ``listed``: True once ``total``
+    is final. ``done``: finished objects. Of these, ``resident`` were cached before, ``not_stored`` have a
+    part that won no place, ``failed`` have a part that could not be read. ``bytes``: read from the origin and
+    stored by a warm, dropped by a purge; in a dry run, bytes that would be. ``pages``: dropped by a purge; 0
+    for a warm. ``error``: the first failure.
     """
 
     id: str
@@ -230,6 +233,7 @@ class OperationSummary(msgspec.Struct):
     listed: bool
     done: int
     total: int
+    pages: int
     bytes: int
     total_bytes: int
     resident: int

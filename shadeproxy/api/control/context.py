@@ -14,9 +14,9 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.api.control.bodies import Freshness, PageSummary, PinAnswer, PinList, PurgeAnswer
+from shadeproxy.api.control.bodies import Freshness, PageSummary, PinAnswer, PinList
 from shadeproxy.api.control.order_builder import OrderBuilder
-from shadeproxy.api.control.running import Operations
+from shadeproxy.api.control.running import Operations, Work
 from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline, ReadBounds
@@ -28,7 +28,7 @@ from shadeproxy.engine.placement.pins import Prefix
 from shadeproxy.hints.changes import Changes
 from shadeproxy.hints.needs import NothingShared, SharesJobs
 from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.prefetch.warm import PrefixLister, Warm
+from shadeproxy.prefetch.warm import PrefixLister
 from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import Stats
@@ -64,8 +64,9 @@ class CachedListing:
 class CacheAdmin(Protocol):
     """Administration of the cache."""
 
-    async def purge(self, place: Prefix, *, dry_run: bool) -> PurgeAnswer:
-        """Drop pages and metadata of every object under ``place`` (prefix "": of the whole bucket).
+    def purging(self, place: Prefix, *, dry_run: bool) -> Work:
+        """Return work, not started, that drops pages and metadata of every object under ``place`` (prefix "":
+        of the whole bucket).
 
         A reader that has begun still gets its bytes to the end. The origin is not changed.
         """
@@ -91,8 +92,8 @@ class CacheAdmin(Protocol):
         """Return all pins."""
         ...
 
-    def warming(self, place: Prefix, *, dry_run: bool) -> Warm:
-        """Return a ``Warm``, not started, that reads everything under ``place`` into the cache while there is
+    def warming(self, place: Prefix, *, dry_run: bool) -> Work:
+        """Return work, not started, that reads everything under ``place`` into the cache while there is
         room.
         """
         ...

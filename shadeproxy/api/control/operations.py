@@ -6,6 +6,8 @@ from shadeproxy.api.control.admin import read_place
 from shadeproxy.api.control.bodies import (
     OperationList,
     OperationSummary,
+    PurgeAnswer,
+    PurgeRequest,
     WarmRequest,
     answer_json,
     read_json,
@@ -13,11 +15,27 @@ from shadeproxy.api.control.bodies import (
 from shadeproxy.api.control.context import ControlContext
 from shadeproxy.api.control.running import LongOperation
 
+_AT_ONCE_S = 1.0
+
 
 async def warm(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, WarmRequest)
     place = read_place(context, wanted)
-    operation = context.operations.start(context.admin.warming(place, dry_run=wanted.dry_run))
+    return _begun(context.operations.start(context.admin.warming(place, dry_run=wanted.dry_run)))
+
+
+async def purge(context: ControlContext, request: web.Request) -> web.Response:
+    """Answer a short purge with its counts, and a longer one as an operation."""
+    wanted = await read_json(request, PurgeRequest)
+    place = read_place(context, wanted)
+    operation = context.operations.start(context.admin.purging(place, dry_run=wanted.dry_run))
+    if not await context.operations.is_over_within(operation, _AT_ONCE_S):
+        return _begun(operation)
+    progress = operation.work.progress
+    return answer_json(PurgeAnswer(progress.done, progress.pages, progress.bytes))
+
+
+def _begun(operation: LongOperation) -> web.Response:
     response = answer_json(_summary(operation))
     response.set_status(202)
     response.headers["Location"] = f"/v1/operations/{operation.id}"
@@ -47,6 +65,7 @@ def _summary(operation: LongOperation) -> OperationSummary:
         listed=progress.listed,
         done=progress.done,
         total=progress.total,
+        pages=progress.pages,
         bytes=progress.bytes,
         total_bytes=progress.total_bytes,
         resident=progress.resident,

@@ -272,10 +272,11 @@ ROUTES = (
     Route(
         "POST",
         "/v1/purge",
-        "Drop the cached pages under a prefix; with dry_run only count them",
-        admin.purge,
+        "Drop the cached pages under a prefix; with dry_run only count them. A purge that takes longer than"
+        " a second goes on as an operation",
+        operations.purge,
         body={wire.JSON: wire.PurgeRequest},
-        answers=_ok(wire.PurgeAnswer),
+        answers=_ok(wire.PurgeAnswer) | _STARTED,
     ),
     Route(
         "POST",

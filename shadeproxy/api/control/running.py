@@ -8,21 +8,36 @@ starts.
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Conflict, ShadeProxyError, ShuttingDown, UnknownName
-from shadeproxy.prefetch.warm import Warm
+from shadeproxy.core.work_progress import WorkProgress
 
 _log = structlog.get_logger("shadeproxy.control")
 
-MOST_RUNNING = 4
+MOST_RUNNING = {"warm": 4, "purge": 64}
+"""Limits for each kind of work. Purges are short, and what is out of date must not wait for warms."""
 MOST_ENDED = 64
+_MOST_NAMED = 4
 KEPT_S = 3600.0
 
 State = Literal["running", "done", "failed", "cancelled"]
+
+
+class Work(Protocol):
+    """Work that outlives its call. ``uri``: the prefix that it is about. Cancelling ``run`` is a normal end.
+    Cancelled too late, ``run`` ends as if it had not been.
+    """
+
+    kind: str
+    uri: str
+    dry_run: bool
+    progress: WorkProgress
+
+    async def run(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +45,7 @@ class LongOperation:
     """A long operation. ``error``: why it failed, or "". ``ended_s``: its end by the monotonic clock."""
 
     id: str
-    work: Warm
+    work: Work
     state: State = "running"
     error: str = ""
     ended_s: float = 0.0
@@ -50,15 +65,16 @@ class Operations:
         self._known: dict[str, LongOperation] = {}  # By id, oldest first.
         self._closing = False
 
-    def start(self, work: Warm) -> LongOperation:
-        """Start ``work``. Raises Conflict if too many run, ShuttingDown."""
+    def start(self, work: Work) -> LongOperation:
+        """Start ``work``. Raises Conflict if too many of its kind run, ShuttingDown."""
         if self._closing:
             raise ShuttingDown("the proxy is shutting down; ask again after its restart")
-        running = [one for one in self._known.values() if one.state == "running"]
-        if len(running) >= MOST_RUNNING:
-            names = ", ".join(f"{one.id} ({one.work.kind} {one.work.uri})" for one in running)
+        alike = [one for one in self._known.values() if one.work.kind == work.kind]
+        running = [one for one in alike if one.state == "running"]
+        if len(running) >= MOST_RUNNING[work.kind]:
+            names = ", ".join(f"{one.id} ({one.work.kind} {one.work.uri})" for one in running[:_MOST_NAMED])
             raise Conflict(
-                f"{MOST_RUNNING} operations are running, which is as many as may at a time: {names}",
+                f"{len(running)} operations are running, which is as many as may at a time: {names}",
                 hint="wait for one to end, or end it with DELETE /v1/operations/{id}",
             )
         self._forget_old()
@@ -67,6 +83,24 @@ class Operations:
         operation.task = asyncio.create_task(work.run(), name=f"{work.kind} {work.uri}")
         operation.task.add_done_callback(lambda task: self._ended(operation, task))
         return operation
+
+    async def is_over_within(self, operation: LongOperation, limit_s: float) -> bool:
+        """Wait at most ``limit_s`` for the end of an operation. Forget it if it is done, and raise its error
+        if it failed: the answer of its call says everything.
+        """
+        assert operation.task is not None
+        timer = asyncio.create_task(self._clock.sleep(limit_s), name="wait for an operation")
+        try:
+            await asyncio.wait([operation.task, timer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+        if operation.task.done():
+            self._ended(operation, operation.task)
+        if operation.state not in {"done", "failed"}:
+            return False
+        self._known.pop(operation.id, None)
+        operation.task.result()
+        return True
 
     def find(self, operation_id: str) -> LongOperation:
         """Return an operation. Raises UnknownName."""
@@ -98,7 +132,9 @@ class Operations:
     async def _stop(self, operations: list[LongOperation]) -> None:
         tasks = [one.task for one in operations if one.task is not None and one.state == "running"]
         for task in tasks:
-            task.cancel()
+            # Cancelled twice, a task could not finish what it must not leave half done.
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         # The done callbacks of the tasks run one step later, but callers need the state now.
         for operation in operations:

@@ -31,8 +31,7 @@ from shadeproxy.engine.read.fill_messages import (
     Outbox,
 )
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
-from shadeproxy.origin.base import HandedOver, Wanted
-from shadeproxy.origin.callback_reads import CallbackReads
+from shadeproxy.origin.base import CallbackOrigin, HandedOver, Wanted
 from shadeproxy.origin.pool import Peer
 
 PROGRESS_BYTES = 256 * 1024
@@ -54,7 +53,7 @@ class Misses(Protocol):
     """The parts that all fills of a worker share (worker_misses.py)."""
 
     page_size: int
-    reads: CallbackReads
+    reads: CallbackOrigin
     extents: FillExtents
     outbox: Outbox
     reports: ReadReports

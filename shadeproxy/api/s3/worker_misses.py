@@ -34,6 +34,7 @@ from shadeproxy.engine.read.fill_messages import (
     from_coordinator,
 )
 from shadeproxy.engine.read.needed import first_needed
+from shadeproxy.origin.base import CallbackOrigin
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.pool import NotConnected, Peer
 from shadeproxy.origin.s3pages import PageGets
@@ -114,7 +115,7 @@ class WorkerMisses:
     ) -> None:
         self.page_size = page_size
         """See ``KeepsReadings.page_size``."""
-        self.reads = CallbackReads(gets, GrantedSlots(), Uncounted(clock))
+        self.reads: CallbackOrigin = CallbackReads(gets, GrantedSlots(), Uncounted(clock))
         self.extents = extents
         self.outbox = outbox
         self.reports = reports

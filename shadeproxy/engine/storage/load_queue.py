@@ -37,7 +37,7 @@ class OriginPace:
 
     def get_s(self) -> float:
         """Return the mean in seconds of the latest 32 GETs or more. inf: the origin does not answer, or has
-        answered fewer GETs.
+        answered fewer GETs. An origin of which nothing is known yet is not asked in place of a disk.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:

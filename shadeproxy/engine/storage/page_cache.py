@@ -332,11 +332,14 @@ class PageCache:
         there: Slots = every[(table.generation[every] == then) & (table.tier[every] != NO_TIER)]
         return there
 
-    async def drop_under(self, bucket: str, prefix: str, reason: str, namespace: str = OWN) -> None:
+    async def drop_under(
+        self, bucket: str, prefix: str, namespace: str, before_each: Callable[[Slots], bool]
+    ) -> None:
         """Remove the pages of objects in ``bucket`` under ``prefix`` that are resident now, in slices.
 
         Pages stored meanwhile stay; otherwise this call might never end under constant reads. It makes no
         tombstones, because each object would need one: call ``Erasing.keep_purged`` afterwards.
+        ``before_each`` gets each slice before it is dropped; the call ends when it returns False.
         """
         await self._recovery.over()
         table = self.residents
@@ -352,13 +355,18 @@ class PageCache:
                 self.transfers.drop_unplaced(slot)
             places = {slot: self._places.of(slot) for slot in part[table.tier[part] != NO_TIER].tolist()}
             refs = await self._places.refs(places) if prefix else {}
+            leaving = []
             for slot, place in places.items():
                 if not self._places.holds(slot, place):
                     # The page moved or is gone. The next round looks at it again.
                     moved.append(slot)
                 # Drop a page whose header cannot be read, too.
                 elif (ref := refs.get(slot)) is None or ref.is_under(bucket, prefix, namespace):
-                    self.drop(slot, reason)
+                    leaving.append(slot)
+            if not before_each(np.array(leaving, np.int64)):
+                return
+            for slot in leaving:
+                self.drop(slot, "purged")
             await asyncio.sleep(0)
             if not len(todo):
                 todo, moved = np.array(moved, dtype=np.int64), []

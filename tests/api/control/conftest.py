@@ -1,6 +1,5 @@
 """A control listener on a loopback socket, with everything behind it in memory."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from shadeproxy.api.control.app import make_control_app
-from shadeproxy.api.control.bodies import PinAnswer, PinList, PinSummary, PurgeAnswer
+from shadeproxy.api.control.bodies import PinAnswer, PinList, PinSummary
 from shadeproxy.api.control.context import (
     READY,
     Access,
@@ -20,13 +19,14 @@ from shadeproxy.api.control.context import (
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.api.control.server import ControlRunner
 from shadeproxy.core.types import SHARED, ListEntry, ListPage, Upstream
+from shadeproxy.core.work_progress import WorkProgress
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.hints.changes import OwnChanges
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.prefetch.warm import WarmProgress
 from shadeproxy.telemetry.stats import Stats
 from tests.support.clock import ManualClock
+from tests.support.operating import Work
 
 
 class ControlTestServer(TestServer):
@@ -37,23 +37,6 @@ class ControlTestServer(TestServer):
 
 
 @dataclass
-class Work:
-    """The work of a long operation. It ends when the test sets ``go_on``, with ``error`` if there is one."""
-
-    uri: str
-    dry_run: bool
-    kind: str = "warm"
-    progress: WarmProgress = field(default_factory=WarmProgress)
-    go_on: asyncio.Event = field(default_factory=asyncio.Event)
-    error: Exception | None = None
-
-    async def run(self) -> None:
-        await self.go_on.wait()
-        if self.error is not None:
-            raise self.error
-
-
-@dataclass
 class Backend:
     """A stand-in for the engine and the origin behind the listener."""
 
@@ -61,6 +44,7 @@ class Backend:
     listing: dict = field(default_factory=dict)
     listings: list = field(default_factory=list)
     purges: list = field(default_factory=list)
+    purges_are_long: bool = False
     resident: list = field(default_factory=list)
     readiness: str = READY
     refusal: Exception | None = None
@@ -80,10 +64,15 @@ class Backend:
             raise self.refusal
         self.log_level = level
 
-    async def purge(self, place, *, dry_run):
+    def purging(self, place, *, dry_run):
         self.places.append(place)
         self.purges.append((place.bucket, place.prefix, dry_run))
-        return PurgeAnswer(objects=2, pages=3, bytes=4096)
+        progress = WorkProgress(listed=True, done=2, total=2, pages=3, bytes=4096, total_bytes=4096)
+        work = Work(f"s3://{place.bucket}/{place.prefix}", dry_run, "purge", progress, error=self.refusal)
+        self.work.append(work)
+        if not self.purges_are_long:
+            work.go_on.set()
+        return work
 
     async def pin(self, place, *, dry_run):
         return self._pin("pin", place, dry_run)

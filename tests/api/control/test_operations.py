@@ -55,6 +55,7 @@ async def test_it_is_begun_watched_and_done(client, backend, state):
         "listed": False,
         "done": 0,
         "total": 0,
+        "pages": 0,
         "bytes": 0,
         "total_bytes": 0,
         "resident": 0,
@@ -149,7 +150,7 @@ async def test_an_operation_that_is_not_known(client, refused, method):
 
 
 async def test_few_run_at_a_time(client, backend, begin, state, refused):
-    begun = [await begin(f"s3://b/{number}") for number in range(MOST_RUNNING)]
+    begun = [await begin(f"s3://b/{number}") for number in range(MOST_RUNNING["warm"])]
     text = await refused(await client.post("/v1/warm", json={"uri": "s3://b/d"}), 409, "conflict")
     assert text.startswith("4 operations are running, which is as many as may at a time: ")
     assert f"{begun[0]['id']} (warm s3://b/0)" in text

@@ -7,6 +7,7 @@ import pytest
 from shadeproxy.engine.rules import Rule
 from tests.support.clock import ManualClock
 from tests.support.engine import PAGE
+from tests.support.purging import purge_under
 from tests.support.s3.clients import CLIENTS, signed
 from tests.support.s3.lane import SIZES, Watched, answers, request, same, talk
 
@@ -28,7 +29,7 @@ class Compared(Watched):
 async def cold(proxy, port, data):
     """Return the answer to ``data`` when no page of the bucket is cached."""
     await proxy.engine._filling.flights.drain()
-    await proxy.engine.purge("b", "", dry_run=False)
+    await purge_under(proxy.engine, "b", "")
     return await talk(port, data, count=1)
 
 

@@ -12,6 +12,7 @@ from shadeproxy.api.s3.pending_read import PendingRead
 from shadeproxy.app.admin import Observer
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.read.single_flight import SingleFlight
+from tests.support.purging import purge_under
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, Client, Setup, set_up
 
 BODY = bytes(range(256)) * 4000
@@ -228,7 +229,7 @@ async def test_a_change_ends_a_fill_that_nobody_waits_for(setup, change):
         client.ask("/b/k", method="PUT", body=b"new")
         assert (await client.answer()).status == 200
     else:
-        await setup.engine.purge("b", "k" if change == "purge" else "", dry_run=False)
+        await purge_under(setup.engine, "b", "k" if change == "purge" else "")
     assert (await client.get("/b/k")).body == b"new"
     await setup.settle()
     assert await setup.cached("/b/k") == {"etag": '"new"', "size": 3, "pages": {0: b"new"}}
@@ -236,7 +237,7 @@ async def test_a_change_ends_a_fill_that_nobody_waits_for(setup, change):
 
 async def test_a_purge_keeps_what_is_read_from_being_stored(setup):
     reader = await begun(setup)
-    await setup.engine.purge("b", "", dry_run=False)
+    await purge_under(setup.engine, "b", "")
     setup.server.go_on.set()
     assert (await reader.answer()).body == BODY
     await setup.settle()

@@ -12,6 +12,7 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.placement.pins import PinnedPrefix
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.purging import purge_under
 
 ALICE, MALLORY = Upstream("client:alice"), Upstream("client:mallory")
 UPSTREAMS = {"": SHARED, "alice": ALICE, "mallory": MALLORY}
@@ -186,8 +187,8 @@ async def test_purges_and_pins_are_of_one_namespace(bench):
         _, _, pages = await bench.engine.inspect(ObjectRef("b", "p/k", name))
         pinned[name] = [page[3] for page in pages]
     assert pinned == {"alice": [True], "mallory": [False], "": [False]}
-    assert await bench.engine.purge("b", "", "mallory", dry_run=False) == (1, 1, 7)
-    assert await bench.engine.purge("b", "p/", dry_run=True) == (1, 1, 3)
+    assert await purge_under(bench.engine, "b", "", "mallory") == (1, 1, 7)
+    assert await purge_under(bench.engine, "b", "p/", dry_run=True) == (1, 1, 3)
     refs, _ = await bench.cache.listing.under("b", "", "alice", start_after="", limit=10)
     assert refs == [ObjectRef("b", "p/k", "alice")]
     assert (await get(bench, "p/k", "mallory"))[1] is Source.ORIGIN

@@ -16,6 +16,7 @@ from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.clock import ManualClock
+from tests.support.purging import purge_under
 
 
 async def test_many_stale_objects_are_checked_by_listing(make_bench):
@@ -164,7 +165,7 @@ async def test_a_listing_that_was_asked_for_before_a_write_undoes_nothing(make_b
     bench.engine.check_listed("b", "d/", 1)
     await asyncio.sleep(0)
     bench.origin.put("b", keys[0], b"333")
-    await bench.engine.purge("b", keys[0], dry_run=False)
+    await purge_under(bench.engine, "b", keys[0])
     assert (await bench.get(keys[0]))[0] == b"333"
     written.set()
     await settled(bench)

@@ -10,6 +10,7 @@ from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.origin.memory import MemoryOrigin
 from shadeproxy.policy.registry import POLICIES
+from tests.support.purging import purge_under
 
 SIZE = 16_000
 PLACE = 16_384  # The bytes that such a record takes in a tier.
@@ -283,7 +284,7 @@ async def test_writes_and_purges_remove_pinned_pages(make):
     async with bench.engine.writing([ObjectRef("b", KEPT[0])]):
         bench.origin.put("b", KEPT[0], b"new")
     assert (await bench.get(KEPT[0])) == (b"new", Source.ORIGIN)
-    await bench.engine.purge("b", "keep/", dry_run=False)
+    await purge_under(bench.engine, "b", "keep/")
     assert bench.cached(KEPT) == 0
     assert bench.cache.residents.members[0].pinned_bytes == 0
 

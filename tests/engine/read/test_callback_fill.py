@@ -10,6 +10,7 @@ from shadeproxy.core.errors import OriginUnavailable, ShadeProxyError
 from shadeproxy.core.types import Intent, ObjectRef
 from shadeproxy.engine.read import flight_filler
 from tests.support.callback_reads import Reads, follow
+from tests.support.purging import purge_under
 
 BODY = random.Random(1).randbytes(4000)
 REF = ObjectRef("b", "k")
@@ -213,7 +214,7 @@ class Events:
         self.run(self.put())
 
     def purge(self):
-        self.run(self.bench.engine.purge("b", "", dry_run=False))
+        self.run(purge_under(self.bench.engine, "b", ""))
 
     def follow(self):
         self.bench.reads.ready = self.rng.random() < 0.9

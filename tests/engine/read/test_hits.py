@@ -14,6 +14,7 @@ from shadeproxy.engine.storage.hot_pages import COPY_BYTES
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.tiers.base import SendableBlocks
 from tests.support.engine import PAGE
+from tests.support.purging import purge_under
 
 REF = ObjectRef("b", "k")
 PLAIN = ReadRequest(REF)
@@ -88,7 +89,7 @@ async def test_only_what_may_be_learnt_by_a_get_is_unknown(make_bench):
     meta = bench.engine.find_now(PLAIN)
     assert meta == bench.engine.usable_now(PLAIN)
     assert bench.engine.find_now(PLAIN._replace(force_check=True)) is None
-    await bench.engine.purge("b", "k", dry_run=False)
+    await purge_under(bench.engine, "b", "k")
     assert bench.engine.find_now(PLAIN) is UNKNOWN
     assert bench.engine.usable_now(PLAIN) is None
     await bench.engine.aclose()

@@ -14,6 +14,7 @@ from shadeproxy.tiers import tombstones
 from shadeproxy.tiers.tombstones import Tombstones
 from shadeproxy_bench.reliability.kit.faulty_medium import FaultyCalls, MediumFault, scheduled
 from tests.support.clock import ManualClock
+from tests.support.purging import purge_under
 
 REF = ObjectRef("b", "k")
 
@@ -80,15 +81,15 @@ async def test_a_purge_that_cannot_be_noted_nor_flushed_is_no_success(bench, ref
     with monkeypatch.context() as patched:
         patched.setattr(Tombstones, "doubt_all", doubt_all)
         with pytest.raises(WriteRefused, match="cannot record"):
-            await bench.engine.purge("b", "k", dry_run=False)
+            await purge_under(bench.engine, "b", "k")
     refusing[0] = False
     await bench.cache.erasing.settle()
-    assert (await bench.engine.purge("b", "k", dry_run=False))[0] == 0
+    assert (await purge_under(bench.engine, "b", "k"))[0] == 0
 
 
 async def test_a_purge_that_cannot_be_noted_is_on_the_medium_itself(bench, refusing):
     refusing[0] = True
-    assert (await bench.engine.purge("b", "k", dry_run=False))[0] == 1
+    assert (await purge_under(bench.engine, "b", "k"))[0] == 1
     tier = bench.cache.media[0].tier
     assert not tier.erasures.any_unmarked
     assert not any(segment.unflushed for segment in tier._all_segments())
@@ -107,7 +108,7 @@ async def test_a_purge_of_more_objects_than_there_is_room_for_names_leaves_nothi
     for number in range(100):
         made.origin.put("b", str(number), b"x" * 1000)
         await made.get(str(number))
-    assert (await made.engine.purge("b", "", dry_run=False))[0] == 100
+    assert (await purge_under(made.engine, "b", ""))[0] == 100
     for medium in made.cache.media:
         assert not medium.tier.erasures.in_doubt
         assert not medium.tier.erasures.unsettled
@@ -181,7 +182,7 @@ async def test_a_page_that_moves_while_a_purge_looks_goes_too(bench, monkeypatch
         return found
 
     monkeypatch.setattr(cache._places, "headers", move_meanwhile)
-    await cache.drop_under("b", "k", "purged")
+    await cache.drop_under("b", "k", "", lambda _: True)
     assert moved
     assert (await bench.get("k"))[0] == b"new"
 
@@ -196,12 +197,12 @@ async def test_a_purge_on_a_medium_that_forgets_puts_in_doubt_what_no_slot_tells
     cache = bench.cache
     cache.drop(int(cache.residents.ready()[0]), "policy")
     assert not tier.erasures.in_doubt
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
     assert tier.erasures.in_doubt
 
 
 async def test_a_purge_on_a_sound_medium_leaves_nothing_to_doubt(bench):
-    await bench.engine.purge("b", "", dry_run=False)
+    await purge_under(bench.engine, "b", "")
     for medium in bench.cache.media:
         assert not medium.tier.erasures.in_doubt
         assert not medium.tier.erasures.unsettled
@@ -223,5 +224,5 @@ async def test_purges_at_once_settle_one_after_another(bench, monkeypatch):
 
     noting("turn")
     noting("settle")
-    await asyncio.gather(*(bench.engine.purge("b", "", dry_run=False) for _ in range(3)))
+    await asyncio.gather(*(purge_under(bench.engine, "b", "") for _ in range(3)))
     assert steps == ["turn", "settle"] * 3

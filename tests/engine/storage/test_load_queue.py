@@ -107,8 +107,9 @@ def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
     assert pace.get_s() == pytest.approx(0.5)
     stats.record_origin("get", 1000, 0.01)
     assert pace.get_s() == pytest.approx(0.01)
-    health["answering"] = False
-    assert pace.get_s() == float("inf")
+    for no_proof in (False, None):
+        health["answering"] = no_proof
+        assert pace.get_s() == float("inf")
 
 
 class SlowDisk:

@@ -21,6 +21,7 @@ from shadeproxy.policy.registry import get_policy
 from shadeproxy.tiers import pending_segments
 from shadeproxy.tiers.store import SegmentStore
 from shadeproxy.tiers.tombstones import Tombstones
+from tests.support.purging import purge_under
 
 SIZE = 3000
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -237,7 +238,7 @@ async def test_what_the_origin_said_meanwhile_beats_what_comes_in(restarted):
 async def test_a_purge_waits_for_what_is_to_come(restarted):
     bench = await restarted()
     bench.cache.start_recovery()
-    assert await bench.engine.purge("b", "dir1/", dry_run=False) == (10, 10, 10 * SIZE)
+    assert await purge_under(bench.engine, "b", "dir1/") == (10, 10, 10 * SIZE)
     assert bench.cache.pending_segments == 0
     assert len(bench.cache.residents) == 10
 

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,6 +14,8 @@ import structlog
 from shadeproxy.api.s3.auth.authenticator import Authenticator
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.otel_handler import OtelRequests
+from shadeproxy.api.s3.otel_worker_misses import OtelWorkerMisses
 from shadeproxy.api.s3.relay import WorkerProtocol
 from shadeproxy.api.s3.timeout_answers import TimeoutAnswers
 from shadeproxy.api.s3.worker_misses import SentKeys, WorkerMisses
@@ -24,6 +27,7 @@ from shadeproxy.engine.read.body_files import BodyFiles
 from shadeproxy.engine.read.fill_memory import FillExtents, FillMemory
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.read.worker_fills import WorkerFills
+from shadeproxy.telemetry.otel import OtelTracer
 from tests.support.s3.scripted import PAGE, Client, Setup
 
 FILL_BYTES = 16 * PAGE
@@ -135,9 +139,15 @@ class FetchingWorker:
     """A worker in front of ``setup``'s coordinator. ``begun``: fills that the coordinator allowed."""
 
     def __init__(
-        self, setup: Setup, *, wire: Wire | None = None, fill_bytes: int = FILL_BYTES, most_orders: int = 0
+        self,
+        setup: Setup,
+        *,
+        wire: Wire | None = None,
+        fill_bytes: int = FILL_BYTES,
+        most_orders: int = 0,
+        tracer: OtelTracer | None = None,
     ) -> None:
-        """``most_orders``: prefetches that go to it at a time."""
+        """``most_orders``: prefetches that go to it at a time. ``tracer``: makes otel spans of its reads."""
         settings, clock = setup.settings, SystemClock()
         self.setup = setup
         self.wire = wire or Wire()
@@ -168,16 +178,20 @@ class FetchingWorker:
         self.extents = FillExtents(theirs)
         reloadable = build_reloadable(settings)
         reads: Any = KnowsNothing()
+        self.spans = None if tracer is None else OtelRequests(tracer, Silent())
         authorizer = RequestAuthorizer(
             reads,
             Authenticator(reloadable.clients, anonymous=reloadable.anonymous, clock=clock),
-            observer=Silent(),
+            observer=self.spans or Silent(),
             log=structlog.get_logger("test"),
         )
         self.late = TimeoutAnswers(authorizer, clock=clock, bounds=read_bounds(settings))
         self.coordinator = setup.proxy.s3_address
         """The address to which requests are relayed."""
-        self.misses = WorkerMisses(
+        make: Callable[..., WorkerMisses] = WorkerMisses
+        if self.spans is not None:
+            make = partial(OtelWorkerMisses, tracer=tracer, spans=self.spans)
+        self.misses = make(
             gets,
             keys,
             self.extents,

@@ -31,6 +31,7 @@ from shadeproxy.engine.read.origin_keys import KeySender
 from shadeproxy.engine.read.worker_forwards import WorkerForwards
 from shadeproxy.origin.credentials import AnonymousCredentials
 from shadeproxy.origin.limit import LimitedOrigin, Slots
+from shadeproxy.telemetry.otel import OtelTracer
 from tests.support.s3.fetching import KnowsNothing, Wire
 from tests.support.s3.scripted import Client, Setup
 
@@ -55,7 +56,7 @@ class NoHits:
 class ForwardingWorker:
     """A worker in front of ``setup``'s coordinator."""
 
-    def __init__(self, setup: Setup, wire: Wire | None = None) -> None:
+    def __init__(self, setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None) -> None:
         settings, clock = setup.settings, SystemClock()
         self.setup, self.wire = setup, wire or Wire()
         hints: Any = None
@@ -86,6 +87,7 @@ class ForwardingWorker:
             clock=clock,
             request_log=log,
             authorizer=authorizer,
+            tracer=tracer,
         )
         self.connections: set[WorkerProtocol] = set()
         self.relayed = 0
@@ -141,9 +143,11 @@ class ForwardingWorker:
 
 
 @asynccontextmanager
-async def forwarding(setup: Setup, wire: Wire | None = None) -> AsyncIterator[ForwardingWorker]:
+async def forwarding(
+    setup: Setup, wire: Wire | None = None, tracer: OtelTracer | None = None
+) -> AsyncIterator[ForwardingWorker]:
     """Open a worker in front of ``setup``."""
-    worker = ForwardingWorker(setup, wire)
+    worker = ForwardingWorker(setup, wire, tracer)
     await worker.listen()
     try:
         yield worker

@@ -48,6 +48,8 @@ class ScriptedServer:
         self.scripts: dict[str, list[Answer]] = {}
         self.asked: list[tuple[str, ...]] = []
         """Method, path, Range and If-Match of each request for an object other than the warm one."""
+        self.fields: list[tuple[str, dict[str, str]]] = []
+        """Path and header fields, with lower-case names, of each request."""
         self.connections = 0
         self.go_on = asyncio.Event()
         self.reached = asyncio.Event()
@@ -84,6 +86,7 @@ class ScriptedServer:
             name.lower(): value
             for name, _, value in (line.partition(": ") for line in head.split("\r\n")[1:])
         }
+        self.fields.append((path, fields))
         if length := int(fields.get("content-length", 0)):
             await reader.readexactly(length)
         for step in self._answer(method, path, fields):

@@ -8,6 +8,7 @@ import msgspec
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy_bench.reliability.kit.bodies import BUCKET, PAGE_BYTES
 from shadeproxy_bench.reliability.kit.link import Cut
+from shadeproxy_bench.reliability.kit.purges import end_of_purge
 from shadeproxy_bench.reliability.soak.session import Session
 
 _SIZES = (0, 1, 4096, 100_000, 100_000, 100_000, 1_000_000, PAGE_BYTES + 1, 2 * PAGE_BYTES + 1)
@@ -57,12 +58,18 @@ def purge(session: Session, control: tuple[str, int]) -> None:
         connection.request("POST", "/v1/purge", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
+
+        def get(path: str) -> bytes:
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+        status = end_of_purge(answer.status, text, get)
     except OSError as error:
         session.tally.failed("purge", "error", repr(error))
     else:
-        if answer.status == 200:
+        if status == 200:
             session.tally.answered("purge")
         else:
-            session.tally.failed("purge", "error", f"{answer.status} {text[:200]!r}")
+            session.tally.failed("purge", "error", f"{status} {text[:200]!r}")
     finally:
         connection.close()

@@ -1,11 +1,19 @@
 "use strict";
 // Asks the proxy, and shows what it answers. The token stays in this tab (sessionStorage), never in a URL.
 const TOKEN = "shadeproxy-token", EVERY_MS = 2000, DOCTOR_EVERY_MS = 30000;
+// A proxy that hangs still accepts connections: without a limit its last numbers would stay as if they were new.
+const ANSWER_MS = 10000, DOCTOR_MS = 30000, DOCTOR = "v1/doctor";
 const STATUS_WORDS = {
   400: "bad request", 403: "refused", 404: "not found", 405: "method not allowed", 409: "conflict",
   411: "length missing", 412: "precondition failed", 416: "range not satisfiable", 499: "client left",
   500: "internal error", 501: "not implemented", 502: "bad gateway", 503: "slow down, or unavailable",
 };
+// Of the origin, by whether it answers: state and text of the page, then the text and class of its cards.
+const ORIGIN_STATES = new Map([
+  [true, { state: ["live", "live"], card: ["up", "good"] }],
+  [false, { state: ["down", "origin down: cached objects are still served"], card: ["down", "bad"] }],
+  [null, { state: ["checking", "checking the origin"], card: ["checking", ""] }],
+]);
 const cancelled = new Set(), rows = new Map();
 let askedDoctor = 0;
 
@@ -15,7 +23,8 @@ async function ask(path, method = "GET") {
   const headers = {}, token = sessionStorage.getItem(TOKEN);
   // A header carries bytes: the letters of the token as UTF-8.
   if (token) headers.Authorization = "Bearer " + String.fromCharCode(...new TextEncoder().encode(token));
-  const answer = await fetch(path, { method, headers, cache: "no-store", credentials: "omit" });
+  const signal = AbortSignal.timeout(path === DOCTOR ? DOCTOR_MS : ANSWER_MS);
+  const answer = await fetch(path, { method, headers, signal, cache: "no-store", credentials: "omit" });
   if (answer.status === 401) throw new Locked(token ? "The token is wrong." : "");
   if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
   return answer.json();
@@ -37,7 +46,7 @@ function showFindings(report) {
   byId("findings").replaceChildren(...(findings.length ? findings : [element("li", "Nothing is wrong.", "empty")]));
 }
 
-function showNow(stats, up) {
+function showNow(stats, originState) {
   const totals = stats.totals, waits = latest("stall_s_per_s"), works = latest("compute_s_per_s");
   const busy = (waits || 0) + (works || 0);
   const known = latest("requests_per_s") !== null;
@@ -50,7 +59,7 @@ function showNow(stats, up) {
     ["from the origin", known ? size(latest("origin_bytes_per_s")) + "/s" : "\u2013"],
     ["errors 5xx", known ? [rate(latest("server_errors_per_s")), latest("server_errors_per_s") ? "bad" : ""] : "\u2013"],
     ["training waits", busy ? share(waits / busy) : "\u2013"],
-    ["origin", up ? ["up", "good"] : ["down", "bad"]],
+    ["origin", originState.card],
   ]);
 }
 
@@ -148,7 +157,7 @@ function showOperations(operations) {
 }
 
 function showTiers(stats) {
-  table("tiers", "Tiers", ["tier", "used", "capacity", "", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
+  table("tiers", "Tiers", ["tier", "used", "capacity", "filled", "pages", "hits", "hit ratio", "stored", { words: "evicted, by reason" }],
     Object.entries(stats.tiers).map(([name, tier]) => [
       tier.disabled_reason ? { words: `${name} (stores nothing: ${tier.disabled_reason})` } : name,
       size(tier.used_bytes), size(tier.capacity_bytes),
@@ -156,10 +165,10 @@ function showTiers(stats) {
       count(tier.hits), share(tier.hit_ratio), count(tier.admissions), { words: listed(tier.evictions) }]), "no tier");
 }
 
-function showOrigin(stats, info, up) {
+function showOrigin(stats, info, originState) {
   const origin = stats.origin, health = origin.health, failure = health.last_failure;
   terms(byId("origin"), [
-    ["state", up ? ["up", "good"] : ["down", "bad"]],
+    ["state", originState.card],
     ["latency p50 / p99", `${time(origin.latency_s.p50)} / ${time(origin.latency_s.p99)}`],
     ["in flight", count(stats.gauges.origin_inflight ?? 0)], ["waiting", count(stats.gauges.origin_waiting ?? 0)],
     ["bytes in flight", size(stats.gauges.inflight_bytes ?? 0)],
@@ -197,23 +206,22 @@ async function look() {
   const since = past.times.at(-1) ?? 0;
   const [stats, answer, jobs, operations, info] = await Promise.all([
     ask("v1/stats"), ask(`v1/history?since=${since}`), ask("v1/jobs"), ask("v1/operations"), ask("v1/info")]);
-  const up = stats.origin.health.answering !== false;
+  const originState = ORIGIN_STATES.get(stats.origin.health.answering);
   if ((past.times.at(-1) ?? 0) === since) takeHistory(answer);
   byId("token-form").hidden = true;
-  byId("main").hidden = false;
+  byId("numbers").hidden = false;
   byId("about").textContent = `version ${info.version}, up ${time(info.uptime_s)}, policy ${info.policy ?? "\u2013"}, `
     + `origin ${info.origin ?? "\u2013"}`;
-  showNow(stats, up); showCharts(); showJobs(stats, jobs.jobs); showOperations(operations.operations);
-  showTiers(stats); showOrigin(stats, info, up); showErrors(stats); showBuckets(stats);
-  if (up) state("live", "live");
-  else state("down", "origin down: cached objects are still served");
+  showNow(stats, originState); showCharts(); showJobs(stats, jobs.jobs); showOperations(operations.operations);
+  showTiers(stats); showOrigin(stats, info, originState); showErrors(stats); showBuckets(stats);
+  state(...originState.state);
 }
 
 async function lookAtFindings() {
   if (Date.now() - askedDoctor < DOCTOR_EVERY_MS) return;
   askedDoctor = Date.now();
-  // Not awaited by ``poll``: the doctor may wait ten seconds for an origin that is down.
-  try { showFindings(await ask("v1/doctor")); } catch (error) {
+  // Not awaited by ``poll``: the doctor may wait five seconds for an origin that is down.
+  try { showFindings(await ask(DOCTOR)); } catch (error) {
     byId("findings").replaceChildren(element("li", "The doctor does not answer: " + error.message, "finding warning"));
   }
 }
@@ -231,13 +239,14 @@ async function poll() {
   } catch (error) {
     if (error instanceof Locked) {
       state("locked", "locked: type the control token");
-      byId("main").hidden = true;
+      byId("numbers").hidden = true;
       byId("token-error").textContent = error.message;
       if (byId("token-form").hidden) {
         byId("token-form").hidden = false;
         byId("token").focus();
       }
-    } else state("lost", "not reachable: " + error.message);
+    } else if (error.name === "TimeoutError") state("lost", "no answer from the proxy: the numbers are old");
+    else state("lost", "not reachable: " + error.message);
   }
   polling = false;
   timer = setTimeout(poll, EVERY_MS);

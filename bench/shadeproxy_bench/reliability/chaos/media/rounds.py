@@ -30,6 +30,7 @@ from shadeproxy_bench.reliability.chaos.media.medium import (
     loop_mounts_work,
 )
 from shadeproxy_bench.reliability.kit.processes import Phoenix
+from shadeproxy_bench.reliability.kit.purges import end_of_purge
 from shadeproxy_bench.server import workplace
 
 OBJECTS = 40
@@ -296,7 +297,8 @@ class Rounds:
         fresh.rename(path)
         asked = msgspec.json.encode({"uri": f"s3://{_BUCKET}/{number}"})
         fields = {"Content-Type": "application/json"}
-        status = self._client.ask("POST", "/v1/purge", asked, fields, control=True)[0]
+        status, text, _ = self._client.ask("POST", "/v1/purge", asked, fields, control=True)
+        status = end_of_purge(status, text, lambda path: self._client.ask("GET", path, control=True)[1])
         if status != 200:
             # The purge failed, so the proxy may still serve the old version. Restore that version at the
             # origin.

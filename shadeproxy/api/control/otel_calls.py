@@ -1,0 +1,40 @@
+"""Otel spans of control calls. This middleware is part of the application only if otel spans are on."""
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from shadeproxy.telemetry.otel import SERVED, OtelTracer
+
+_CALLS = "/v1/"
+_FAILS_FROM = 500
+
+
+def span_calls(tracer: OtelTracer) -> Middleware:
+    """Return a middleware that makes a span of each call under /v1. Probes, scrapes and the page have none.
+
+    Reads of a batch are requests to the origin inside the span of their call.
+    """
+
+    @web.middleware
+    async def span(request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        if resource is None or not resource.canonical.startswith(_CALLS):
+            return await handler(request)
+        # Names of jobs and data sets are not part of the name, so that a collector can count calls by name.
+        called = tracer.begin_served(f"{request.method} {resource.canonical}", request.headers)
+        called.note({"http.request.method": request.method, "http.route": resource.canonical})
+        served = SERVED.set(called)
+        try:
+            response = await handler(request)
+        except BaseException:
+            # Errors are answers by now, so this is the end of a call whose caller is gone.
+            called.note({"shadeproxy.cancelled": True})
+            called.end()
+            raise
+        finally:
+            SERVED.reset(served)
+        called.note({"http.response.status_code": response.status})
+        called.end(str(response.status) if response.status >= _FAILS_FROM else "")
+        return response
+
+    return span

@@ -1,0 +1,130 @@
+"""``OtelHandler``: makes an otel span of each S3 request that it serves. Built only if otel spans are on.
+
+Hits of the fast lane do not come here, so they have no span. All other requests are either a read by
+callbacks, or served by a task; a read may begin as the one and end as the other.
+"""
+
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Unpack
+
+from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.exchange import Asked, EndedRequest, Exchange, RequestObserver
+from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.engine.base import ReadPath
+from shadeproxy.telemetry.otel import SERVED, OtelSpan, OtelTracer, Value
+
+_UNPARSED = "S3"
+_FAILS_FROM = 500
+
+
+class OtelRequests:
+    """The otel spans of requests under way, by request id. Ends each when its request is reported, and passes
+    the report on to ``observer``. Implements ``RequestObserver``.
+    """
+
+    def __init__(self, tracer: OtelTracer, observer: RequestObserver) -> None:
+        self._tracer = tracer
+        self._observer = observer
+        self.under_way: dict[str, OtelSpan] = {}
+        """Spans that have not ended, by request id."""
+
+    def begin(self, fields: Mapping[str, str], operation: str = _UNPARSED) -> OtelSpan:
+        """Begin the span of a request with these lower-case header fields."""
+        return self._tracer.begin_served(operation, fields)
+
+    def keep(self, request_id: str, span: OtelSpan) -> None:
+        """End ``span`` with this request."""
+        self.under_way[request_id] = span
+
+    def relay(self, request_id: str) -> None:
+        """End the span of this request if it was not reported, because another process answers it."""
+        span = self.under_way.pop(request_id, None)
+        if span is not None:
+            span.note({"shadeproxy.relayed": True})
+            span.end()
+
+    @contextmanager
+    def serving(self, exchange: Exchange, begun: EngineLaneRead | None) -> Iterator[None]:
+        """Serve the request of ``exchange`` inside its span. ``begun``: a read that has its span already."""
+        span = None if begun is None else self.under_way.get(begun.request_id)
+        if span is None:
+            parsed = exchange.request
+            span = self.begin(exchange.http.headers if parsed is None else parsed.fields)
+            self.keep(exchange.request_id, span)
+        served = SERVED.set(span)
+        try:
+            yield
+        finally:
+            SERVED.reset(served)
+
+    def on_request(self, **request: Unpack[EndedRequest]) -> None:
+        """See ``RequestObserver.on_request``."""
+        self._observer.on_request(**request)
+        span = self.under_way.pop(request["request_id"], None)
+        if span is None:
+            return  # a hit of the fast lane, or bytes that were no request
+        status, job = request["status"], request["job"]
+        facts: dict[str, Value] = {
+            "rpc.method": request["operation"],
+            "http.response.status_code": status,
+            "http.response.body.size": request["bytes_sent"],
+            "http.request.body.size": request.get("bytes_received", 0),
+            "aws.request_id": request["request_id"],
+            "shadeproxy.source": request["source"].value,
+        }
+        if request["bucket"]:
+            facts["aws.s3.bucket"] = request["bucket"]
+        if job is not None:
+            numbers = {"shadeproxy.epoch": job.epoch, "shadeproxy.rank": job.rank}
+            facts["shadeproxy.job"] = job.job
+            facts |= {name: number for name, number in numbers.items() if number is not None}
+        span.name(request["operation"])
+        span.note(facts)
+        span.end(str(status) if status >= _FAILS_FROM else "")
+
+
+class OtelForwarding(ForwardHandler):
+    """Makes the spans of all requests that a task serves. ``_spans`` is the handler's observer."""
+
+    _spans: OtelRequests
+
+    async def _complete(
+        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
+    ) -> None:
+        with self._spans.serving(exchange, begun):
+            await super()._complete(exchange, serving, begun)
+
+
+class OtelHandler(OtelForwarding, S3Handler):
+    """An S3Handler whose requests have otel spans."""
+
+    def __init__(
+        self,
+        engine: ReadPath,
+        authenticator: Authenticator,
+        *,
+        tracer: OtelTracer,
+        begins: BeginsReads | None = None,
+        **options: Unpack[HandlerSettings],
+    ) -> None:
+        """``begins``, ``options``: as for S3Handler."""
+        self._spans = OtelRequests(tracer, options["observer"])
+        options["observer"] = self._spans
+        S3Handler.__init__(self, engine, authenticator, begins=begins, **options)
+
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
+        """See ``S3Handler.begin_read``. The span of a read that cannot begin so is dropped: ``serve_read``
+        makes another.
+        """
+        span = self._spans.begin(asked.call.request.fields, asked.call.operation.name)
+        served = SERVED.set(span)
+        try:
+            read = super().begin_read(outlet, asked)
+        finally:
+            SERVED.reset(served)
+        if read is not None:
+            self._spans.keep(read.request_id, span)
+        return read

@@ -1,0 +1,78 @@
+"""docs/clients.md: its tables say what the clients' outcomes are, on every route."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .report import FAILS, NOT_OFFERED, OK, ROUTES, SAYS, Record, write_table
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "clients.md"
+CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
+
+
+def rows(text, heading):
+    """Return the cells of the rows below a heading."""
+    lines = text.partition(f"| {heading} |")[2].partition("\n\n")[0].split("\n")[2:]
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+@pytest.fixture
+def note():
+    """``note(record, client, check, cell, texts)`` notes the outcomes that a cell tells of."""
+
+    def note(record, client, check, cell, texts, *, meaning=""):
+        outcomes = dict.fromkeys(ROUTES, NOT_OFFERED if cell == "not offered" else OK)
+        for routes, number in re.findall(r"not ([a-z, ]+) \[(\d+)\]", cell):
+            outcomes |= dict.fromkeys(routes.split(", "), texts[number])
+        for route, outcome in outcomes.items():
+            record.note(client, check, meaning, route, outcome)
+
+    return note
+
+
+def test_the_columns_of_routes_agree_with_the_cells_of_the_last_run(tmp_path, note):
+    """Read the outcomes from the cells of single checks, and write the tables again."""
+    text = DOCUMENT.read_text()
+    texts = dict(re.findall(rf"^(\d+)\. The client ({FAILS}.*)$", text, re.MULTILINE))
+    record = Record()
+    said = rows(text, "client | says of a missing key")
+    first = rows(text, "client | HTTP")
+    assert len(first) == len(said) == 10
+    for (client, *answers), (version, _http, _tls, *cells) in zip(said, first, strict=True):
+        record.versions[client] = version
+        for check, cell in zip(CHECKS, cells, strict=True):
+            note(record, client, check, cell, texts)
+        for check, answer in zip(("missing_key", "wrong_secret"), answers, strict=True):
+            parts = answer.split("; ") if answer.startswith("direct") else [f"{', '.join(ROUTES)}: {answer}"]
+            for routes, _, words in (part.partition(": ") for part in parts):
+                for route in routes.split(", "):
+                    record.note(client, check, "", route, SAYS + words)
+    for number, (client, meaning, cell) in enumerate(rows(text, "client | checked beside")):
+        note(record, client, f"try_{number}", cell, texts, meaning=meaning)
+    copy = tmp_path / "clients.md"
+    copy.write_text(text)
+    write_table(record, copy)
+    run = re.compile(r"^Run on .*$", re.MULTILINE)
+    assert run.sub("", copy.read_text()) == run.sub("", text)
+
+
+def test_what_fails_over_tls_alone_is_in_its_column(tmp_path, note):
+    record, texts = Record(versions={"c": "c 1.0"}), {"1": FAILS + "TLS", "2": FAILS + "other"}
+    for check in CHECKS:
+        note(record, "c", check, "not tls [1]" if check in {"upload", "part"} else "yes", texts)
+    for name in ("try_a", "try_b"):
+        note(record, "c", name, "not tls [1]; not plain [2]", texts, meaning="a meaning")
+    path = tmp_path / "page.md"
+    path.write_text("<!-- written by make clients -->\n<!-- end -->\n")
+    write_table(record, path)
+    (row,) = rows(path.read_text(), "client | HTTP")
+    assert row[:4] == [
+        "c 1.0",
+        "yes; not 2 beside [1]",
+        "yes; not upload, part, 2 beside [2]",
+        "yes; not tls [2]",
+    ]
+    record.outcomes = {place: dict.fromkeys(ROUTES, NOT_OFFERED) for place in record.outcomes}
+    write_table(record, path)
+    assert rows(path.read_text(), "client | HTTP")[0][1:4] == ["not offered"] * 3
