@@ -14,6 +14,7 @@ TABLE = {
     "origin.link_depth": "origin/test_link.py",
     "app.asking": "app/test_sharing.py",
     "app.measuring": "app/test_sharing.py",
+    "engine.read.body": "engine/storage/test_load_queue.py",
     "engine.read.body_files": "api/s3/test_worker_bodies.py",
     "engine.read.needed": "api/s3/test_lane_read.py",
     "origin.field_places": "origin/test_http1.py",

@@ -33,7 +33,7 @@ from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.origin.credentials import ChainCredentials
-from shadeproxy.origin.health import OriginHealth
+from shadeproxy.origin.health import OriginHealth, Trouble
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.log import mask_text
 from shadeproxy.telemetry.stats import Stats
@@ -86,6 +86,7 @@ class Checkup:
         self._told = ""
         """The state that the last probe found; "" before the first."""
         self._probed_s = -inf
+        self._seen_refusal: Trouble | None = None
         self._broken: dict[str, str] = {}
 
     def warnings(self) -> list[str]:
@@ -163,7 +164,9 @@ class Checkup:
         answers again, or no longer refuses the proxy, only a probe may show.
         """
         since_s = self._probed_s
-        if self._health.answering and self._told == _ANSWERS:
+        # A refusal is an answer, too: it shows that the origin is there, and not that it takes requests.
+        is_refused = self._health.refusal is not self._seen_refusal
+        if self._health.answering and self._told == _ANSWERS and not is_refused:
             since_s = max(since_s, self._health.known_s)
         return since_s + _AGAIN_S
 
@@ -178,6 +181,7 @@ class Checkup:
     async def _look(self) -> tuple[str, OriginError | None]:
         """Probe the origin, and log a change of its state. Return its answer, or "" and the error."""
         began_s = self._probed_s = self._clock.monotonic_s()
+        self._seen_refusal = self._health.refusal
         self._health.probes += 1
         answer = ""
         failure: OriginError | None = None

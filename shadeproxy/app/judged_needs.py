@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from shadeproxy.app.asking import demands_of
+from shadeproxy.app.measuring import MeasuredJob
 from shadeproxy.hints.needs import JobNeed
 from shadeproxy.origin.link import LinkQueue
 from shadeproxy.policy.sharing import Room, fits, is_behind, least_of_others, most_for
@@ -20,19 +21,23 @@ _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
+_KEPT = 1.05  # A job with this part of its need is not behind, as far as its measured rate says.
 _MOST_TOLD = 8  # Most needs that do not fit, for which one step finds out what they would get.
 
 
 @dataclass
 class Schedule:
     """The reads of a job in its present epoch, beside the time. A time in which the job neither reads nor
-    waits for the link does not count. While ranks are in two epochs, the count begins again with each change,
-    so that the job counts as behind. Reads that name no epoch are counted by windows of ten seconds.
+    waits for the link does not count. Reads that name no epoch are counted by windows of ten seconds.
+
+    Where reads alternate between epochs (ranks that are not together, an evaluation with epochs of its own),
+    no count of one epoch says how far the job is. Then its measured rate decides, until a newer epoch begins.
     """
 
     epoch: int | None = None
     elapsed_s: float = 0.0
     _newest: int | None = None
+    _alternates: bool = False
     _first: int = 0
     _read: int = 0
     _waiting: int = 0
@@ -46,14 +51,19 @@ class Schedule:
         if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
             # Of an epoch that just began all reads count: loaders begin it with many at once.
             begins = epoch is not None and self._newest is not None and epoch > self._newest
+            self._alternates = not begins and epoch != self.epoch and self._newest is not None
             self.epoch, self.elapsed_s, self._first = epoch, 0.0, 0 if begins else read
             self._newest = epoch if self._newest is None or begins else self._newest
         elif read > self._read or waiting:
             self.elapsed_s += elapsed_s
         self._read, self._waiting = read, waiting - prefetches
 
-    def is_behind(self, need: float) -> bool:
-        """Return whether fewer samples were read than ``need`` samples a second."""
+    def is_behind(self, need: float, average: float) -> bool:
+        """Return whether fewer samples were read than ``need`` samples a second. ``average``: the measured
+        rate of the job, nan if it is not known.
+        """
+        if self._alternates:
+            return average < _KEPT * need
         # A read is counted when it begins, and then waits.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
@@ -105,21 +115,22 @@ def admit(
             demands.need[at] = math.nan
 
 
-def jobs_behind(
+def jobs_behind(  # noqa: PLR0917 - one caller, which has each in a field
     claims: Mapping[str, JudgedNeed],
     needed: Mapping[str, float],
+    jobs: Mapping[str, MeasuredJob],
     stats: Stats,
     queue: LinkQueue,
     elapsed_s: float,
 ) -> set[str]:
     """Note the reads of the last ``elapsed_s``, and return the jobs that are behind what they need.
-    ``needed``: samples per second, of the jobs to look at.
+    ``needed``: samples per second, of the jobs to look at; ``jobs``: as measured.
     """
     behind = set()
     for name, need in needed.items():
         flow, schedule = queue.flows.get(name), claims[name].schedule
         waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
         schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
-        if schedule.is_behind(need):
+        if schedule.is_behind(need, jobs[name].average if name in jobs else math.nan):
             behind.add(name)
     return behind

@@ -138,15 +138,14 @@ class JobSharing:
             self._queue.hurry(())
             return
         now_s = self._clock.monotonic_s()
-        elapsed_s, self._hurried_s = now_s - self._hurried_s, now_s
+        elapsed_s, self._hurried_s = min(now_s - self._hurried_s, STEP_S), now_s
         self._count_reads()
         needed = {
             name: self._needed(self._hints.jobs.get(name))
             for name, claim in self._claims.items()
             if claim.admitted and name in self._stats.jobs and name in self._hints.jobs
         }
-        behind = jobs_behind(self._claims, needed, self._stats, self._queue, min(elapsed_s, STEP_S))
-        self._queue.hurry(behind)
+        self._queue.hurry(jobs_behind(self._claims, needed, self._jobs, self._stats, self._queue, elapsed_s))
 
     # ------------------------------------------------------------------ SharesJobs
 

@@ -51,6 +51,12 @@ class Deadline:
         """Seconds left for a whole answer: ``left_s`` for its first byte, and one window for the rest."""
         return self.left_s + self._bounds.window_s
 
+    def half(self) -> "Deadline":
+        """Return a deadline at half of the time that is left."""
+        made = Deadline(self._clock, self._bounds)
+        made.at_s -= made.left_s - self.left_s / 2
+        return made
+
     def renewed(self) -> "Deadline":
         """Return a deadline for the next part of an answer: the same budget, counted from now."""
         return Deadline(self._clock, self._bounds)

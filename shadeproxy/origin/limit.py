@@ -325,7 +325,7 @@ class _LimitedRead:
             self._limited.give(self._client)
             raise
         if isinstance(self._client, LinkSlot):
-            self._client.charge(read.span.length, whole=read.pass_on is not None)
+            self._client.charge(read.span.length, passes=read.pass_on is not None)
         if read.pass_on is not None:
             read.pass_on = PassOn(self._admit)
         return read

@@ -27,6 +27,7 @@ _MOST_PREFETCHES = 8
 _LEAST_WEIGHT = 1e-3
 _LEFT = 0.1
 """Bytes that the other flows get for each byte of the flows that go before them."""
+_MOST_LEFT = 4  # Pages that the other flows may have saved up.
 
 Granted = asyncio.Future["LinkSlot"]
 
@@ -43,12 +44,15 @@ class LinkSlot(str):
     is_first: bool
     """True if the read went before those of other flows. Then it takes nothing from its flow's share."""
 
-    def charge(self, length_bytes: int, *, whole: bool = False) -> None:
-        """Charge the true length of the read to its flow, once it is known. ``whole``: all of it is read;
-        otherwise a page of it at most.
+    def charge(self, length_bytes: int, *, passes: bool = False) -> None:
+        """Charge the true length of the read to its flow, once it is known; a page at most. ``passes``: the
+        answer is passed on at the pace of its client. It then takes nothing more of the link's turns: a few
+        slow clients must not fill the link for all.
         """
         if not self.is_over:
-            self.queue.charge(self, length_bytes if whole else min(length_bytes, self.queue.page_bytes))
+            self.queue.charge(self, min(length_bytes, self.queue.page_bytes))
+            if passes:
+                self.queue.end(self, has_come=False)
 
 
 class _Waiter(NamedTuple):
@@ -124,6 +128,8 @@ class LinkQueue:
     def hurry(self, jobs: Collection[str]) -> None:
         """Let the waiting reads of ``jobs`` go before those of all others, from now on."""
         self._hurried = jobs
+        if not jobs:
+            self._left_bytes = 0.0
 
     def stop(self) -> None:
         """Share the link no longer. The waiting reads are served as the link has room, without a limit."""
@@ -169,18 +175,30 @@ class LinkQueue:
         waiting = [(name, flow) for name, flow in self.flows.items() if flow.queue.count]
         first = [flow for name, flow in waiting if name in self._hurried]
         others = [flow for name, flow in waiting if name not in self._hurried]
-        turns = [(sorted(first, key=self._tag), True), (sorted(others, key=self._tag), False)]
-        if others and self._left_bytes >= min(flow.guess_bytes for flow in others):
-            turns.reverse()
-        for flows, is_first in turns:
-            for flow in flows:
-                waiter = flow.queue.take(may)
-                if waiter is not None:
-                    self.waiting -= 1
-                    flow.prefetches -= waiter.is_prefetch
-                    slot = self._let_through(flow, waiter.client, is_first=is_first and bool(others))
-                    return waiter.future, slot
-        return None
+        if not first or not others:
+            return self._serve(first or others, may)
+        soonest = min(others, key=self._tag)
+        if self._left_bytes >= soonest.guess_bytes and (served := self._serve([soonest], may)) is not None:
+            self._left_bytes -= served[1].size_bytes
+            return served
+        return self._serve(first, may, is_first=True) or self._serve(others, may)
+
+    def _serve(
+        self, flows: Collection[Flow], may: Callable[[str], bool], *, is_first: bool = False
+    ) -> tuple[Granted, LinkSlot] | None:
+        """Let through the next read of ``flows``, of the flow with the smallest start tag that has one."""
+        flow = min(flows, key=self._tag)
+        waiter = flow.queue.take(may)
+        if waiter is None:
+            # All clients of this flow have as many slots as they may.
+            for flow in sorted(flows, key=self._tag)[1:]:
+                if (waiter := flow.queue.take(may)) is not None:
+                    break
+            else:
+                return None
+        self.waiting -= 1
+        flow.prefetches -= waiter.is_prefetch
+        return waiter.future, self._let_through(flow, waiter.client, is_first=is_first)
 
     def charge(self, slot: LinkSlot, size_bytes: int) -> None:
         """Charge the true length of a read that is under way."""
@@ -193,13 +211,13 @@ class LinkQueue:
         self.depth.note(self.flying, self._flying_bytes, 0)
         self._flying_bytes += difference
 
-    def end(self, slot: str) -> None:
-        """Note that a read is over. Do nothing for a slot of another queue."""
+    def end(self, slot: str, *, has_come: bool = True) -> None:
+        """Note that a read is over. Do nothing for a slot of another queue. ``has_come``: its bytes came."""
         if not isinstance(slot, LinkSlot) or slot.is_over:
             return
         slot.is_over = True
         slot.flow.flying -= 1
-        self.depth.note(self.flying, self._flying_bytes, slot.size_bytes)
+        self.depth.note(self.flying, self._flying_bytes, slot.size_bytes if has_come else 0)
         self.flying -= 1
         self._flying_bytes = max(self._flying_bytes - slot.size_bytes, 0.0) if self.flying else 0.0
 
@@ -222,11 +240,10 @@ class LinkQueue:
         slot.queue, slot.flow, slot.size_bytes, slot.is_over = self, flow, flow.guess_bytes, False
         slot.is_first = is_first
         if is_first:
-            self._left_bytes += _LEFT * slot.size_bytes
+            self._left_bytes = min(self._left_bytes + _LEFT * slot.size_bytes, _MOST_LEFT * self.page_bytes)
         else:
             self._now = self._tag(flow)
             flow.start = self._now + slot.size_bytes / flow.weight
-            self._left_bytes = max(self._left_bytes - slot.size_bytes, 0.0)
         flow.served_bytes += slot.size_bytes
         flow.flying += 1
         self.depth.note(self.flying, self._flying_bytes, 0)

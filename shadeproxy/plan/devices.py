@@ -90,6 +90,8 @@ def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
     demands = []
     for name, data in file.datasets.items():
         size_bytes = _size(f"{where}: datasets.{name}.sample_size", data.sample_size)
+        if size_bytes <= 0:
+            raise ConfigError(f"{where}: datasets.{name}.sample_size: a sample has 1 byte or more")
         rate = data.reads_per_s
         demands.append(Demand(name, data.samples * size_bytes, rate, rate * size_bytes))
     return devices, demands
@@ -160,7 +162,9 @@ def groups_of_trace(trace: Trace, source: str) -> Groups:
         used, dataset = np.unique(trace.prefixes, return_inverse=True)
         known = dict(enumerate(trace.prefix_names))
         names = [known.get(number, "others") for number in used.tolist()]
-    return group(names, dataset.astype(np.intp), trace.sizes.astype(np.float64), reads)
+    # An empty object takes its record, at least.
+    size_bytes = np.maximum(trace.sizes.astype(np.float64), 1.0)
+    return group(names, dataset.astype(np.intp), size_bytes, reads)
 
 
 def _size(where: str, text: str) -> float:

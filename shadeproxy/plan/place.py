@@ -140,7 +140,10 @@ def _filled(groups: Groups, devices: Sequence[Device], load: Column, makespan: f
             # The first group that does not fit as a whole is split.
             split, whole = order[count], order[:count]
             unused_room, unused_time = 1 - left[whole] @ room[whole], 1 - left[whole] @ time[whole]
-            fits = min(unused_room / room[split], unused_time / max(time[split], np.finfo(float).tiny))
+            fits = min(
+                unused_room / max(room[split], np.finfo(float).tiny),
+                unused_time / max(time[split], np.finfo(float).tiny),
+            )
             taken[count] = min(max(fits, 0.0), taken[count])
             taken[count + 1 :] = 0.0
         shares[order, place] = taken
@@ -154,7 +157,7 @@ def cascade(groups: Groups, devices: Sequence[Device]) -> Placed:
     full, then on the next device, and so on.
     """
     load, shares = loads_if_alone(groups, devices), np.zeros((len(groups.size_bytes), len(devices)))
-    order = np.argsort(-groups.reads_per_s / groups.size_bytes, kind="stable")
+    order = np.argsort(-groups.reads_per_s / np.maximum(groups.size_bytes, 1.0), kind="stable")
     ends = np.cumsum(groups.size_bytes[order])
     starts, full = ends - groups.size_bytes[order], 0.0
     for place, device in enumerate(devices):

@@ -60,9 +60,10 @@ class FetchedPages:
         page = self.pages.get((need.object_hash, need.number))
         return page is not None and now_s - page.asked_s < _MOST_WAIT_S
 
-    def clear(self) -> None:
-        """Forget all pages."""
-        self.pages.clear()
+    def forget_job(self, job: str) -> None:
+        """Forget the pages that were fetched for one job."""
+        for key in [key for key, page in self.pages.items() if page.job == job]:
+            del self.pages[key]
 
 
 class ReadyPages:

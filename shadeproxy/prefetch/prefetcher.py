@@ -272,7 +272,7 @@ class Prefetcher:
         """End the walks and cancel the fetches of all jobs but ``jobs``."""
         for job in self._walks.keys() - jobs:
             del self._walks[job]
-            self._fetched.clear()  # Pages fetched for a withdrawn order may be fetched again for another.
+            self._fetched.forget_job(job)  # Its pages may be fetched again for another order.
             for key, flown in list(self._flying.items()):
                 if flown.wanted is not None and flown.wanted.job == job:
                     self._give_up(key)

@@ -200,6 +200,17 @@ async def test_a_refusal_is_asked_about_until_it_ends_whatever_requests_show(wor
         assert world.checkup.warnings() == []
 
 
+async def test_an_origin_that_begins_to_refuse_under_load_is_shown(world):
+    refused = OriginAnswer(403, "ExpiredToken", "the token has expired")
+    async with world.watched():
+        await world.pass_by(60, world.health.answered)
+        assert len(world.probed_s) == 1
+        world.outcome = refused
+        await world.pass_by(30, lambda: world.health.gave_up(refused))
+        assert len(world.probed_s) in (2, 3)
+        assert world.checkup.warnings() != []
+
+
 async def test_the_log_says_each_change_once(world, capfd):
     async with world.watched():
         for outcome in (None, DOWN, None):

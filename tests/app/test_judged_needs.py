@@ -11,6 +11,8 @@ NEED = 100.0
 class Reading:
     """A job that reads at a rate, and its schedule, which looks four times a second."""
 
+    average = float("nan")
+
     def __init__(self, epoch=0):
         self.epochs, self.schedule = JobEpochs(), Schedule()
         self.epoch = epoch
@@ -20,7 +22,7 @@ class Reading:
             self.epochs.epochs[self.epoch].requests += round(per_s / 4)
             self.epochs.latest = self.epoch
             self.schedule.look(self.epochs, 0.25, waiting=waiting + prefetches, prefetches=prefetches)
-        return self.schedule.is_behind(NEED)
+        return self.schedule.is_behind(NEED, self.average)
 
 
 def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behind():
@@ -63,12 +65,19 @@ def test_reads_before_the_first_look_do_not_count():
     assert reading.read(5, 90)
 
 
-def test_ranks_in_two_epochs_never_make_a_job_seem_ahead():
-    reading = Reading()
+@pytest.mark.parametrize("other", [0, None])
+@pytest.mark.parametrize(("average", "behind"), [(104.0, True), (106.0, False), (float("nan"), False)])
+def test_while_reads_alternate_between_epochs_the_measured_rate_decides(other, average, behind):
+    reading = Reading(1)
+    reading.average = average
     reading.read(10, 200)
-    for number in range(1, 20):
-        reading.epoch = number % 2
-        assert reading.read(0.25, 100)
+    found = []
+    for number in range(1, 21):
+        reading.epoch = 1 if number % 2 else other
+        found.append(reading.read(0.25, 1000))
+    assert set(found[2:]) == {behind}
+    reading.epoch = 2
+    assert reading.read(0.25, 0.0 + 4) is True  # A newer epoch is counted again.
 
 
 @pytest.mark.parametrize(("per_s", "behind"), [(120, False), (80, True)])

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -105,6 +106,40 @@ async def test_what_a_job_reads_first_takes_nothing_from_its_share_after():
     reads.slot = ""
     order = [job for job, _ in reads.served(60)]
     assert 25 <= order.count("b") <= 35
+
+
+@pytest.mark.parametrize("weight", [1.0, 20.0, 99.0])
+async def test_the_others_get_a_tenth_whatever_their_weights_and_lengths(weight):
+    reads = Reads({"a": 1.0, "b": weight, "c": 1.0})
+    for name, guess in (("a", 10_000), ("b", 1_000_000), ("c", 100_000)):
+        reads.link._flow(name).guess_bytes = guess
+    for _ in range(2000):
+        reads.ask("c", 100_000)
+    for _ in range(400):
+        reads.ask("a", 10_000)
+        reads.ask("b", 1_000_000)
+    reads.link.hurry({"c"})
+    got = Counter()
+    for job, size in reads.served(1000):
+        got[job] += size
+    assert got["c"] / got.total() == pytest.approx(10 / 11, abs=0.03)
+
+
+async def test_answers_at_the_pace_of_their_clients_do_not_fill_the_link():
+    depth = LinkDepth(lambda: 0.0)
+    depth.has_room = lambda flying, flying_bytes: flying < 4 or flying_bytes < 3_000_000
+    queue = queue_of(depth)
+    queue.share({"a": 1.0})
+    READER.set(JobContext("a"))
+    for _ in range(20):
+        slot = queue.pass_now("")
+        assert slot is not None
+        slot.charge(10 << 30, passes=True)
+    assert queue.flying == 0
+    assert queue.flows["a"].guess_bytes <= PAGE
+    assert queue.flows["a"].start <= 20 * PAGE
+    queue.end(slot)  # When the stream is over.
+    assert queue.flying == 0
 
 
 async def test_two_hurried_jobs_share_by_weight_and_unknown_names_change_nothing():

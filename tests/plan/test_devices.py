@@ -57,6 +57,7 @@ def test_a_file_has_devices_the_origin_last_and_data_sets(written):
         ('"250 MB/s"', '"fast"', "origin.read_speed: 'fast' is no speed"),
         ("reads_per_s = 150", "reads_per_s = 0", "Expected `float` > 0.0"),
         ('"100 KB"', '"x"', "datasets.images.sample_size: 'x' is not a size"),
+        ('"100 KB"', '"0"', "datasets.images.sample_size: a sample has 1 byte or more"),
         ("samples = 1000", "samples = 0", "Expected `int` >= 1"),
         ("[origin]", "[origin", "is no TOML"),
     ],
@@ -144,6 +145,12 @@ def test_objects_of_a_recording_are_grouped_by_prefix():
     assert groups.reads_per_s.sum() == pytest.approx(3.0)  # 6 reads in 2 seconds
     assert groups.size_bytes.sum() == 60
     assert groups_of_trace(Trace(ids, 3, sizes=trace.sizes, times=trace.times), "x").names == ["all objects"]
+
+
+def test_empty_objects_of_a_recording_take_a_byte():
+    ids = np.array([0, 1, 0], np.uint32)
+    groups = groups_of_trace(Trace(ids, 2, sizes=np.array([0, 5]), times=np.arange(3.0)), "x")
+    assert groups.size_bytes.min() >= 1
 
 
 def test_a_trace_without_times_or_sizes_is_refused():

@@ -18,8 +18,12 @@ from shadeproxy.core.work_progress import WorkProgress
 
 _log = structlog.get_logger("shadeproxy.control")
 
-MOST_RUNNING = {"warm": 4, "purge": 64}
-"""Limits for each kind of work. Purges are short, and what is out of date must not wait for warms."""
+MOST_RUNNING = {"warm": 4, "purge": 4096}
+"""Limits for each kind of work. After a refused purge, pages that are out of date would be served. During
+recovery purges wait for its end, one perhaps for each object that has changed.
+"""
+_PURGED_S = 10.0
+"""Seconds for which a stop waits for purges. After a restart, pages of a cancelled one would be there again."""
 MOST_ENDED = 64
 _MOST_NAMED = 4
 KEPT_S = 3600.0
@@ -125,8 +129,12 @@ class Operations:
         return operation
 
     async def aclose(self) -> None:
-        """Cancel all running operations, and refuse new ones."""
+        """Refuse new operations. Wait a little for running purges, and cancel all else."""
         self._closing = True
+        await self._stop([one for one in self._known.values() if one.work.kind != "purge"])
+        purges = [one.task for one in self._known.values() if one.task is not None and one.state == "running"]
+        if purges:
+            await asyncio.wait(purges, timeout=_PURGED_S)
         await self._stop(list(self._known.values()))
 
     async def _stop(self, operations: list[LongOperation]) -> None:

@@ -110,7 +110,7 @@ class Flight:
         """
         self.publishable = True
         self.kept = True
-        """False if a tier already has the page, so that it is not stored again."""
+        """False if a tier had the page when the flight began. It is stored only if the tier lost it since."""
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0

@@ -222,7 +222,8 @@ class FlightFiller:
         if flight.part is not None:
             self._stats.record_bypass()
             return False
-        return flight.publishable and flight.kept and len(flight.buffer) > 0
+        kept = flight.kept or self._cache.find(flight.page) is None
+        return flight.publishable and kept and len(flight.buffer) > 0
 
     def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
         """Store the page of a flight that callbacks filled, together with others. While pages for other
@@ -233,7 +234,8 @@ class FlightFiller:
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
             flight.publishable = self._versions.prove(flight.ref, flight.meta)
-        if not (flight.publishable and flight.kept and flight.filled) or flight.part is not None:
+        kept = flight.kept or self._cache.find(flight.page) is None
+        if not (flight.publishable and kept and flight.filled) or flight.part is not None:
             self._keeps(flight)
             self.flights.end(flight)
             return

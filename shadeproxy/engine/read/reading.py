@@ -6,7 +6,7 @@ flight is left, whatever happens. A read is counted once, when its bytes are req
 
 from collections.abc import AsyncIterator, Callable
 
-from shadeproxy.core.deadline import DEADLINE
+from shadeproxy.core.deadline import DEADLINE, Deadline
 from shadeproxy.core.errors import (
     BodyDamaged,
     DeadlineExceeded,
@@ -22,6 +22,7 @@ from shadeproxy.core.ranges import page_span, pages_of, span_within
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.unidentified import PassedBody, serves
+from shadeproxy.engine.read.body import Body
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.needed import span_needed
@@ -55,7 +56,10 @@ class EngineReading:
         self.joined: dict[int, Flight] = {}
         """The flights that were joined and not left, by page number."""
         self._readahead: set[int] = set()  # Pages that were joined before they were wanted.
-        self._late: set[int] = set()  # Pages that a tier has, but would read more slowly than the origin.
+        self._late: dict[int, Deadline | None] = {}
+        """Pages that a tier has, but would read more slowly than the origin, and the deadline of the origin's
+        answer: the other half of the time is for the tier. The use of these pages is noted.
+        """
         self._readahead_pages = _FIRST_READAHEAD_PAGES
         self._counted = False
         self._loaded: tuple[int, memoryview] | None = None
@@ -209,14 +213,14 @@ class EngineReading:
         # part, or a wrong answer that no such part exists. So a part is sent only once it is proven.
         part_only = self.request.range is not None
         try:
-            meta = await flight.opened(self.deadline, proven=part_only)
+            meta = await flight.opened(self.deadline_of(number), proven=part_only)
         except ShadeProxyError as error:
             damaged = isinstance(error, BodyDamaged) and flight.doubtful
             if not damaged and not (coalesced and self._is_others(flight, error)):
                 raise
             self.done(number)
             flight, _ = self._join(number, again=True)
-            meta = await flight.opened(self.deadline, proven=part_only)
+            meta = await flight.opened(self.deadline_of(number), proven=part_only)
         if self._meta is not None and (meta.etag, meta.size) != (self._meta.etag, self._meta.size):
             raise ObjectChanged(f"{self.request.ref} changed while it was read")
         return flight
@@ -226,13 +230,23 @@ class EngineReading:
         try:
             return await self._flight(number)
         except (OriginError, Overloaded) as error:
-            if number not in self._late or isinstance(error, ObjectChanged | DeadlineExceeded):
-                raise
-            self.done(number)
-            if (view := await self._load(number, late=True)) is None:
+            if (view := await self.late_page(number, error)) is None:
                 raise
             self.source, self._loaded = Source.DISK, (number, view)
             return view
+
+    def deadline_of(self, number: int) -> Deadline | None:
+        """Return the deadline for the first byte of a page from the origin."""
+        return self._late.get(number, self.deadline)
+
+    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
+        """Leave the flight of a page that failed with ``error``. Return the page from its tier, if that was
+        only too slow; None if no tier has it, or the version that it has is not the present one.
+        """
+        self.done(number)
+        if number not in self._late or isinstance(error, ObjectChanged):
+            return None
+        return await self._load(number, late=True)
 
     def _is_others(self, flight: Flight, error: ShadeProxyError) -> bool:
         """Return whether the cause of a failure may be the reader that started the flight."""
@@ -252,7 +266,7 @@ class EngineReading:
         """Return the body of a page that is in a tier, and note its demand read. None if there is none."""
         loaded, self._loaded = self._loaded, None
         view = loaded[1] if loaded is not None and loaded[0] == number else await self._load(number)
-        if view is not None and self.request.intent is Intent.DEMAND:
+        if view is not None and self.request.intent is Intent.DEMAND and number not in self._late:
             self._cache.use(Page(self.request.ref, self.meta.etag, number), view, explained=self.explained)
         return view
 
@@ -262,7 +276,7 @@ class EngineReading:
         if (slot := self._cache.find(page)) is None:
             return None
         if not late and self.request.intent is Intent.DEMAND and self._cache.is_behind(slot):
-            self._late.add(number)
+            self._late[number] = None if self.deadline is None else self.deadline.half()
             self._cache.use(page, None, explained=self.explained)
             return None
         try:
@@ -329,72 +343,3 @@ class EngineReading:
         self._count_read(self.request, self.source, length)
         if length < meta.size > self._page_size:
             self._fills.observer.note_part(self.request.ref, meta, span)
-
-
-class Body:
-    """The pieces of one span. A class, because the event loop tracks every async generator."""
-
-    def __init__(self, reading: EngineReading, span: Span, page_size: int) -> None:
-        self._reading = reading
-        self._span = span
-        self._page_size = page_size
-        self._numbers = pages_of(span, page_size)
-        self._number = self._numbers.start
-        self._flight: Flight | None = None
-        self._position = 0
-        self._stop = 0
-        self._started = False
-        self._begun = False  # True if a piece of the current page has come.
-
-    def __aiter__(self) -> "Body":
-        return self
-
-    async def __anext__(self) -> memoryview:
-        if not self._started:
-            self._started = True
-            self._reading.count(self._reading.meta, self._span)
-        if self._number >= self._numbers.stop:
-            raise StopAsyncIteration
-        try:
-            if self._flight is None:
-                page = await self._open_page()
-                if isinstance(page, memoryview):
-                    self._number += 1
-                    self._begun = True
-                    return page[self._position : self._stop]
-                self._flight = page
-            # After the first piece the rate of the flight decides, not the deadline.
-            deadline = None if self._begun else self._reading.deadline
-            piece = await self._flight.piece(self._position, self._stop, deadline)
-            self._begun = True
-        except BaseException:
-            await self.aclose()
-            raise
-        if self._reading.detached.many:
-            piece = memoryview(bytes(piece))
-        self._position += len(piece)
-        if self._position == self._stop:
-            self._flight = None
-            self._reading.done(self._number, served=True)
-            self._number += 1
-        return piece
-
-    async def aclose(self) -> None:
-        """Leave the flight that was being read; idempotent."""
-        if self._flight is not None:
-            self._flight = None
-            self._reading.done(self._number)
-        self._number = self._numbers.stop
-
-    async def _open_page(self) -> memoryview | Flight:
-        number, span = self._number, self._span
-        if self._begun and self._reading.deadline is not None:
-            # The answer has begun. The first byte of each further page gets the same time limit again.
-            self._reading.deadline = self._reading.deadline.renewed()
-        self._begun = False
-        self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
-        try:
-            return await self._reading.page(number, self._numbers.stop)
-        except BaseException:
-            self._reading.done(number)
-            raise

@@ -33,23 +33,32 @@ class OriginPace:
         self._stats = stats
         self._requests = 0
         self._sum_s = 0.0
+        self._sum_bytes = 0
         self._mean_s = inf
+        self._mean_bytes = 1.0
 
-    def get_s(self) -> float:
-        """Return the mean in seconds of the latest 32 GETs or more. inf: the origin does not answer, or has
-        answered fewer GETs. An origin of which nothing is known yet is not asked in place of a disk.
+    def get_s(self, size_bytes: int) -> float:
+        """Return the seconds that a GET of ``size_bytes`` probably takes, by the latest 32 GETs or more.
+
+        A GET that is longer than their mean is taken to last longer in proportion. So many short answers, of
+        small objects or of refusals, do not make a long page seem quick. inf: the origin does not answer, or
+        has answered fewer GETs.
         """
         counted = self._stats.origin.get("get")
         if counted is not None and (new := counted.requests - self._requests) >= _LEAST_GETS:
             self._mean_s = (counted.latency_sum_s - self._sum_s) / new
+            self._mean_bytes = max((counted.bytes - self._sum_bytes) / new, 1.0)
             self._requests, self._sum_s = counted.requests, counted.latency_sum_s
-        return self._mean_s if self._stats.origin_health().get("answering", True) else inf
+            self._sum_bytes = counted.bytes
+        if self._stats.origin_health().get("answering", True) is not True:
+            return inf
+        return self._mean_s * max(1.0, size_bytes / self._mean_bytes)
 
 
 class LoadQueue:
     """Runs the reads of bodies of one medium. ``origin_s``: see ``OriginPace.get_s``."""
 
-    def __init__(self, origin_s: Callable[[], float], *, now_s: Callable[[], float] = monotonic) -> None:
+    def __init__(self, origin_s: Callable[[int], float], *, now_s: Callable[[], float] = monotonic) -> None:
         self._origin_s = origin_s
         self._now_s = now_s
         self._waiting = 0
@@ -71,9 +80,9 @@ class LoadQueue:
         spacing_s, self._ended_s = now_s - self._ended_s, now_s
         self._pace_s += (spacing_s - self._pace_s) * (_WEIGHT if self._pace_s else 1.0)
 
-    def is_behind(self) -> bool:
-        """Return whether one more read would end later than a GET from the origin probably would."""
+    def is_behind(self, size_bytes: int) -> bool:
+        """Return whether one more read would end later than a GET of as many bytes probably would."""
         ends_s = (self._waiting + 1) * self._pace_s
-        if ends_s <= _ALWAYS_FINE_S or ends_s <= self._origin_s():
+        if ends_s <= _ALWAYS_FINE_S or ends_s <= self._origin_s(size_bytes):
             return False
         return self._waiting > 0 or self._now_s() - self._ended_s < _TRIED_EVERY_S

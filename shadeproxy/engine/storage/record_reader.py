@@ -40,7 +40,7 @@ class RecordReader:
         residents: Residents,
         media: Sequence[Medium],
         *,
-        origin_s: Callable[[], float],
+        origin_s: Callable[[int], float],
         failed: Callable[[Tier, str, TierError], None],
     ) -> None:
         self._residents = residents
@@ -72,7 +72,7 @@ class RecordReader:
     def is_behind(self, slot: int) -> bool:
         """Return whether a readable page would come sooner from the origin than from its tier."""
         table, tier = self._residents, self._residents.tiers[slot]
-        if not self._queues[tier].is_behind():
+        if not self._queues[tier].is_behind(int(table.body_bytes[slot])):
             return False
         hot = self._media[tier].tier.is_hot(Location(table.locations[slot]))
         return bool(table.unverified[slot]) or not hot

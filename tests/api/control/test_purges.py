@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from shadeproxy.api.control import running
 from shadeproxy.api.control.running import MOST_RUNNING
 from shadeproxy.core.errors import WriteRefused
 from shadeproxy.core.work_progress import WorkProgress
@@ -11,7 +12,9 @@ from tests.support.operating import Work
 
 
 @pytest.fixture(autouse=True)
-async def _ended(context):
+async def _ended(context, monkeypatch):
+    monkeypatch.setattr(running, "_PURGED_S", 0.01)
+    monkeypatch.setitem(MOST_RUNNING, "purge", 8)
     yield
     await context.operations.aclose()
 
@@ -105,10 +108,24 @@ async def test_purges_do_not_wait_for_warms_and_are_bounded(client, backend, ref
     for _ in range(MOST_RUNNING["purge"]):
         begun, _work = await long_purge()
     text = await refused(await client.post("/v1/purge", json={"uri": "s3://b"}), 409, "conflict")
-    assert text.startswith("64 operations are running, which is as many as may at a time: ")
+    assert text.startswith("8 operations are running, which is as many as may at a time: ")
     assert text.count("(purge s3://b/d/)") == 4
     await client.delete(f"/v1/operations/{begun['id']}")
     await long_purge()
+
+
+async def test_a_stop_waits_for_purges_and_cancels_warms(client, context, long_purge, monkeypatch):
+    monkeypatch.setattr(running, "_PURGED_S", 60.0)
+    await client.post("/v1/warm", json={"uri": "s3://b/d/"})
+    _begun, work = await long_purge()
+    stopping = asyncio.create_task(context.operations.aclose())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    work.go_on.set()
+    await stopping
+    states = {one.work.kind: one.state for one in context.operations.all()}
+    assert states == {"warm": "cancelled", "purge": "done"}
 
 
 async def test_a_second_cancel_does_not_disturb_what_the_first_one_ends(context):

@@ -1,18 +1,22 @@
 """A disk that is slower than the origin takes no reads beyond its rate, but serves if the origin fails."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
+from shadeproxy.core.deadline import DEADLINE, DEFAULT_BOUNDS, Deadline
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.engine.storage.load_queue import LoadQueue, OriginPace
-from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
+from shadeproxy.origin.wrapping import WrappedOrigin
 from shadeproxy.telemetry.stats import Stats
+from shadeproxy_bench.reliability.kit.faulty_origin import Fault, FaultyOrigin
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 SIZE = 3000
@@ -35,24 +39,24 @@ class Disk:
 
 
 def queue_of(disk: Disk, origin_s: float) -> LoadQueue:
-    return LoadQueue(lambda: origin_s, now_s=lambda: disk.now_s)
+    return LoadQueue(lambda _size: origin_s, now_s=lambda: disk.now_s)
 
 
 async def test_a_disk_is_behind_once_its_queue_is_longer_than_a_get():
     disk = Disk(0.01)
     queue = queue_of(disk, 0.05)
     await queue.run(disk.load, lambda: None)
-    assert not queue.is_behind()  # One read takes 10 ms; the origin takes 50.
+    assert not queue.is_behind(1000)  # One read takes 10 ms; the origin takes 50.
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(4)]
     await asyncio.sleep(0)
-    assert not queue.is_behind()  # The fifth read ends after 50 ms.
+    assert not queue.is_behind(1000)  # The fifth read ends after 50 ms.
     running.append(asyncio.create_task(queue.run(disk.load, lambda: None)))
     await asyncio.sleep(0)
-    assert queue.is_behind()
+    assert queue.is_behind(1000)
     disk.goes_on.set()
     await asyncio.gather(*running)
-    assert not queue.is_behind()
+    assert not queue.is_behind(1000)
 
 
 async def test_a_fast_disk_is_never_behind_a_faster_origin():
@@ -62,7 +66,7 @@ async def test_a_fast_disk_is_never_behind_a_faster_origin():
     disk.goes_on.clear()
     running = [asyncio.create_task(queue.run(disk.load, lambda: None)) for _ in range(64)]
     await asyncio.sleep(0)
-    assert not queue.is_behind()  # All reads end within 20 ms.
+    assert not queue.is_behind(1000)  # All reads end within 20 ms.
     disk.goes_on.set()
     await asyncio.gather(*running)
 
@@ -71,13 +75,13 @@ async def test_a_disk_that_was_left_alone_gets_one_read_a_second_and_recovers():
     disk = Disk(0.2)
     queue = queue_of(disk, 0.05)
     await queue.run(disk.load, lambda: None)
-    assert queue.is_behind()
+    assert queue.is_behind(1000)
     disk.now_s += 1.5
-    assert not queue.is_behind()
+    assert not queue.is_behind(1000)
     disk.read_s = 0.001
     for _ in range(64):
         await queue.run(disk.load, lambda: None)
-    assert not queue.is_behind()
+    assert not queue.is_behind(1000)
 
 
 async def test_a_failed_read_leaves_no_place_in_the_queue():
@@ -91,25 +95,27 @@ async def test_a_failed_read_leaves_no_place_in_the_queue():
             await queue.run(disk.load, fail)
     await queue.run(disk.load, lambda: None)
     disk.now_s += 1.5
-    assert not queue.is_behind()  # No read waits.
+    assert not queue.is_behind(1000)  # No read waits.
 
 
 def test_the_pace_of_an_origin_is_that_of_its_latest_gets():
     health = {"answering": True}
     stats = Stats(origin_health=lambda: health)
     pace = OriginPace(stats)
-    assert pace.get_s() == float("inf")
+    assert pace.get_s(1000) == float("inf")
     for _ in range(32):
         stats.record_origin("get", 1000, 0.5)
-    assert pace.get_s() == pytest.approx(0.5)
+    assert pace.get_s(1000) == pytest.approx(0.5)
     for _ in range(31):
         stats.record_origin("get", 1000, 0.01)
-    assert pace.get_s() == pytest.approx(0.5)
+    assert pace.get_s(1000) == pytest.approx(0.5)
     stats.record_origin("get", 1000, 0.01)
-    assert pace.get_s() == pytest.approx(0.01)
+    assert pace.get_s(1000) == pytest.approx(0.01)
+    assert pace.get_s(4000) == pytest.approx(0.04)  # four times as long as the mean
+    assert pace.get_s(10) == pytest.approx(0.01)
     for no_proof in (False, None):
         health["answering"] = no_proof
-        assert pace.get_s() == float("inf")
+        assert pace.get_s(1000) == float("inf")
 
 
 class SlowDisk:
@@ -133,7 +139,7 @@ class SlowDisk:
     def be_behind(self) -> None:
         self.queue._pace_s = 10.0
         self.queue._ended_s = self.queue._now_s()
-        self.queue._origin_s = lambda: 0.03
+        self.queue._origin_s = lambda _size: 0.03
 
     def on_disk(self) -> list[str]:
         tiers = self.bench.cache.residents
@@ -207,6 +213,75 @@ async def test_a_slow_disk_answers_when_the_origin_fails(slow, monkeypatch):
     monkeypatch.setattr(bench.origin, "open", refuse)
     assert await bench.get(there[0]) == (body(there[0]), Source.DISK)
     assert slow.loads == 1
+
+
+class SilentOrigin(WrappedOrigin):
+    """An origin that never answers a GET."""
+
+    @asynccontextmanager
+    async def open(self, _ref, **_options):
+        yield await asyncio.Event().wait()
+
+
+def mute(origin):
+    """Return an origin that answers, and then sends no body."""
+    return FaultyOrigin(origin, script=[Fault(stall_after_bytes=0)])
+
+
+@pytest.mark.parametrize("silenced", [SilentOrigin, mute])
+async def test_a_slow_disk_answers_in_time_when_the_origin_is_silent(slow, silenced):
+    bench, there = slow.bench, slow.on_disk()
+    slow.be_behind()
+    bench.engine._filling._filler._origin = silenced(bench.origin)
+    DEADLINE.set(Deadline(bench.clock, DEFAULT_BOUNDS))
+    reader = asyncio.create_task(bench.get(there[0]))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert slow.loads == 0
+    bench.clock.advance(DEFAULT_BOUNDS.first_byte_s / 2 + 0.1)
+    for flight in list(bench.engine._filling.flights.live[ObjectRef("b", there[0])]):
+        flight.refuse_late()
+    assert (await reader)[0] == body(there[0])
+    assert slow.loads == 1
+
+
+async def test_a_slow_disk_goes_on_where_the_origin_broke_off(slow):
+    bench, there = slow.bench, slow.on_disk()
+    slow.be_behind()
+    bench.engine._filling._filler._origin = FaultyOrigin(bench.origin, script=[Fault(cut_after_bytes=1000)])
+    found, source = await bench.get(there[0])
+    assert found == body(there[0])
+    assert source in (Source.ORIGIN, Source.DISK)
+    assert slow.loads == 1
+
+
+async def test_a_page_that_the_disk_lost_meanwhile_is_stored(slow):
+    bench, name = slow.bench, slow.on_disk()[0]
+    slow.be_behind()
+    gate = Barrier()
+    bench.origin.gate = gate
+    reader = asyncio.create_task(bench.get(name))
+    await gate.reached.wait()
+    bench.cache.drop(first_slot(bench, name), "damaged")
+    gate.release()
+    assert (await reader)[0] == body(name)
+    await bench.settle()
+    assert first_slot(bench, name) is not None
+
+
+async def test_a_read_that_falls_back_counts_once(slow, monkeypatch):
+    bench, there = slow.bench, slow.on_disk()
+    slow.be_behind()
+
+    def refuse(*_args, **_kwargs):
+        raise OriginUnavailable("the origin does not answer")
+
+    bench.engine.access_log.flush()
+    before = bench.cache.tick()
+    monkeypatch.setattr(bench.origin, "open", refuse)
+    await bench.get(there[0])
+    bench.engine.access_log.flush()
+    assert bench.cache.tick() == before + 1
 
 
 async def test_an_object_that_changed_at_the_origin_is_read_in_its_new_version(slow):

@@ -1,0 +1,119 @@
+"""The pieces of one span of an opened object."""
+
+from typing import Protocol
+
+from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.errors import OriginError, Overloaded, ShadeProxyError
+from shadeproxy.core.ranges import pages_of, span_within
+from shadeproxy.core.types import ObjectMeta, Span
+from shadeproxy.engine.read.flight import DetachedBuffers, Flight
+
+
+class PagedReading(Protocol):
+    """The reading of an object, as the pieces of its body need it."""
+
+    deadline: Deadline | None
+    detached: DetachedBuffers
+
+    @property
+    def meta(self) -> ObjectMeta: ...
+
+    def deadline_of(self, number: int) -> Deadline | None:
+        """Return the deadline for the first byte of a page from the origin."""
+        ...
+
+    def count(self, meta: ObjectMeta, span: Span) -> None:
+        """Count the demand read of ``span``, once."""
+        ...
+
+    async def page(self, number: int, stop: int) -> memoryview | Flight:
+        """Return a page of the answer: its bytes, or the flight that fetches them."""
+        ...
+
+    async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
+        """Return a page that a slow tier has, after its flight failed with ``error``."""
+        ...
+
+    def done(self, number: int, *, served: bool = False) -> None:
+        """Leave the flight of a page."""
+        ...
+
+
+class Body:
+    """The pieces of one span. A class, because the event loop tracks every async generator."""
+
+    def __init__(self, reading: PagedReading, span: Span, page_size: int) -> None:
+        self._reading = reading
+        self._span = span
+        self._page_size = page_size
+        self._numbers = pages_of(span, page_size)
+        self._number = self._numbers.start
+        self._flight: Flight | None = None
+        self._position = 0
+        self._stop = 0
+        self._started = False
+        self._begun = False  # True if a piece of the current page has come.
+
+    def __aiter__(self) -> "Body":
+        return self
+
+    async def __anext__(self) -> memoryview:
+        if not self._started:
+            self._started = True
+            self._reading.count(self._reading.meta, self._span)
+        if self._number >= self._numbers.stop:
+            raise StopAsyncIteration
+        try:
+            if self._flight is None:
+                page = await self._open_page()
+                if isinstance(page, memoryview):
+                    self._number += 1
+                    self._begun = True
+                    return page[self._position : self._stop]
+                self._flight = page
+            # After the first piece the rate of the flight decides, not the deadline.
+            deadline = None if self._begun else self._reading.deadline_of(self._number)
+            try:
+                piece = await self._flight.piece(self._position, self._stop, deadline)
+            except (OriginError, Overloaded) as error:
+                # Bytes of a doubtful flight that were passed on may be wrong: then nothing may follow them.
+                doubtful = self._flight.doubtful and self._begun
+                view = None if doubtful else await self._reading.late_page(self._number, error)
+                if view is None:
+                    raise
+                self._flight = None
+                self._number += 1
+                self._begun = True
+                return view[self._position : self._stop]
+            self._begun = True
+        except BaseException:
+            await self.aclose()
+            raise
+        if self._reading.detached.many:
+            piece = memoryview(bytes(piece))
+        self._position += len(piece)
+        if self._position == self._stop:
+            self._flight = None
+            self._reading.done(self._number, served=True)
+            self._number += 1
+        return piece
+
+    async def aclose(self) -> None:
+        """Leave the flight that was being read; idempotent."""
+        if self._flight is not None:
+            self._flight = None
+            self._reading.done(self._number)
+        self._number = self._numbers.stop
+
+    async def _open_page(self) -> memoryview | Flight:
+        number, span = self._number, self._span
+        if self._begun and self._reading.deadline is not None:
+            # The answer has begun. The first byte of each further page gets the same time limit again.
+            self._reading.deadline = self._reading.deadline.renewed()
+        self._begun = False
+        self._position, self._stop = span_within(span, number, self._page_size, self._reading.meta.size)
+        try:
+            return await self._reading.page(number, self._numbers.stop)
+        except BaseException:
+            self._reading.done(number)
+            raise
