@@ -23,7 +23,7 @@ MOST_RUNNING = {"warm": 4, "purge": 4096}
 recovery purges wait for its end, one perhaps for each object that has changed.
 """
 _PURGED_S = 10.0
-"""Seconds for which a stop waits for purges. After a restart, pages of a cancelled one would be there again."""
+"""Seconds for which a stop waits for purges. After it, the pages of a cancelled one would be there again."""
 MOST_ENDED = 64
 _MOST_NAMED = 4
 KEPT_S = 3600.0
