@@ -16,7 +16,7 @@ _ROUNDS = 24  # Steps of the bisection, which leave an error of 1e-7.
 _LEFT_TO_OTHERS = 0.5
 _OF_OTHERS = 0.3
 _LEAST_SHARE = 0.01
-_MARGIN, _AHEAD_S = 1.03, 1.0
+_MARGIN, _AHEAD_S = 1.04, 1.0
 _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
@@ -125,7 +125,7 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
 
 def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
     """Return whether a job is behind its need: whether ``reads`` samples are fewer than it should have read
-    in ``elapsed_s`` of an epoch and a second more, and 3 % for what is not measured.
+    in ``elapsed_s`` of an epoch and a second more, and 4 % for what is not measured.
     """
     return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
