@@ -43,6 +43,15 @@ def test_the_image_runs_as_a_number_that_is_not_root_with_the_locked_versions():
     assert "SHADEPROXY_CONFIG=/etc/shadeproxy/config.toml" in DOCKERFILE
 
 
+def test_the_labels_name_a_vendor_and_addresses_only_if_the_build_is_told_them():
+    last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', last_stage))
+    untold = re.findall(r"^ARG (\w+)$", last_stage, re.MULTILINE)
+    assert untold == ["VENDOR", "SOURCE", "URL"]
+    assert [labels[name.lower()] for name in untold] == [f"${{{name}}}" for name in untold]
+    assert not [value for value in labels.values() if "/" in value]
+
+
 def test_the_linter_of_dockerfiles_finds_nothing():
     hadolint = Path(sys.executable).with_name("hadolint")
     command = [hadolint, "--failure-threshold", "style", ROOT / "docker" / "Dockerfile"]
