@@ -11,6 +11,8 @@ import signal
 import threading
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
 
 import pytest
@@ -60,14 +62,27 @@ def keep_picture(tab, name):
         few.save(path, optimize=True)
 
 
-def read(proxy, times=3):
+def read(proxy, rounds=range(3)):
     client = proxy.client()
-    for number in range(times):
+    for number in rounds:
         for n in range(8):
             client.get_object(Bucket="data", Key=str(n))["Body"].read()
         if number == 0:
             with pytest.raises(client.exceptions.NoSuchKey):
                 client.get_object(Bucket="data", Key="none")
+
+
+@contextmanager
+def reading(proxy):
+    """Read in a thread, until the end of the block."""
+    ended = threading.Event()
+    thread = threading.Thread(target=read, args=(proxy, takewhile(lambda _: not ended.is_set(), count())))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def begin_job(proxy):
@@ -371,16 +386,14 @@ TELEPHONE = {"viewport": {"width": 400, "height": 1700}, "is_mobile": True}
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_it_fits_400_pixels_and_axe_has_nothing_to_say(proxy, tab, colours):
     tab.emulate_media(color_scheme=colours)
-    reading = threading.Thread(target=read, args=(proxy, 4_000 if PICTURES else 20))
-    reading.start()
-    begin_job(proxy)
-    go_live(tab, proxy.control)
-    wait_for(lambda: tab.evaluate("past.times.length") > 8 * bool(PICTURES), LIMIT_S)
-    expect_within(tab, "#errors", "404")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 400
-    keep_picture(tab, {"light": "narrow", "dark": "narrow-dark"}[colours])
-    assert violations(tab) == []
-    tab.set_viewport_size(WIDE)
-    wait_for(lambda: tab.locator("figure").first.evaluate("(one) => one.clientWidth > 400"), LIMIT_S)
-    keep_picture(tab, {"light": "load", "dark": "dark"}[colours])
-    reading.join()
+    with reading(proxy):
+        begin_job(proxy)
+        go_live(tab, proxy.control)
+        wait_for(lambda: tab.evaluate("past.times.length") > 8 * bool(PICTURES), LIMIT_S)
+        expect_within(tab, "#errors", "404")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+        keep_picture(tab, {"light": "narrow", "dark": "narrow-dark"}[colours])
+        assert violations(tab) == []
+        tab.set_viewport_size(WIDE)
+        wait_for(lambda: tab.locator("figure").first.evaluate("(one) => one.clientWidth > 400"), LIMIT_S)
+        keep_picture(tab, {"light": "load", "dark": "dark"}[colours])
