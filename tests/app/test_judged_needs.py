@@ -80,7 +80,7 @@ def test_while_reads_alternate_between_epochs_the_measured_rate_decides(other, a
     assert reading.read(0.25, 0.0 + 4) is True  # A newer epoch is counted again.
 
 
-@pytest.mark.parametrize(("per_s", "behind"), [(120, False), (80, True)])
+@pytest.mark.parametrize(("per_s", "behind"), [(130, False), (80, True)])
 def test_reads_without_an_epoch_are_counted_by_windows(per_s, behind):
     reading = Reading(epoch=None)
     found = [reading.read(0.25, per_s) for _ in range(400)]
