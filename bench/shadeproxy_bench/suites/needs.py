@@ -101,7 +101,8 @@ def needs(scale: Scale) -> Iterator[Planned]:
     def missed_share() -> Measured:
         (count, epochs), (before, of) = missed(ours()), missed(today())
         note = f"{count} of {epochs} epochs; without stating them {before} of {of}"
-        return Measured(100 * count / max(epochs, 1), 100 * before / max(of, 1), note=note)
+        # Nothing can be compared with no epoch that was missed.
+        return Measured(100 * count / max(epochs, 1), 100 * before / max(of, 1) or None, note=note)
 
     def others() -> Measured:
         means = {loop.name: mean_slowdown(ours(), loop) for loop in _OTHERS}
