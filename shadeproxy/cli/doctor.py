@@ -8,9 +8,6 @@ made here, from their profiles, because the replay behind it takes a second of p
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
-
-import msgspec
 
 from shadeproxy.cli.check import names_no_store, run_checks
 from shadeproxy.cli.control import ControlClient
@@ -45,15 +42,16 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
     """Yield a finding for each job in use that waits for its data."""
-    from shadeproxy.plan.advice import advise  # noqa: PLC0415  numpy's part takes 100 ms
-    from shadeproxy.plan.profile import read_profile  # noqa: PLC0415
+    # The part of numpy takes 100 ms.
+    from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
+    from shadeproxy.plan.advice import advise  # noqa: PLC0415
 
     for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]][:_MOST_JOBS]:
         try:
-            profile = client.get(f"/v1/jobs/{quote(name, safe='')}/profile")
+            profile = profile_of(client, name)
         except UnknownName:  # It was forgotten meanwhile.
             continue
-        advice = advise(read_profile(msgspec.json.encode(profile), f"the profile of job {name!r}"))
+        advice = advise(profile)
         if advice is not None:
             yield _finding("waiting job", advice.cause, advice.remedy, severity="warning")
 

@@ -28,6 +28,7 @@ from shadeproxy.cli.options import (
 )
 from shadeproxy.cli.options import client as client_of
 from shadeproxy.cli.predictions import plan_runs, simulate_policies
+from shadeproxy.cli.rows import table_console
 from shadeproxy.config import Settings
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.errors import ConfigError, RequestError, ShadeProxyError
@@ -334,9 +335,7 @@ def bench(
     names = [name.strip() for name in suite.split(",") if name.strip()]
     if suite and not names:
         raise ConfigError(f"--suite {suite!r} names none; leave it out for all of them")
-    # Output that is not a terminal gets a fixed width: the table of spreads needs more than 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    results = run_bench(names, quick=quick, out=None if quick else out, console=console)
+    results = run_bench(names, quick=quick, out=None if quick else out, console=table_console())
     failed = [row.name for row in results.rows if row.status == "failed"]
     if failed:
         raise ShadeProxyError(f"{len(failed)} rows failed: {', '.join(failed)}")

@@ -1,23 +1,23 @@
 """``shadeproxy plan --place``: which data set goes to which device, as a table or JSON."""
 
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from shadeproxy.cli.control import ControlClient
-from shadeproxy.core.errors import ConfigError
+from shadeproxy.cli.plan import profile_of
+from shadeproxy.cli.rows import table_console
+from shadeproxy.core.errors import ConfigError, UnknownName
 from shadeproxy.core.units import format_size
 from shadeproxy.plan.devices import demands_of, devices_of, groups_of, groups_of_trace, load_devices
 from shadeproxy.plan.place import Device, Groups, cascade, largest_first, lower_bound, place
-from shadeproxy.plan.profile import Profile, read_profile
+from shadeproxy.plan.profile import Profile
 from shadeproxy.simulate.trace_file import load_trace
 
 _ENOUGH = 0.9999
@@ -88,9 +88,8 @@ def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
     found = []
     for job in proxy.get("/v1/jobs")["jobs"]:
         name = str(job["job"])
-        answer = proxy.get(f"/v1/jobs/{quote(name, safe='')}/profile")
-        profile = read_profile(msgspec.json.encode(answer), f"the profile of job {name!r}")
-        found.append((str(job["dataset"] or name), profile))
+        with suppress(UnknownName):  # It was forgotten meanwhile.
+            found.append((str(job["dataset"] or name), profile_of(proxy, name)))
     return found
 
 
@@ -123,8 +122,7 @@ def make_report(groups: Groups, devices: list[Device]) -> PlacementReport:
 
 
 def _print(report: PlacementReport) -> None:
-    # Output to a file or pipe gets 140 columns: with the default of 80, rows would wrap.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = table_console()
     table = Table(box=SIMPLE_HEAD)
     table.add_column("data set")
     for name in ("size", "reads/s", *(one.name for one in report.devices)):

@@ -1,6 +1,5 @@
 """``shadeproxy plan``: turns options and a profile into predictions, as a table, JSON or a picture."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shadeproxy.cli.control import ControlClient
+from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size, parse_duration, parse_size, parse_speed
 from shadeproxy.plan.grid import CacheSize, Plan, Question, Row, make_plan
@@ -96,10 +96,13 @@ def _profile(client: Callable[[], ControlClient], options: PlanOptions) -> Profi
         return read_profile(data, f"--profile {options.profile}")
     proxy = client()
     name = options.job or _only_job(proxy)
-    return read_profile(
-        msgspec.json.encode(proxy.get(f"/v1/jobs/{quote(name, safe='')}/profile")),
-        f"the profile of job {name!r}",
-    )
+    return profile_of(proxy, name)
+
+
+def profile_of(proxy: ControlClient, job: str) -> Profile:
+    """Ask a proxy for the profile of a job. Raises UnknownName, and ConfigError if it is no profile."""
+    answer = proxy.get(f"/v1/jobs/{quote(job, safe='')}/profile")
+    return read_profile(msgspec.json.encode(answer), f"the profile of job {job!r}")
 
 
 def _only_job(proxy: ControlClient) -> str:
@@ -235,8 +238,7 @@ def _instances(text: str, prices: Prices | None) -> Sequence[str]:
 
 
 def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
-    # Output to a file or pipe gets 140 columns: with the default of 80, rows would wrap.
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = table_console()
     profile, loader = predictor.profile, predictor.loader
     epochs = len(profile.whole_epochs())
     console.print(

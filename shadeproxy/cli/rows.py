@@ -1,6 +1,9 @@
-"""The rows of ``shadeproxy check``."""
+"""The rows of ``shadeproxy check``, and the console for tables with many columns."""
 
+import sys
 from dataclasses import dataclass
+
+from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,3 +14,10 @@ class CheckRow:
     ok: bool
     detail: str
     change: str = ""
+
+
+def table_console(columns: int = 140) -> Console:
+    """Return a console for wide tables. ``columns``: the width if the output is a file or a pipe. With the
+    default of 80, rows would wrap there.
+    """
+    return Console(width=None if sys.stdout.isatty() else columns)

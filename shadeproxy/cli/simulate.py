@@ -1,6 +1,5 @@
 """``shadeproxy simulate``: turns options into a trace, and the result into a table, JSON or a picture."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size
 from shadeproxy.simulate.hints import parse_announce
@@ -111,8 +111,7 @@ def make_trace(workload: Workload) -> Trace:
 
 
 def _print(result: Result) -> None:
-    # Output to a file or pipe gets 120 columns: with the default of 80, rows would wrap.
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = table_console(120)
     size = "" if result.bytes is None else f" ({format_size(result.bytes)})"
     console.print(f"{result.reads:,} reads of {result.objects:,} objects{size}", highlight=False)
     console.print(f"counted: {result.counted}; min: {result.bound}", highlight=False)

@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from shadeproxy.core.errors import UnknownName
 from tests.support.profiles import epoch, profile, truth
 
 FILE = """
@@ -88,6 +89,19 @@ def test_the_tiers_and_jobs_of_a_proxy_are_placed(shade, monkeypatch):
     assert dataset["shares"]["ram"] == pytest.approx(2e8 / 819.2e6, rel=0.01)
     result = shade("plan", "--place", "--link", "1 GB/s", "--json")
     assert json.loads(result.stdout)["makespan"] < report["makespan"]
+
+
+def test_a_job_that_was_forgotten_meanwhile_is_left_out(shade, monkeypatch, devices):
+    def get(_client, path):
+        if path.endswith("/profile"):
+            raise UnknownName("no job 'gone'")
+        return {"jobs": [{"job": "gone", "dataset": None}]}
+
+    devices.write_text(FILE)
+    monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
+    result = shade("plan", "--place", "--devices", devices)
+    assert result.exit_code == 2
+    assert "no job of the proxy has read a whole epoch yet" in result.stderr
 
 
 def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_path):
