@@ -54,7 +54,7 @@ class Deadline:
     def half(self) -> "Deadline":
         """Return a deadline at half of the time that is left."""
         made = Deadline(self._clock, self._bounds)
-        made.at_s -= made.left_s - self.left_s / 2
+        made.at_s = self.at_s - self.left_s / 2
         return made
 
     def renewed(self) -> "Deadline":

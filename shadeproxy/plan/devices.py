@@ -6,7 +6,7 @@ A file is TOML: ``[origin]`` and ``[devices.NAME]`` with ``read_speed`` and, if 
 ``reads_per_s``; without such tables the jobs of the proxy are placed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -79,17 +79,17 @@ def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
     devices = [
         Device(
             name,
-            _size(f"{where}: devices.{name}.capacity", one.capacity),
-            _speed(f"{where}: devices.{name}.read_speed", one.read_speed),
+            _parsed(f"{where}: devices.{name}.capacity", one.capacity, parse_size),
+            _parsed(f"{where}: devices.{name}.read_speed", one.read_speed, parse_speed),
             one.reads_per_s,
         )
         for name, one in file.devices.items()
     ]
-    speed = _speed(f"{where}: origin.read_speed", file.origin.read_speed)
+    speed = _parsed(f"{where}: origin.read_speed", file.origin.read_speed, parse_speed)
     devices.append(Device(ORIGIN, inf, speed, file.origin.reads_per_s))
     demands = []
     for name, data in file.datasets.items():
-        size_bytes = _size(f"{where}: datasets.{name}.sample_size", data.sample_size)
+        size_bytes = _parsed(f"{where}: datasets.{name}.sample_size", data.sample_size, parse_size)
         if size_bytes <= 0:
             raise ConfigError(f"{where}: datasets.{name}.sample_size: a sample has 1 byte or more")
         rate = data.reads_per_s
@@ -167,15 +167,9 @@ def groups_of_trace(trace: Trace, source: str) -> Groups:
     return group(names, dataset.astype(np.intp), size_bytes, reads)
 
 
-def _size(where: str, text: str) -> float:
+def _parsed(where: str, text: str, parse: Callable[[str], float]) -> float:
+    """Parse a size or a speed of the file. Raises ConfigError that names its place."""
     try:
-        return float(parse_size(text))
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def _speed(where: str, text: str) -> float:
-    try:
-        return parse_speed(text)
+        return float(parse(text))
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -67,24 +67,17 @@ class Body:
             if self._flight is None:
                 page = await self._open_page()
                 if isinstance(page, memoryview):
-                    self._number += 1
-                    self._begun = True
-                    return page[self._position : self._stop]
+                    return self._rest_of(page)
                 self._flight = page
             # After the first piece the rate of the flight decides, not the deadline.
             deadline = None if self._begun else self._reading.deadline_of(self._number)
             try:
                 piece = await self._flight.piece(self._position, self._stop, deadline)
             except (OriginError, Overloaded) as error:
-                # Bytes of a doubtful flight that were passed on may be wrong: then nothing may follow them.
-                doubtful = self._flight.doubtful and self._begun
-                view = None if doubtful else await self._reading.late_page(self._number, error)
-                if view is None:
+                if (view := await self._late_page(self._flight, error)) is None:
                     raise
                 self._flight = None
-                self._number += 1
-                self._begun = True
-                return view[self._position : self._stop]
+                return self._rest_of(view)
             self._begun = True
         except BaseException:
             await self.aclose()
@@ -97,6 +90,18 @@ class Body:
             self._reading.done(self._number, served=True)
             self._number += 1
         return piece
+
+    def _rest_of(self, page: memoryview) -> memoryview:
+        """Return the bytes of a whole page that are still wanted, and go on to the next page."""
+        self._number += 1
+        self._begun = True
+        return page[self._position : self._stop]
+
+    async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
+        # Bytes of a doubtful flight that were passed on may be wrong. Nothing may follow them.
+        if flight.doubtful and self._begun:
+            return None
+        return await self._reading.late_page(self._number, error)
 
     async def aclose(self) -> None:
         """Leave the flight that was being read; idempotent."""

@@ -222,8 +222,11 @@ class FlightFiller:
         if flight.part is not None:
             self._stats.record_bypass()
             return False
-        kept = flight.kept or self._cache.find(flight.page) is None
-        return flight.publishable and kept and len(flight.buffer) > 0
+        return flight.publishable and len(flight.buffer) > 0 and (flight.kept or self._is_lost(flight))
+
+    def _is_lost(self, flight: Flight) -> bool:
+        """Return whether the tier that had the page when the flight began has lost it."""
+        return self._cache.find(flight.page) is None
 
     def complete(self, flight: Flight, writer: BodyWriter | None, *, whole: bool) -> None:
         """Store the page of a flight that callbacks filled, together with others. While pages for other
@@ -234,8 +237,11 @@ class FlightFiller:
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
             flight.publishable = self._versions.prove(flight.ref, flight.meta)
-        kept = flight.kept or self._cache.find(flight.page) is None
-        if not (flight.publishable and kept and flight.filled) or flight.part is not None:
+        if (
+            not (flight.publishable and flight.filled)
+            or flight.part is not None
+            or not (flight.kept or self._is_lost(flight))
+        ):
             self._keeps(flight)
             self.flights.end(flight)
             return

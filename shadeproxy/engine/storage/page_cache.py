@@ -135,7 +135,7 @@ class PageCache:
         place = self._places.of(slot)
         medium, verify = self.media[place.tier], bool(self.residents.unverified[slot])
         try:
-            if verify or not medium.tier.is_hot(place.location):
+            if self._places.must_load(slot):
                 header = await self._places.load(place, verify=verify)
                 self._places.require(slot, place)
                 self.residents.prove(slot, header)

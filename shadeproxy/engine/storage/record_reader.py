@@ -71,11 +71,14 @@ class RecordReader:
 
     def is_behind(self, slot: int) -> bool:
         """Return whether a readable page would come sooner from the origin than from its tier."""
-        table, tier = self._residents, self._residents.tiers[slot]
-        if not self._queues[tier].is_behind(int(table.body_bytes[slot])):
-            return False
-        hot = self._media[tier].tier.is_hot(Location(table.locations[slot]))
-        return bool(table.unverified[slot]) or not hot
+        queue = self._queues[self._residents.tiers[slot]]
+        return queue.is_behind(int(self._residents.body_bytes[slot])) and self.must_load(slot)
+
+    def must_load(self, slot: int) -> bool:
+        """Return whether the body of a readable page must be loaded before it may be touched."""
+        table = self._residents
+        tier = self._media[table.tiers[slot]].tier
+        return bool(table.unverified[slot]) or not tier.is_hot(Location(table.locations[slot]))
 
     async def headers(self, slots: Iterable[int], *, run: RunIO | None = None) -> dict[int, RecordHeader]:
         """Return the record headers of readable slots, without slots whose page moved meanwhile. A record
