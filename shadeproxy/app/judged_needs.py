@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
-_KEPT = 1.05  # A job with this part of its need is not behind, as far as its measured rate says.
+_SURELY_KEPT = 1.05  # A job whose measured rate is this multiple of its need is not behind.
 _MOST_TOLD = 8  # Most needs that do not fit, for which one step finds out what they would get.
 
 
@@ -49,7 +49,7 @@ class Schedule:
         epoch = epochs.latest
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
         if epoch != self.epoch or (epoch is None and self.elapsed_s >= JUDGED_S):
-            # Of an epoch that just began all reads count: loaders begin it with many at once.
+            # Loaders begin an epoch with many reads at once, so all reads of a newer epoch count.
             begins = epoch is not None and self._newest is not None and epoch > self._newest
             self._alternates = not begins and epoch != self.epoch and self._newest is not None
             self.epoch, self.elapsed_s, self._first = epoch, 0.0, 0 if begins else read
@@ -63,7 +63,7 @@ class Schedule:
         rate of the job, nan if it is not known.
         """
         if self._alternates:
-            return average < _KEPT * need
+            return average < _SURELY_KEPT * need
         # A read is counted when it begins, and then waits.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
@@ -115,20 +115,19 @@ def admit(
             demands.need[at] = math.nan
 
 
-def jobs_behind(  # noqa: PLR0917 - one caller, which has each in a field
-    claims: Mapping[str, JudgedNeed],
-    needed: Mapping[str, float],
+def jobs_behind(
+    needs: Mapping[str, tuple[Schedule, float]],
     jobs: Mapping[str, MeasuredJob],
     stats: Stats,
     queue: LinkQueue,
     elapsed_s: float,
 ) -> set[str]:
-    """Note the reads of the last ``elapsed_s``, and return the jobs that are behind what they need.
-    ``needed``: samples per second, of the jobs to look at; ``jobs``: as measured.
+    """Note the reads of the last ``elapsed_s``, and return the jobs that are behind their needs. ``needs``:
+    the schedule of each job to look at, and the samples per second that it needs. ``jobs``: as measured.
     """
     behind = set()
-    for name, need in needed.items():
-        flow, schedule = queue.flows.get(name), claims[name].schedule
+    for name, (schedule, need) in needs.items():
+        flow = queue.flows.get(name)
         waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
         schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
         if schedule.is_behind(need, jobs[name].average if name in jobs else math.nan):

@@ -140,12 +140,12 @@ class JobSharing:
         now_s = self._clock.monotonic_s()
         elapsed_s, self._hurried_s = min(now_s - self._hurried_s, STEP_S), now_s
         self._count_reads()
-        needed = {
-            name: self._needed(self._hints.jobs.get(name))
+        needs = {
+            name: (claim.schedule, self._needed(self._hints.jobs.get(name)))
             for name, claim in self._claims.items()
             if claim.admitted and name in self._stats.jobs and name in self._hints.jobs
         }
-        self._queue.hurry(jobs_behind(self._claims, needed, self._jobs, self._stats, self._queue, elapsed_s))
+        self._queue.hurry(jobs_behind(needs, self._jobs, self._stats, self._queue, elapsed_s))
 
     # ------------------------------------------------------------------ SharesJobs
 
@@ -304,7 +304,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # Of a job that goes first a read or two may wait: then not the link is what it lacks.
+            # If only a few reads of a job that goes first wait, the link is not the cause.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed

@@ -133,7 +133,8 @@ class LinkQueue:
 
     def stop(self) -> None:
         """Share the link no longer. The waiting reads are served as the link has room, without a limit."""
-        self.is_shared, self._hurried = False, ()
+        self.is_shared = False
+        self.hurry(())
 
     def may_wait(self, job: str) -> bool:
         """Return whether a prefetch for ``job`` may start. It may not if too many of the job's prefetches

@@ -48,12 +48,6 @@ class Latency:
         self.size_bytes = float(min(page_size, _FIRST_SIZE_BYTES))
         self._count = 0
 
-    def copy(self) -> "Latency":
-        """Return a mean that starts with this one, and from then on follows its own fetches."""
-        made = Latency(1)
-        made.mean_s, made.size_bytes, made._count = self.mean_s, self.size_bytes, self._count
-        return made
-
     def note(self, latency_s: float, size_bytes: int) -> None:
         """Record a fetch that took ``latency_s`` and brought a page of ``size_bytes``."""
         self._count += 1

@@ -215,7 +215,7 @@ class Prefetcher:
         for outlook in outlooks:
             walk = self._walks.get(outlook.job)
             if walk is None:
-                walk = self._walks[outlook.job] = Walk(outlook.job, self._latency.copy(), now_s)
+                walk = self._walks[outlook.job] = Walk(outlook.job, self._latency, now_s)
             walk.note(outlook, now_s)
             self._depth += walk.pace.depth(walk.latency.mean_s)
         most = self._startable()
@@ -342,13 +342,13 @@ class Prefetcher:
 
     def _landed(self, key: int, fetched: Fetched) -> None:
         flown = self._remove(key)
-        self._learn(fetched, self._clock.monotonic_s() - flown.began_s, flown.wanted)
+        walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
+        self._learn(fetched, self._clock.monotonic_s() - flown.began_s, walk)
         self._fetched.land(page := (object_hash(flown.flight.ref), flown.flight.number))
         if fetched.error is not None:
             self._forget(page)
         elif flown.wanted is not None:
             self._port.note_prefetched(flown.wanted.job, fetched.size_bytes)
-        walk = None if flown.wanted is None else self._walks.get(flown.wanted.job)
         if walk is not None and flown.wanted is not None and fetched.meta is not None:
             walk.ready.resize(page, fetched.size_bytes)
             if fetched.meta.size > self._port.page_size:
@@ -366,13 +366,13 @@ class Prefetcher:
         self._flying_bytes -= flown.size_bytes
         return flown
 
-    def _learn(self, fetched: Fetched, elapsed_s: float, wanted: Wanted | None) -> None:
+    def _learn(self, fetched: Fetched, elapsed_s: float, walk: Walk | None) -> None:
         if fetched.error is None:
             self._failures = self._refusals = 0
             if fetched.size_bytes:
-                walk = None if wanted is None else self._walks.get(wanted.job)
-                for latency in (self._latency, *(() if walk is None else (walk.latency,))):
-                    latency.note(elapsed_s, fetched.size_bytes)
+                self._latency.note(elapsed_s, fetched.size_bytes)
+                if walk is not None:
+                    walk.latency.note(elapsed_s, fetched.size_bytes)
             return
         if isinstance(fetched.error, Overloaded):
             return  # Demand reads took the memory first.

@@ -6,6 +6,7 @@ next look drops the pages of a withdrawn or replaced order.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import islice
 from typing import NamedTuple
 
@@ -51,8 +52,10 @@ class Walk:
 
     def __init__(self, job: str, latency: Latency, now_s: float) -> None:
         self.job = job
-        self.latency = latency
-        """Mean over this job's fetches. Where the origin's link is shared, jobs wait for different times."""
+        self.latency = copy(latency)
+        """Mean over this job's fetches; it starts with that of all fetches. Where the origin's link is
+        shared, jobs wait for different times.
+        """
         self.pace = FetchPace(now_s)
         self.complete = True
         """False if the last look stopped at its limit of samples or pages: look again soon. True if it looked
