@@ -24,13 +24,22 @@ from shadeproxy.origin.base import (
     OriginRead,
 )
 from shadeproxy.origin.wrapping import WrappedOrigin
-from shadeproxy.telemetry.otel import SERVED, OtelSpan, OtelTracer, Value
+from shadeproxy.telemetry.otel import (
+    ASKED_FAILS_FROM,
+    BUCKET,
+    CANCELLED,
+    METHOD,
+    SERVED,
+    STATUS,
+    OtelSpan,
+    OtelTracer,
+    Value,
+    failure_of,
+)
 
 ATTEMPTS = "shadeproxy.attempts"
 BODY_BYTES = "shadeproxy.body_bytes"
 FIRST_BYTE_S = "shadeproxy.first_byte_s"
-STATUS = "http.response.status_code"
-_FAILS_FROM = 400
 
 
 class _Attempts:
@@ -54,9 +63,9 @@ def begin_request(
     age_s: float = 0.0,
 ) -> OtelSpan:
     """Begin the otel span of a request to the origin. ``age_s``: see ``OtelTracer.begin_asked``."""
-    facts: dict[str, Value] = {"http.request.method": method, "shadeproxy.intent": intent.name.lower()}
+    facts: dict[str, Value] = {METHOD: method, "shadeproxy.intent": intent.name.lower()}
     if bucket:
-        facts["aws.s3.bucket"] = bucket
+        facts[BUCKET] = bucket
     if key:
         facts["aws.s3.key"] = key
     parent = SERVED.get() if intent is Intent.DEMAND else None
@@ -69,7 +78,7 @@ def end_request(span: OtelSpan, error: BaseException | None) -> None:
         span.note({STATUS: error.status})
     if isinstance(error, asyncio.CancelledError):
         # The readers have left: no fault of the origin.
-        span.note({"shadeproxy.cancelled": True})
+        span.note({CANCELLED: True})
         error = None
     span.end("" if error is None else type(error).__name__)
 
@@ -105,7 +114,7 @@ class OtelOrigin(WrappedOrigin):
         except BaseException as error:
             end_request(span, error)
             raise
-        span.end(str(response.status) if response.status >= _FAILS_FROM else "")
+        span.end(failure_of(response.status, ASKED_FAILS_FROM))
 
     @contextmanager
     def _request(self, method: str, bucket: str, key: str = "") -> Iterator[None]:

@@ -11,6 +11,22 @@ from typing import Protocol
 
 Value = str | int | float | bool
 
+METHOD = "http.request.method"
+STATUS = "http.response.status_code"
+BUCKET = "aws.s3.bucket"
+CANCELLED = "shadeproxy.cancelled"
+"""Attributes that several spans have: names of OpenTelemetry's conventions, and of our own."""
+
+SERVED_FAILS_FROM, ASKED_FAILS_FROM = 500, 400
+"""Lowest status that is a failure: of a request that is served, whose client may be wrong, and of one to the
+origin (OpenTelemetry, semantic conventions for HTTP spans).
+"""
+
+
+def failure_of(status: int, fails_from: int) -> str:
+    """Return the ``error`` of ``OtelSpan.end`` for an answer with ``status``."""
+    return str(status) if status >= fails_from else ""
+
 
 class OtelSpan(Protocol):
     """One otel span. It begins when it is made; one that is never ended is never sent. No call blocks or

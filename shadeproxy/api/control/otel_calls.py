@@ -3,10 +3,17 @@
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from shadeproxy.telemetry.otel import SERVED, OtelTracer
+from shadeproxy.telemetry.otel import (
+    CANCELLED,
+    METHOD,
+    SERVED,
+    SERVED_FAILS_FROM,
+    STATUS,
+    OtelTracer,
+    failure_of,
+)
 
 _CALLS = "/v1/"
-_FAILS_FROM = 500
 
 
 def span_calls(tracer: OtelTracer) -> Middleware:
@@ -22,19 +29,19 @@ def span_calls(tracer: OtelTracer) -> Middleware:
             return await handler(request)
         # Names of jobs and data sets are not part of the name, so that a collector can count calls by name.
         called = tracer.begin_served(f"{request.method} {resource.canonical}", request.headers)
-        called.note({"http.request.method": request.method, "http.route": resource.canonical})
+        called.note({METHOD: request.method, "http.route": resource.canonical})
         served = SERVED.set(called)
         try:
             response = await handler(request)
         except BaseException:
             # Errors are answers by now, so this is the end of a call whose caller is gone.
-            called.note({"shadeproxy.cancelled": True})
+            called.note({CANCELLED: True})
             called.end()
             raise
         finally:
             SERVED.reset(served)
-        called.note({"http.response.status_code": response.status})
-        called.end(str(response.status) if response.status >= _FAILS_FROM else "")
+        called.note({STATUS: response.status})
+        called.end(failure_of(response.status, SERVED_FAILS_FROM))
         return response
 
     return span

@@ -14,10 +14,18 @@ from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.engine.base import ReadPath
-from shadeproxy.telemetry.otel import SERVED, OtelSpan, OtelTracer, Value
+from shadeproxy.telemetry.otel import (
+    BUCKET,
+    SERVED,
+    SERVED_FAILS_FROM,
+    STATUS,
+    OtelSpan,
+    OtelTracer,
+    Value,
+    failure_of,
+)
 
 _UNPARSED = "S3"
-_FAILS_FROM = 500
 
 
 class OtelRequests:
@@ -69,21 +77,21 @@ class OtelRequests:
         status, job = request["status"], request["job"]
         facts: dict[str, Value] = {
             "rpc.method": request["operation"],
-            "http.response.status_code": status,
+            STATUS: status,
             "http.response.body.size": request["bytes_sent"],
             "http.request.body.size": request.get("bytes_received", 0),
             "aws.request_id": request["request_id"],
             "shadeproxy.source": request["source"].value,
         }
         if request["bucket"]:
-            facts["aws.s3.bucket"] = request["bucket"]
+            facts[BUCKET] = request["bucket"]
         if job is not None:
             numbers = {"shadeproxy.epoch": job.epoch, "shadeproxy.rank": job.rank}
             facts["shadeproxy.job"] = job.job
             facts |= {name: number for name, number in numbers.items() if number is not None}
         span.name(request["operation"])
         span.note(facts)
-        span.end(str(status) if status >= _FAILS_FROM else "")
+        span.end(failure_of(status, SERVED_FAILS_FROM))
 
 
 class OtelForwarding(ForwardHandler):
