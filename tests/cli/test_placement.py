@@ -6,22 +6,8 @@ import msgspec
 import pytest
 
 from shadeproxy.core.errors import UnknownName
-from tests.support.profiles import epoch, profile, truth
+from tests.support.profiles import DEVICES, epoch, profile, truth
 
-FILE = """
-[origin]
-read_speed = "250 MB/s"
-[devices.ram]
-capacity = "32 GB"
-read_speed = "20 GB/s"
-[devices.ssd]
-capacity = "200 GB"
-read_speed = "500 MB/s"
-[devices.hdd]
-capacity = "2 TB"
-read_speed = "150 MB/s"
-reads_per_s = 150
-"""
 DATASETS = """
 [datasets.images]
 samples = 1_281_167
@@ -37,7 +23,7 @@ reads_per_s = 60
 @pytest.fixture
 def devices(tmp_path):
     path = tmp_path / "devices.toml"
-    path.write_text(FILE + DATASETS)
+    path.write_text(DEVICES + DATASETS)
     return path
 
 
@@ -97,7 +83,7 @@ def test_a_job_that_was_forgotten_meanwhile_is_left_out(shade, monkeypatch, devi
             raise UnknownName("no job 'gone'")
         return {"jobs": [{"job": "gone", "dataset": None}]}
 
-    devices.write_text(FILE)
+    devices.write_text(DEVICES)
     monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", get)
     result = shade("plan", "--place", "--devices", devices)
     assert result.exit_code == 2
@@ -106,7 +92,7 @@ def test_a_job_that_was_forgotten_meanwhile_is_left_out(shade, monkeypatch, devi
 
 def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_path):
     path = tmp_path / "devices.toml"
-    path.write_text(FILE)
+    path.write_text(DEVICES)
     monkeypatch.setattr("shadeproxy.cli.control.ControlClient.get", lambda _client, _path: {"jobs": []})
     result = shade("plan", "--place", "--devices", path)
     assert result.exit_code == 2

@@ -6,18 +6,9 @@ import pytest
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.devices import demands_of, devices_of, groups_of, groups_of_trace, load_devices
 from shadeproxy.simulate.trace import Trace
-from tests.support.profiles import BYTES, SAMPLES, epoch, profile, truth
+from tests.support.profiles import BYTES, DEVICES, SAMPLES, epoch, profile, truth
 
-FILE = """
-[origin]
-read_speed = "250 MB/s"
-[devices.ram]
-capacity = "32 GB"
-read_speed = "20 GB/s"
-[devices.hdd]
-capacity = "2 TB"
-read_speed = "150 MB/s"
-reads_per_s = 150
+FILE = f"""{DEVICES}
 [datasets.images]
 samples = 1000
 sample_size = "100 KB"
@@ -38,7 +29,8 @@ def written(tmp_path):
 def test_a_file_has_devices_the_origin_last_and_data_sets(written):
     devices, demands = load_devices(written(FILE))
     assert [tuple(one) for one in devices] == [
-        ("ram", 32e9, 20e9, np.inf), ("hdd", 2e12, 150e6, 150.0), ("origin", np.inf, 250e6, np.inf),
+        ("ram", 32e9, 20e9, np.inf), ("ssd", 200e9, 500e6, np.inf), ("hdd", 2e12, 150e6, 150.0),
+        ("origin", np.inf, 250e6, np.inf),
     ]  # fmt: skip
     assert [tuple(one) for one in demands] == [("images", 100e6, 50.0, 5e6)]
 

@@ -1,4 +1,4 @@
-"""Profiles that a replay with known times has made, and a file of prices."""
+"""Profiles that a replay with known times has made, and files of prices and of devices."""
 
 from shadeproxy.plan.loop import Loop, replay
 from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch
@@ -15,6 +15,21 @@ per_hour = 1.0
 [instances.big]
 per_hour = 4.0
 speed = 2.0
+"""
+
+DEVICES = """
+[origin]
+read_speed = "250 MB/s"
+[devices.ram]
+capacity = "32 GB"
+read_speed = "20 GB/s"
+[devices.ssd]
+capacity = "200 GB"
+read_speed = "500 MB/s"
+[devices.hdd]
+capacity = "2 TB"
+read_speed = "150 MB/s"
+reads_per_s = 150
 """
 
 SAMPLES, BYTES = 8192, 100_000

@@ -6,7 +6,6 @@ at a time imitates the disk's rate, and no page counts as hot.
 
 import asyncio
 import time
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,9 +47,10 @@ async def _train(directory: Path, *, objects: int, epochs: int, with_disk: bool)
     bodies = [number.to_bytes(4, "big") * (_BODY_BYTES // 4) for number in range(objects)]
     for number, body in enumerate(bodies):
         memory.put("bench", f"{number:06d}", body)
-    media = [Medium(_store("ram", directory, _IN_RAM * objects), Source.RAM)]
+    data_bytes = objects * _PLACE_BYTES
+    media = [Medium(SegmentStore("ram", directory / "ram", round(_IN_RAM * data_bytes)), Source.RAM)]
     if with_disk:
-        store = ColdStore("disk", directory / "disk", round(_ON_DISK * objects * _PLACE_BYTES))
+        store = ColdStore("disk", directory / "disk", round(_ON_DISK * data_bytes))
         media.append(Medium(store, Source.DISK, write=at_once, load=Device(1 / DISK_READS_PER_S).load))
     ledger = Ledger(256 << 20)
     cache = PageCache(
@@ -73,15 +73,10 @@ async def _train(directory: Path, *, objects: int, epochs: int, with_disk: bool)
             await _epoch(engine, bodies, epoch)
         wall_s = time.monotonic() - began_s
         engine.access_log.flush()
-        totals = stats.totals()
-        return wall_s, totals.hits_disk / max(1, objects * epochs)
+        return wall_s, stats.totals().hits_disk / (objects * epochs)
     finally:
         await engine.aclose()
         await asyncio.to_thread(cache.close)
-
-
-def _store(name: str, directory: Path, pages: float) -> SegmentStore:
-    return SegmentStore(name, directory / name, round(pages * _PLACE_BYTES))
 
 
 async def _epoch(engine: Engine, bodies: list[bytes], epoch: int) -> None:
@@ -103,9 +98,9 @@ def compare(*, rounds: int, objects: int, epochs: int) -> Measured:
     shares = list[float]()
     for _ in range(rounds):
         for with_disk in (False, True):
-            train = partial(_train, objects=objects, epochs=epochs, with_disk=with_disk)
             with TemporaryDirectory(dir="/dev/shm") as directory:
-                wall_s, share = asyncio.run(train(Path(directory)))
+                training = _train(Path(directory), objects=objects, epochs=epochs, with_disk=with_disk)
+                wall_s, share = asyncio.run(training)
             walls[with_disk].append(wall_s)
             if with_disk:
                 shares.append(share)
