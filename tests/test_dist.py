@@ -95,7 +95,7 @@ def test_the_packages_name_the_address_where_security_says_it_is(dist, project):
 def test_a_checkout_says_where_the_address_comes_from(dist, project):
     dist.publish(project, "", "")
     told = " ".join((project / "SECURITY.md").read_text().split())
-    assert "The source names no address: whoever builds packages sets it as `SHADEPROXY_MAINTAINER`" in told
+    assert "The source names no address: the builder of packages sets it as `SHADEPROXY_MAINTAINER`" in told
 
 
 def test_a_security_file_without_the_place_of_the_address_ends_the_build(dist, project):

@@ -32,7 +32,7 @@ print(bytes(client.read_many(data, [0])[0]) == b"first byte" * 1000)
 
 
 class User:
-    """Whoever installs: another user if this one is root. It has a home, and none of this environment."""
+    """The user that installs: another one if this one is root. It has a home, but not this environment."""
 
     def __init__(self, home):
         self.home, self.id = home, os.geteuid()

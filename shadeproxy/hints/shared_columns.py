@@ -165,8 +165,8 @@ class SharedColumns:
             self.tell(question.pages, question.answer(), question.tick)
 
     def due(self, jobs: int, tick: float) -> PageUnits:
-        """Return the pages about which to ask so many jobs: those that were read, and the next in turn. Their
-        answers go to ``tell``.
+        """Return the pages about which to ask the jobs next: those that were read, and those whose turn it
+        is. ``jobs``: the number of jobs. Pass the answers to ``tell``.
         """
         together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_DUE // jobs)
         together = max(together, _LEAST_TOGETHER)

@@ -104,7 +104,7 @@ def gaps_s(times):
     return [after - before for before, after in pairwise(times)]
 
 
-async def test_an_origin_that_dies_while_nobody_reads_is_down_within_16_seconds(world):
+async def test_an_origin_that_dies_while_no_client_reads_is_down_within_16_seconds(world):
     assert world.health.answering is None
     async with world.watched():
         assert world.health.answering is True

@@ -88,7 +88,7 @@ def test_jobs_whose_needs_are_not_admitted_never_go_first():
     assert hurried(world) == {"first"}
 
 
-def test_nobody_goes_first_while_shares_are_equal():
+def test_no_job_goes_first_while_shares_are_equal():
     world = World()
     world.register("a", JobNeed(samples_per_s=50.0))
     world.register("b")

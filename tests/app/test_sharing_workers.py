@@ -85,7 +85,7 @@ class Workers(World):
         self.sharing.hurry()
 
     async def windows(self, count):
-        """Return the samples per second that each job got over so many steps of two seconds."""
+        """Return the samples per second that each job got over ``count`` steps of two seconds."""
         got = Counter()
         for _ in range(count):
             for _ in range(8):

@@ -24,8 +24,8 @@ ERROR_FIELDS: dict[str, str] = {
     "accept-ranges": "says nothing about an error",
     "access-control-allow-origin": "without an Origin in the request it says nothing",
 }
-"""In answers with status 400 or above these fields are not compared either. Of their document, the Code is
-compared.
+"""In answers with status 400 or above these fields are not compared either. The Code in their
+document is compared.
 """
 
 NAMED: dict[str, str] = {

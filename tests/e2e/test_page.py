@@ -169,7 +169,7 @@ def test_it_never_says_live_while_the_origin_is_down(serve, tab):
 
 
 @pytest.mark.slow
-def test_it_shows_that_the_origin_died_although_nobody_reads(serve, tab):
+def test_it_shows_that_the_origin_died_while_no_client_reads(serve, tab):
     with running() as origin:
         proxy = serve(origin__endpoint=origin.url, origin__credentials="anonymous")
         go_live(tab, proxy.control)

@@ -52,7 +52,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> dict[s
 
 @dataclass(frozen=True)
 class Stage:
-    """What all recipes share. ``venv``: the environment in which `make recipes` has installed the clients."""
+    """The parts that all recipes share. ``venv``: the environment into which `make recipes` installs."""
 
     routes: dict[str, Route]
     venv: Path

@@ -1,4 +1,4 @@
-"""What every recipe did on every route, and the table of it in docs/recipes/README.md."""
+"""The results of each recipe on each route, and their table in docs/recipes/README.md."""
 
 import datetime as dt
 import platform

@@ -1,7 +1,7 @@
 """The scripts of docs/recipes, as they stand there, through the proxy: over HTTP, and over TLS with a private
 authority whose certificate is not the server's.
 
-A self-signed certificate is tried too. What comes of it is noted, and is no failure.
+A self-signed certificate is tried too. Its results are noted, and never fail a test.
 """
 
 import os
@@ -66,7 +66,7 @@ def versions_of(recipe: Recipe, place: Path) -> str:
     ask = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
     command = [place / "bin" / "python", "-c", ask, *recipe.packages]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    # What follows the plus is a build, not a release.
+    # The part after the plus names a build, not a release.
     return ", ".join(
         f"{name} {version.partition('+')[0]}" for name, version in zip(recipe.packages, told, strict=True)
     )

@@ -12,12 +12,12 @@ _SCRIPT = re.compile(r"^```(python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one page says, in the lines "Needs:", "Install:", "Not tested here:" and "Fails over HTTP:"."""
+    """One page: its lines "Needs:", "Install:", "Not tested here:" and "Fails over HTTP:", and its script."""
 
     name: str
     title: str
     language: str
-    """Of the script: "python" or "bash"."""
+    """The language of the script: "python" or "bash"."""
     script: str
     needs: str
     packages: tuple[str, ...]

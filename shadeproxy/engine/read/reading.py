@@ -122,7 +122,7 @@ class EngineReading:
         read = None if flight is None else flight.passed
         if flight is None or read is None or flight.upstream != self.request.upstream:
             return None
-        assert read.pass_on is not None, "else it were kept"
+        assert read.pass_on is not None, "an answer that can be stored is no answer to pass on"
         if not serves(read, self.request.range, span_needed(self.request, read.meta)):
             return None
         flight.passed = None

@@ -199,7 +199,7 @@ async def test_requests_of_one_connection_are_no_parents_of_each_other(setup, tr
 
 
 async def test_the_task_of_a_connection_forgets_the_request_that_was_served(tracer):
-    """What it does until the next request comes is no part of it."""
+    """The time until the next request belongs to no span."""
     exchange = Exchange(None, now_s=0.0)
     exchange.request = SimpleNamespace(fields={})
     with OtelRequests(tracer, None).serving(exchange, None):

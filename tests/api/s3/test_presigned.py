@@ -1,4 +1,4 @@
-"""A presigned URL allows only the signed request, whoever uses it."""
+"""A presigned URL allows each of its users only the signed request."""
 
 import asyncio
 

@@ -86,7 +86,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(make_proxy, compiled, requ
     if how in {"lent", "copied"}:
         for _ in range(2):
             assert (await proxy.get("/b/k")).startswith(b"HTTP/1.1 200")
-    proxy.server._keepalive_s = 0.3  # Of this client alone, because the reads above may take longer.
+    proxy.server._keepalive_s = 0.3  # Set it for the next client only: the reads above may take longer.
     client = await reading_nothing(proxy, data)
     await until(lambda: any(event == "answer cut" for event, _ in proxy.log.events))
     why = next(fields["error"] for event, fields in proxy.log.events if event == "answer cut")

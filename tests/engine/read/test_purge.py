@@ -21,7 +21,7 @@ async def bench(make_bench):
 
 @pytest.fixture
 def begun(bench):
-    """``begun()`` begins a purge, and ``at(pages)`` waits until it has dropped so many."""
+    """``begun()`` begins a purge, and ``at(pages)`` waits until it has dropped that many pages."""
 
     class Begun:
         def __init__(self, **options):

@@ -8,7 +8,8 @@ const STATUS_WORDS = {
   411: "length missing", 412: "precondition failed", 416: "range not satisfiable", 499: "client left",
   500: "internal error", 501: "not implemented", 502: "bad gateway", 503: "slow down, or unavailable",
 };
-// Of the origin, by whether it answers: state and text of the page, then the text and class of its cards.
+// The texts for an origin that answers, does not, or was not asked yet: state and text of the page, then the
+// text and class of its cards.
 const ORIGIN_STATES = new Map([
   [true, { state: ["live", "live"], card: ["up", "good"] }],
   [false, { state: ["down", "origin down: cached objects are still served"], card: ["down", "bad"] }],
