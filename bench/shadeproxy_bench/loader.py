@@ -1,8 +1,9 @@
 """A model of a training loop with a DataLoader: workers read batches, and a consumer takes them in order.
 
 As in torch, batches are dealt to the workers in turn. Each worker reads the samples of its batch one after
-another over a connection of its own. A worker may be at most two batches ahead of the consumer. The consumer
-sleeps instead of computing. The time for which it waits for batches is its stall.
+another over a connection of its own. A worker may be at most two batches ahead of the consumer. As S3 clients
+do, a worker repeats a request that is answered 503 SlowDown. The consumer sleeps instead of computing. The
+time for which it waits for batches is its stall.
 """
 
 import asyncio
@@ -15,7 +16,11 @@ from typing import NamedTuple
 from shadeproxy_bench.faults import BenchError
 
 PREFETCH_FACTOR = 2
+TRIES = 10
+PAUSE_S = 1.0
+"""The pause before a request is sent again that was answered 503 SlowDown: the proxy's ``Retry-After``."""
 _OK = (b"HTTP/1.1 200", b"HTTP/1.1 206")
+_SLOW_DOWN = b"HTTP/1.1 503"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 Before = Callable[[int], Awaitable[None]]
@@ -85,8 +90,7 @@ class Loader:
                 await room.acquire()
                 try:
                     for request in batch:
-                        writer.write(request)
-                        await _answer(reader)
+                        await _read(request, reader, writer)
                 except (BenchError, OSError, EOFError) as error:
                     ready.set_exception(BenchError(f"a worker of the loader failed: {error}"))
                     return
@@ -97,9 +101,18 @@ class Loader:
                 await writer.wait_closed()
 
 
-async def _answer(reader: asyncio.StreamReader) -> None:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = _LENGTH.search(head)
-    if not head.startswith(_OK) or length is None:
-        raise BenchError(f"the loader was answered {head[:80]!r}")
-    await reader.readexactly(int(length[1]))
+async def _read(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read one object. Raises BenchError if it is refused ``TRIES`` times, or if the answer is no object."""
+    for pause_s in [PAUSE_S] * (TRIES - 1) + [0.0]:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if length is None:
+            break
+        await reader.readexactly(int(length[1]))
+        if head.startswith(_OK):
+            return
+        if not head.startswith(_SLOW_DOWN):
+            break
+        await asyncio.sleep(pause_s)
+    raise BenchError(f"the loader was answered {head[:80]!r}")

@@ -1,6 +1,7 @@
 """The model of a training loop, and the rows made with it. Counts are compared, never times."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -35,6 +36,42 @@ def test_an_answer_that_is_no_object_ends_the_epoch(make_origin):
     loader = Loader(server.address, workers=1, batch=1, rate_per_s=1000.0)
     with pytest.raises(BenchError, match=r"the loader was answered b'HTTP/1\.1 404"):
         asyncio.run(loader.epoch([b"GET /bench/none HTTP/1.1\r\nHost: h\r\n\r\n"]))
+
+
+@pytest.fixture
+def busy_for(monkeypatch):
+    """Return a function that reads one object from a server that answers 503 a number of times first, and
+    returns how many requests came.
+    """
+    monkeypatch.setattr("shadeproxy_bench.loader.PAUSE_S", 0.0)
+
+    async def run(refusals):
+        count = 0
+
+        async def answer(reader, writer):
+            nonlocal count
+            with suppress(EOFError):
+                while await reader.readuntil(b"\r\n\r\n"):
+                    count += 1
+                    status = b"503 Slow Down" if count <= refusals else b"200 OK"
+                    writer.write(b"HTTP/1.1 %b\r\nContent-Length: 4\r\n\r\nbody" % status)
+            writer.close()
+
+        async with await asyncio.start_server(answer, "127.0.0.1") as server:
+            address = server.sockets[0].getsockname()[:2]
+            await Loader(address, workers=1, batch=1, rate_per_s=1e6).epoch([b"GET /a/b HTTP/1.1\r\n\r\n"])
+        return count
+
+    return lambda refusals: asyncio.run(run(refusals))
+
+
+def test_a_request_that_is_answered_503_is_sent_again(busy_for):
+    assert busy_for(3) == 4
+
+
+def test_a_request_that_is_always_answered_503_ends_the_epoch(busy_for):
+    with pytest.raises(BenchError, match=r"the loader was answered b'HTTP/1\.1 503 Slow Down"):
+        busy_for(1000)
 
 
 def test_direct_reads_everything_from_the_origin_again():
