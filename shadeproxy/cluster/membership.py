@@ -115,10 +115,12 @@ class Membership:
 
     def mine(self, object_hash: int, now_s: float) -> bool:
         """Return whether this node alone may act for the object at this instant (rule 7)."""
+        return now_s < self._lease_until_s and self.is_named(object_hash)
+
+    def is_named(self, object_hash: int) -> bool:
+        """Return whether the views name this node as the owner. It may act while it also has the lease."""
         view, settled = self.view, self.settled
-        if now_s >= self._lease_until_s or view is None or settled is None:
-            return False
-        if view.owner(object_hash) != self.node:
+        if view is None or settled is None or view.owner(object_hash) != self.node:
             return False
         return view.id == settled.id or settled.owner(object_hash) == self.node
 

@@ -8,12 +8,15 @@ callers judge it by a ``GuardedClock``, which makes that call.
 import asyncio
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import NamedTuple
 
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.membership import Keep, Membership
+from shadeproxy.cluster.view import View
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.core.identity import object_hash
+from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Began, Standing
 
@@ -21,6 +24,14 @@ _LOOK_S = 0.02
 _WAIT_S = 5.0
 """Longest wait of a write for its share. A dead proxy's share is free again sooner, with the usual lease."""
 _DISTRUST_S = 10.0
+_MOST_PLACES = 32_768
+
+
+class _Place(NamedTuple):
+    """``home_here``: this process caches the object. ``named``: it is the owner, while it has the lease."""
+
+    home_here: bool
+    named: bool
 
 
 class OwnedObjects:
@@ -44,6 +55,9 @@ class OwnedObjects:
         self._leased = False
         self._ruled = False
         """True if an object was OWN by its rule alone since the last answer of the log."""
+        self._views: tuple[View | None, View | None] = (None, None)
+        self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
+        """Places of objects in these two views. To compute one takes some microseconds a node."""
 
     def join(
         self,
@@ -94,9 +108,10 @@ class OwnedObjects:
         if member is None or member.view is None:
             return Standing.CHECK
         now_s, hashed = self._clock(), object_hash(ref)
-        if member.view.home(hashed) != member.node:
+        place = self._place(member, member.view, hashed)
+        if not place.home_here:
             return Standing.FOREIGN
-        if member.mine(hashed, now_s):
+        if place.named and member.leased(now_s):
             return Standing.CHECK if member.must_check(hashed, now_s) else Standing.OWN
         if member.cut_off(now_s) and self._by_rule(ref):
             self._ruled = True
@@ -124,7 +139,10 @@ class OwnedObjects:
     def mine(self, ref: ObjectRef) -> bool:
         """See ``Ownership.mine``."""
         self.notice()
-        return self._member is not None and self._member.mine(object_hash(ref), self._clock())
+        member = self._member
+        if member is None or member.view is None or not member.leased(self._clock()):
+            return False
+        return self._place(member, member.view, object_hash(ref)).named
 
     def writes_here(self, ref: ObjectRef) -> bool:
         """See ``Ownership.writes_here``. Without a view no other process is known that could write."""
@@ -150,6 +168,17 @@ class OwnedObjects:
             if self._clock() >= until_s:
                 raise _not_distrusted(bucket)
             await self._look_later()
+
+    def _place(self, member: Membership, view: View, hashed: int) -> "_Place":
+        views = (view, member.settled)
+        if views != self._views:
+            self._views = views
+            self._places = Memo(_MOST_PLACES)
+        place = self._places.get(hashed)
+        if place is None:
+            place = _Place(view.home(hashed) == member.node, member.is_named(hashed))
+            self._places.put(hashed, place)
+        return place
 
     async def _look_later(self) -> None:
         if self._heartbeat is not None:
