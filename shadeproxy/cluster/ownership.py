@@ -1,4 +1,5 @@
-"""Ownership of objects by leases: the port of the engine (engine/ownership.py) over ``Membership``.
+"""Ownership of objects by leases: the port of the engine (engine/ownership.py) over ``Membership``, and the
+routes to the other nodes (routes.py).
 
 Laws: a lease ends by time alone, so every call reads the clock. The first call after the end voids all that
 answers without a check, before it returns; which call that is does not matter. A page handle does not ask:
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.membership import Keep, Membership
-from shadeproxy.cluster.view import View
+from shadeproxy.cluster.view import NodeFacts, View
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ClusterUnavailable
 from shadeproxy.core.identity import object_hash
@@ -98,6 +99,38 @@ class OwnedObjects:
             self._leased = False
             self.lapses += 1
             self._void()
+
+    # ------------------------------------------------------------------ routes.py ``Routes``
+
+    def reader(self, ref: ObjectRef) -> NodeFacts | None:
+        """See ``Routes.reader``."""
+        view = self._view()
+        return None if view is None else self._other(view, view.home(object_hash(ref)))
+
+    def writer(self, ref: ObjectRef) -> NodeFacts | None:
+        """See ``Routes.writer``."""
+        view = self._view()
+        return None if view is None else self._other(view, view.owner(object_hash(ref)))
+
+    def others(self) -> list[NodeFacts]:
+        """Return all other nodes of the newest view."""
+        member = self._member
+        if member is None or member.view is None:
+            return []
+        return [facts for node, facts in member.view.facts.items() if node != member.node]
+
+    def _view(self) -> View | None:
+        """Return the newest view, if this node may be one of it. Other nodes of a cluster that has other
+        settings, or another origin, are not asked.
+        """
+        member = self._member
+        return None if member is None or member.duties.refusal else member.view
+
+    def _other(self, view: View, node: str | None) -> NodeFacts | None:
+        assert self._member is not None, "there is a view"
+        if node is None or node == self._member.node or view.seats[node].away:
+            return None
+        return view.facts[node]
 
     # ------------------------------------------------------------------ engine/ownership.py ``Ownership``
 

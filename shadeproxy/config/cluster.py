@@ -109,11 +109,11 @@ class Cluster(Section):
                 ' this machine\'s "host:port"',
                 key,
             )
-        if not self.secret and not told.is_loopback:
+        if not self.secret:
             raise WrongKeys(
-                f"advertise = {told} is reached from other machines, and no secret tells the cluster's"
-                f" proxies from others: {_BY_REFERENCE}",
-                "advertise",
+                'pages = "owned" lets the proxies of the cluster read and write with each other\'s rights,'
+                f" and no secret tells them from other programs: {_BY_REFERENCE}",
+                "pages",
             )
         return self
 
