@@ -15,6 +15,7 @@ from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.otel import open_tracer
+from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
@@ -173,6 +174,7 @@ class PartOpener:
         upstreams: Upstreams,
         callback_reads: CallbackReads | None = None,
         prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
+        owned: OwnedPages | None = None,
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints

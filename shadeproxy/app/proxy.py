@@ -127,6 +127,7 @@ class Proxy:
         )
         tracer = await opener.tracer()
         state = await opener.state(pool, rules)
+        owned = await self._clustering.prepare(state.store, rules, state.hints)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.processes > 1 else None
@@ -138,6 +139,7 @@ class Proxy:
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
             prefetch_reads=(prefetch := PrefetchWorkers()).pick,
+            owned=owned,
         )
         pins = opener.pins(state, engine.cache)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
@@ -148,7 +150,7 @@ class Proxy:
             engine,
             authenticator,
             observer,
-            clock=clock,
+            clock=self._clustering.clock,
             instance=self._instance,
             counts=self.stats.requests,
             tracer=tracer,
@@ -195,7 +197,7 @@ class Proxy:
         if (path := await self._open_control(context, tracer)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
-        self._clustering.beat(self._stack, s3=self.s3_address, control=self.control_address)
+        self._clustering.beat(s3=self.s3_address, control=self.control_address)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -264,7 +266,7 @@ class Proxy:
             changes=changes,
             stats=self.stats,
             count_reads=lambda: self._count_reads(engine, lane),
-            clock=clock,
+            clock=self._clustering.clock,
             pool=pool,
             order_builder=state.order_builder,
             admin=admin,
