@@ -181,6 +181,19 @@ class OutcomeUnknown(OriginUnavailable):
     retryable: ClassVar[bool] = False
 
 
+class WriteUnconfirmed(OutcomeUnknown):
+    """The origin answered a write, but another proxy of the cluster may not know of it. Success would promise
+    that all readers see the write.
+    """
+
+    def __init__(
+        self,
+        message: str = "the origin answered, but this proxy lost its lease meanwhile: the outcome of the"
+        " write is unknown; read the object, or write again",
+    ) -> None:
+        super().__init__(message)
+
+
 class OriginThrottled(OriginUnavailable):
     """The origin asked for fewer requests (503 SlowDown, 429)."""
 
@@ -211,6 +224,13 @@ class Unidentified(OriginError):
         super().__init__(f"{name} cannot be cached: the origin sends no strong ETag with it, or no length")
 
 
+class CachedElsewhere(Unidentified):
+    """Another proxy of the cluster caches the object. Listeners forward the read instead."""
+
+    def __init__(self, name: object) -> None:
+        OriginError.__init__(self, f"{name} is cached by another proxy of the cluster")
+
+
 class ObjectChanged(OriginError):
     """The object's ETag changed between two reads for one answer, so the answer cannot be finished."""
 
@@ -230,6 +250,16 @@ class WriteRefused(ShadeProxyError):
     """A write was refused before anything was written, because a tier could return the old version after a
     restart.
     """
+
+
+class NotOwnerNow(ShadeProxyError):
+    """A write was refused before anything was sent, because its object is being moved to this proxy."""
+
+    def __init__(
+        self,
+        message: str = "the cluster is moving the object's share to this proxy: nothing was written; retry",
+    ) -> None:
+        super().__init__(message)
 
 
 class PeerError(ShadeProxyError):

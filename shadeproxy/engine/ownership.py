@@ -82,3 +82,12 @@ class Ownership(Protocol):
         the bucket itself: its rights, or its existence. Raises ShadeProxyError if that cannot be made sure.
         """
         ...
+
+
+def validated_s(ownership: Ownership | None, ref: ObjectRef, began: Began | None, now_s: float) -> float:
+    """Return the time of validation of an answer of the origin that came at ``now_s`` (Unix time); 0.0 if the
+    answer must be checked once. ``began``: ``Ownership.begin`` of before the origin was asked.
+    """
+    if ownership is None or (began is not None and ownership.trusts(ref, began)):
+        return now_s
+    return 0.0

@@ -108,6 +108,11 @@ class ForwardRequest:
     no body. ``payload_hash``: hex SHA-256 that the client promised (the caller checks it as well), or
     UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store them leaves
     them out. ``request_id``: the proxy's id, for error documents that this process writes.
+
+    ``here``: None if this process sends the request to the origin, as it always does without a cluster. In a
+    cluster, a write of objects that other proxies must write has the set of those that this process writes,
+    mostly an empty set. All other objects must be written by the proxies that execute their writes, never by
+    a request from here to the origin. Only a DeleteObjects has a set that is not empty: it is sent in parts.
     """
 
     method: str
@@ -121,6 +126,12 @@ class ForwardRequest:
     upstream: Upstream = SHARED
     trailers: Trailers | None = None
     request_id: str = ""
+    here: frozenset[ObjectRef] | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if the whole request is a write that another proxy must carry out."""
+        return self.here is not None and not self.here
 
     @property
     def works_long(self) -> bool:

@@ -39,6 +39,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef, Span
+from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
@@ -97,7 +98,7 @@ class ForwardPath(Protocol):
         """See ``ReadPath.forward``."""
         ...
 
-    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
         """See ``ReadPath.writing``."""
         ...
 
@@ -208,7 +209,9 @@ class Forwarder:
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:
-                await writing.enter_async_context(self._engine.writing(outgoing.refs))
+                here = await writing.enter_async_context(self._engine.writing(outgoing.refs))
+                if here is not None:
+                    forwarded = replace(forwarded, here=here)
             async with self._engine.forward(forwarded) as given:
                 answer = sensible(call, given)
                 if body.failure is not None:

@@ -19,6 +19,7 @@ from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.namespaces import NO_CLIENT, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
@@ -103,8 +104,11 @@ class PrefetchPort:
 
     def lacks(self, need: Need) -> bool:
         """Return whether the page is still neither resident nor on its way, and the object, as far as known,
-        has it.
+        has it. In a cluster, False if the object is not this process's own.
         """
+        ownership = self._versions.ownership
+        if ownership is not None and ownership.standing(need.ref) is not Standing.OWN:
+            return False
         meta = self._versions.known_now(need.ref) if need.number else None
         if meta is not None and need.number * self.page_size >= meta.size:
             return False
