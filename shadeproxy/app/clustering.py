@@ -97,7 +97,7 @@ class Clustering:
         self._kept = await asyncio.to_thread(store.load_all, _KIND)
         self._node = self._name(store, self._kept)
         if self._settings.cluster.is_owned:
-            self.owned = OwnedPages(self._settings, self._node.name, rules, hints, self._clock)
+            self.owned = OwnedPages(self._settings, self._node.name, rules, hints, self._clock, self._stats)
         return self.owned
 
     async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
@@ -255,7 +255,7 @@ class Clustering:
             return {}
         member = None if self._heartbeat is None else self._heartbeat.membership
         view = None if member is None else member.view
-        owned = {} if self.owned is None else self.owned.gauges(self._is_leased())
+        owned = {} if self.owned is None else self.owned.gauges(leased=self._is_leased())
         return {
             "members": 0.0 if view is None else float(len(view.seats)),
             "cut_off": float(replication.cut_off),

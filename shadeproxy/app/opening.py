@@ -203,6 +203,8 @@ class PartOpener:
             upstreams=upstreams,
             callback_reads=reads,
             prefetch_reads=prefetch_reads,
+            ownership=None if owned is None else owned.objects,
+            past=None if owned is None else owned.past(origin, self._stack),
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

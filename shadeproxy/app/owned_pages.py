@@ -3,48 +3,151 @@ one owner: the port of the engine, the way to the other proxies, and the listene
 """
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import numpy as np
+from aiohttp import web
 
+from shadeproxy.api.s3.auth.peers import PeerAuthenticator
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.server import S3Server
+from shadeproxy.app.admin import Observer
+from shadeproxy.app.draining import DRAIN_S, drain
+from shadeproxy.app.handlers import make_peer_handler
+from shadeproxy.app.listening import listen
+from shadeproxy.app.reload import SettingsStatus
+from shadeproxy.app.reloadable import remembers
+from shadeproxy.app.tls import ServerTls
 from shadeproxy.cluster.membership import Keep
 from shadeproxy.cluster.ownership import GuardedClock, OwnedObjects
+from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.relay_counts import RelayCounts
+from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Freshness, Rules
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.requests import RequestCounts
+from shadeproxy.telemetry.stats import Stats
 
 
 class OwnedPages:
     """The parts of the proxy ``node``. ``objects``: the objects that it owns. ``clock``: the clock by which page
-    handles are judged. ``address``: of the listener for other proxies, "" until it is open.
+    handles are judged. ``counts``: requests to other proxies. ``address``: of the listener for other proxies, ""
+    until it is open. Raises ConfigError if the secret cannot be read.
     """
 
     def __init__(
-        self, settings: Settings, node: str, rules: Rules, hints: HintRegistry, clock: Clock
+        self,
+        settings: Settings,
+        node: str,
+        rules: Rules,
+        hints: HintRegistry,
+        clock: Clock,
+        stats: Stats,
     ) -> None:
+        cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints))
         self.clock = GuardedClock(clock, self.objects)
+        self.counts = stats.relays = RelayCounts()
         self.address = ""
-        self._forget: list[Callable[[], None]] = []
+        self._settings = settings
+        self._clock = clock
+        self._stats = stats
+        self._hints = hints
+        secrets = cluster.resolve_secrets()
+        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
+        self._peers = Peers(
+            node,
+            cluster.name,
+            secrets,
+            clock=clock,
+            tls=bool(settings.s3.tls.cert),
+            ca_file=cluster.peer_ca_file or None,
+            least_patience_s=cluster.peer_timeout,
+            max_connections=settings.origin.max_connections,
+        )
+        self._engine: Engine | None = None
+        self._lanes: tuple[FastLane, ...] = ()
+        self._status: SettingsStatus | None = None
+
+    def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
+        """Return the origin for reads past the cache and for forwarded requests: ``origin``, but for objects of
+        other proxies.
+        """
+        stack.push_async_callback(self._peers.aclose)
+        return RelayingOrigin(
+            origin, routes=self.objects, peers=self._peers, counts=self.counts, clock=self._clock
+        )
+
+    async def listen(
+        self,
+        stack: AsyncExitStack,
+        engine: Engine,
+        lane: FastLane,
+        *,
+        tls: ServerTls | None,
+        limiter: ConnectionLimiter,
+        status: SettingsStatus,
+        instance: str,
+    ) -> None:
+        """Open the listener for the other proxies. ``lane``: of the S3 listener."""
+        observer = Observer(
+            self._stats,
+            self._hints,
+            self._clock,
+            access_log=self._settings.telemetry.access_log,
+            counts=RequestCounts(),
+        )
+        handler, own_lane = make_peer_handler(
+            self._settings,
+            engine,
+            self._authenticator,
+            self.objects,
+            observer,
+            clock=self.clock,
+            instance=instance,
+        )
+        self._engine, self._lanes, self._status = engine, (lane, own_lane), status
+        runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        stack.push_async_callback(drain, runner, DRAIN_S)
+        context = None if tls is None else tls.context
+        self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)
 
     def distrust(self, keep: Keep | None) -> None:
-        """Check cached pages once before they answer: those of objects that ``keep`` does not return."""
+        """Check cached pages once before they answer, except those of objects that ``keep`` returns."""
+        if self._engine is not None:
+            self._engine.distrust(keep)
+        self._forget_requests()
 
     def void(self) -> None:
-        """Drop what answers without a look at the lease."""
+        """Drop what answers without a look at the lease: page handles and remembered requests."""
+        if self._engine is not None:
+            self._engine.hits.forget()
+        self._forget_requests()
 
     def retain_peers(self) -> None:
-        """Close connections to proxies that have left."""
+        """Close the connections to proxies that have left."""
+        self._peers.retain(self.objects.others())
 
-    def gauges(self, leased: bool) -> dict[str, float]:
+    def gauges(self, *, leased: bool) -> dict[str, float]:
         """Return the gauges beside those of every cluster."""
         return {
             "leased": float(leased),
-            "lapses": float(self.objects.lapses),
             "distrusted": float(self.objects.distrusted),
+            "lapses": float(self.objects.lapses),
+            "skipped_peers": float(sum(self._peers.skipped().values())),
         }
+
+    def _forget_requests(self) -> None:
+        for lane in self._lanes:
+            assert self._status is not None, "it comes with the lanes"
+            lane.forget(remembers=remembers(self._status.settings.telemetry))
 
 
 def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:
@@ -59,4 +162,5 @@ def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
     """Return whether a data set of a job in use holds the object."""
     hashes = np.array([object_hash(ref)], np.uint64)
     names = {job.dataset for job in hints.jobs.by_name.values() if job.in_use and job.dataset is not None}
-    return any(hints.datasets[name].groups.find(hashes)[0] >= 0 for name in names)
+    found = (hints.datasets.get(name) for name in names)
+    return any(dataset is not None and dataset.groups.find(hashes)[0] >= 0 for dataset in found)

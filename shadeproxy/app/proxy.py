@@ -308,6 +308,16 @@ class Proxy:
     ) -> None:
         """Open the S3 listener, and start the workers."""
         limiter = self._limit_connections(engine)
+        if (owned := self._clustering.owned) is not None:
+            await owned.listen(
+                self._stack,
+                engine,
+                lane,
+                tls=tls,
+                limiter=limiter,
+                status=self._settings_status,
+                instance=self._instance,
+            )
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
