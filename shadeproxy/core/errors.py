@@ -59,6 +59,10 @@ class OriginIsProxy(RequestError):
     """The proxy received a request that it had sent to its origin: the origin's endpoint names the proxy."""
 
 
+class Misdirected(RequestError):
+    """A node of a cluster got a request of another node, and a third one must serve it."""
+
+
 class NotSupported(RequestError):
     """The proxy, or this origin, lacks an S3 operation or option. Answered with 501, never ignored."""
 
@@ -89,6 +93,10 @@ class AuthError(RequestError):
 
 class AccessDenied(AuthError):
     """The client, authenticated or anonymous, lacks the right."""
+
+
+class NotOfCluster(AccessDenied):
+    """A request to the listener for the nodes of a cluster was not made by one of them."""
 
 
 class UnknownAccessKey(AuthError):
@@ -173,6 +181,10 @@ class OriginUnavailable(OriginError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class WriterUnavailable(OriginUnavailable):
+    """The node of the cluster that executes a write did not take it. Nothing was written."""
 
 
 class OutcomeUnknown(OriginUnavailable):

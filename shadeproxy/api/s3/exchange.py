@@ -19,9 +19,10 @@ from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http
 from shadeproxy.api.s3.semantics import Answer, conditions_of
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
-from shadeproxy.core.tracing import CLIENT, next_request_id
+from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
+from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
@@ -230,6 +231,10 @@ class Exchange:
         """S3 error code of the answer, for the log."""
         self.cut: str = ""
         """Reason why an answer that had begun was not finished, or ""."""
+        self.relayed: Relayed | None = None
+        """The way of an answer of another node of the cluster. The statistics of this one count no read."""
+        self.refused: str = ""
+        """Reason for which a node refuses a request of another one, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -246,10 +251,13 @@ class Exchange:
         response.begin()
         return response
 
-    def pass_on(self, status: int, headers: list[tuple[str, str]]) -> Response:
+    def pass_on(
+        self, status: int, headers: list[tuple[str, str]], relayed: Relayed | None = None
+    ) -> Response:
         """Commit to status and header as ``start`` does, with the fields of the origin's answer to this
-        request.
+        request. ``relayed``: see ``ForwardResponse``.
         """
+        self.relayed = relayed
         self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
         return self.start(status, headers)
 
@@ -289,7 +297,13 @@ class Exchange:
         self.response.abort()
 
     def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        return with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
+        source = self.source if self.relayed is None else self.relayed.source
+        fields = with_own(headers, request_id=self.request_id, now_s=self.now_s, source=source)
+        if self.relayed is not None and self.relayed.node:
+            fields.append((NODE_FIELD, self.relayed.node))
+        if self.refused:
+            fields.append((REFUSED_FIELD, self.refused))
+        return fields
 
     async def _answer(self, answer: ErrorAnswer) -> None:
         self.response = self.refusal(answer)

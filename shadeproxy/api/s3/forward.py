@@ -155,10 +155,11 @@ class Forwarder:
             headers=to_origin(request),
             upstream=call.identity.upstream,
             request_id=exchange.request_id,
+            job=request.job,
         )
         async with self._engine.forward(forwarded) as given:
             answer = sensible(call, given)
-            response = exchange.pass_on(answer.status, to_client(answer.headers))
+            response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
             async with closing(answer.chunks) as chunks:
                 async for chunk in chunks:
                     await response.write(chunk)
@@ -206,6 +207,7 @@ class Forwarder:
             upstream=call.identity.upstream,
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
+            job=request.job,
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:
@@ -218,7 +220,7 @@ class Forwarder:
                     raise body.failure
                 if not call.operation.late_success:
                     await writing.aclose()
-                response = exchange.pass_on(answer.status, to_client(answer.headers))
+                response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
                 if not call.operation.asked_by_get:
                     await _relay(answer, response, writing)
                 await response.write_eof()

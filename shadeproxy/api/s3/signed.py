@@ -18,7 +18,7 @@ from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
-from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
 # Fields that do not change the meaning of a GET, or change only what a plan records. A session token is fixed
@@ -39,9 +39,10 @@ _PLAIN = frozenset(
         "x-amz-content-sha256",
         "x-amz-date",
         "x-amz-security-token",
-        "x-shade-job",
         INSTANCE_FIELD,
+        JOB_FIELD,
         ORIGIN_FIELD,
+        PEER_FIELD,
     }
 )
 CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
