@@ -41,6 +41,7 @@ from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.changes import Changes, OwnChanges
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.counters import ClusterCounters
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger(__name__)
@@ -74,6 +75,7 @@ class Clustering:
         self._log: ClusterLog | None = None
         self._node: Node | None = None
         self._kept: dict[str, bytes] = {}
+        self._counters = ClusterCounters()
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat: Heartbeat | None = None
         self._status: ClusterStatus | None = None
@@ -94,10 +96,13 @@ class Clustering:
         """Name this node, before the engine is made; return ``owned``. Raises ConfigError."""
         if not self._settings.cluster.name:
             return None
+        self._counters = self._stats.count_cluster(self._gauges)
         self._kept = await asyncio.to_thread(store.load_all, _KIND)
         self._node = self._name(store, self._kept)
         if self._settings.cluster.is_owned:
-            self.owned = OwnedPages(self._settings, self._node.name, rules, hints, self._clock, self._stats)
+            self.owned = OwnedPages(
+                self._settings, self._node.name, rules, hints, self._clock, self._stats, self._counters
+            )
         return self.owned
 
     async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
@@ -234,7 +239,6 @@ class Clustering:
         keeper = SnapshotKeeper(
             log, node, snapshots, applier, hints, clock=clock, pins=lambda: _pinned(parts.pins)
         )
-        counters = self._stats.count_cluster(self._gauges)
         self._replication = Replication(
             log,
             seals,
@@ -244,7 +248,7 @@ class Clustering:
             hints=hints,
             clock=clock,
             pool=parts.pool,
-            counters=counters,
+            counters=self._counters,
             reached=_reached(kept, self._settings.cluster.name),
         )
         return self._replication, places
@@ -255,14 +259,14 @@ class Clustering:
             return {}
         member = None if self._heartbeat is None else self._heartbeat.membership
         view = None if member is None else member.view
-        owned = {} if self.owned is None else self.owned.gauges(leased=self._is_leased())
         return {
             "members": 0.0 if view is None else float(len(view.seats)),
             "cut_off": float(replication.cut_off),
             "waiting_events": float(len(replication.backlog)),
             "waiting_bytes": float(replication.backlog.size_bytes),
             "dropped_events": float(replication.backlog.dropped),
-            **owned,
+            "leased": float(self._is_leased()),
+            "skipped_peers": 0.0 if self.owned is None else float(self.owned.skipped_peers),
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
@@ -296,7 +300,9 @@ def agreed(settings: Settings) -> str:
         for client in settings.auth.clients
         if not client.upstream.is_shared
     )
-    text = repr((cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients))
+    text = repr(
+        (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
+    )
     return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 

@@ -15,7 +15,6 @@ from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.otel import open_tracer
-from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.pinning import DurablePins, restore_pins
 from shadeproxy.app.recording import Recorder
@@ -30,6 +29,7 @@ from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
@@ -174,7 +174,8 @@ class PartOpener:
         upstreams: Upstreams,
         callback_reads: CallbackReads | None = None,
         prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
-        owned: OwnedPages | None = None,
+        ownership: Ownership | None = None,
+        past: Origin | None = None,
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
@@ -203,8 +204,8 @@ class PartOpener:
             upstreams=upstreams,
             callback_reads=reads,
             prefetch_reads=prefetch_reads,
-            ownership=None if owned is None else owned.objects,
-            past=None if owned is None else owned.past(origin, self._stack),
+            ownership=ownership,
+            past=past,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

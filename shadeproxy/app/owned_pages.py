@@ -32,13 +32,14 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.rules import Freshness, Rules
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.counters import ClusterCounters, RelayedRequests
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
 
 class OwnedPages:
     """The parts of the proxy ``node``. ``objects``: the objects that it owns. ``clock``: the clock by which page
-    handles are judged. ``counts``: requests to other proxies. ``address``: of the listener for other proxies, ""
+    handles are judged. ``address``: of the listener for other proxies, ""
     until it is open. Raises ConfigError if the secret cannot be read.
     """
 
@@ -50,11 +51,13 @@ class OwnedPages:
         hints: HintRegistry,
         clock: Clock,
         stats: Stats,
+        counters: ClusterCounters,
     ) -> None:
         cluster = settings.cluster
-        self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints))
+        self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
         self.clock = GuardedClock(clock, self.objects)
-        self.counts = stats.relays = RelayCounts()
+        self._relays = relays = RelayCounts()
+        stats.relayed = lambda: [RelayedRequests(*row) for row in relays.rows()]
         self.address = ""
         self._settings = settings
         self._clock = clock
@@ -82,7 +85,7 @@ class OwnedPages:
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(
-            origin, routes=self.objects, peers=self._peers, counts=self.counts, clock=self._clock
+            origin, routes=self.objects, peers=self._peers, counts=self._relays, clock=self._clock
         )
 
     async def listen(
@@ -135,14 +138,10 @@ class OwnedPages:
         """Close the connections to proxies that have left."""
         self._peers.retain(self.objects.others())
 
-    def gauges(self, *, leased: bool) -> dict[str, float]:
-        """Return the gauges beside those of every cluster."""
-        return {
-            "leased": float(leased),
-            "distrusted": float(self.objects.distrusted),
-            "lapses": float(self.objects.lapses),
-            "skipped_peers": float(sum(self._peers.skipped().values())),
-        }
+    @property
+    def skipped_peers(self) -> int:
+        """Number of proxies past which reads go now, because they failed."""
+        return sum(self._peers.skipped().values())
 
     def _forget_requests(self) -> None:
         for lane in self._lanes:

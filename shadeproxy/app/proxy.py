@@ -139,7 +139,8 @@ class Proxy:
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
             prefetch_reads=(prefetch := PrefetchWorkers()).pick,
-            owned=owned,
+            ownership=None if owned is None else owned.objects,
+            past=None if owned is None else owned.past(origin, self._stack),
         )
         pins = opener.pins(state, engine.cache)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)

@@ -20,6 +20,7 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Began, Standing
+from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
 _WAIT_S = 5.0
@@ -39,13 +40,17 @@ class OwnedObjects:
     """The objects that this process owns. ``join`` is called once; before that it owns none.
 
     ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
-    ``lapses``: how often the lease ended. ``distrusted``: how often cached objects became doubtful.
+    ``counters``: counts lapses of the lease, and rises of the epoch.
     """
 
     def __init__(
-        self, *, by_rule: Callable[[ObjectRef], bool], clock: Callable[[], float] = boot_time_s
+        self,
+        *,
+        by_rule: Callable[[ObjectRef], bool],
+        counters: ClusterCounters | None = None,
+        clock: Callable[[], float] = boot_time_s,
     ) -> None:
-        self.lapses = self.distrusted = 0
+        self.counters = ClusterCounters() if counters is None else counters
         self._by_rule = by_rule
         self._clock = clock
         self._heartbeat: Heartbeat | None = None
@@ -83,7 +88,7 @@ class OwnedObjects:
             return
         epoch, self._epoch = self._epoch, member.epoch
         if member.epoch != epoch:
-            self.distrusted += 1
+            self.counters.distrusted += 1
             self._distrust(member.keep_since(epoch))
         if member.leased(self._clock()):
             self._leased, self._ruled = True, False
@@ -97,7 +102,7 @@ class OwnedObjects:
         """Void what answers without a check, if the lease has ended since the last call."""
         if self._leased and self._member is not None and not self._member.leased(self._clock()):
             self._leased = False
-            self.lapses += 1
+            self.counters.lapses += 1
             self._void()
 
     # ------------------------------------------------------------------ routes.py ``Routes``

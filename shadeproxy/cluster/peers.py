@@ -81,7 +81,8 @@ class Peer:
 
 class Peers:
     """The other nodes of a cluster. ``node``: this node's name. ``secrets``: values of ``cluster.secret``, of
-    which the first one signs. ``ca_file``: PEM certificates; the nodes then speak TLS.
+    which the first one signs. ``tls``: the nodes speak TLS. ``ca_file``: PEM certificates to trust instead of
+    the system's.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Peers:
         secrets: Sequence[str],
         *,
         clock: Clock,
+        tls: bool = False,
         ca_file: str | None = None,
         timeouts: Timeouts = PEER_TIMEOUTS,
         least_patience_s: float = _LEAST_PATIENCE_S,
@@ -101,6 +103,7 @@ class Peers:
         self._cluster = cluster
         self._provider = StaticCredentials(_credentials(cluster, secrets))
         self._clock = clock
+        self._scheme = "https" if tls else "http"
         self._ca_file = ca_file
         self._timeouts = timeouts
         self._least_patience_s = least_patience_s
@@ -142,9 +145,8 @@ class Peers:
         await asyncio.gather(*self._closing)
 
     def _connect(self, address: str) -> S3Origin:
-        scheme = "http" if self._ca_file is None else "https"
         return S3Origin(
-            f"{scheme}://{address}",
+            f"{self._scheme}://{address}",
             credentials={SHARED: self._provider},
             region=REGION,
             addressing="path",

@@ -96,7 +96,7 @@ class ClusterStatus:
             refusal=duties.refusal,
             conflict=duties.conflict,
             round_trip_s=round(heartbeat.round_trip_s, 6),
-            distrusted=0 if self._owned is None else self._owned.distrusted,
+            distrusted=0 if self._owned is None else self._owned.counters.distrusted,
             nodes=self._nodes(),
         )
 

@@ -377,7 +377,7 @@ def test_a_request_for_distrust_is_seen_by_a_node_that_missed_the_views_before_i
 
 
 def test_a_number_of_an_earlier_process_says_nothing(cluster, three):
-    a, *rest = three
+    a = three[0]
     a.ask_for_distrust()
     cluster.run(4, *three)
     again = cluster.start("a", boot="2")

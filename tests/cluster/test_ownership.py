@@ -152,7 +152,7 @@ async def test_the_first_call_after_the_end_of_a_lease_voids_what_answers_whiche
     world.now_s += 0.002
     CALLS[call](a, own)
     assert a.told == ["void"]
-    assert a.owned.lapses == 1
+    assert a.owned.counters.lapses == 1
     CALLS[call](a, own)
     assert a.told == ["void"]
     assert a.mine() == set()
