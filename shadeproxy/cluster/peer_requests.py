@@ -36,7 +36,7 @@ def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-class Errand(NamedTuple):
+class PeerField(NamedTuple):
     """The content of the field ``x-shade-peer``. ``sender``, ``receiver``: names of nodes. ``upstream``,
     ``namespace``: those of the client for which the sender asks.
     """
@@ -51,7 +51,7 @@ class Errand(NamedTuple):
         return ";".join(quote(text, safe="") for text in self)
 
     @classmethod
-    def parse(cls, field: str) -> "Errand":
+    def parse(cls, field: str) -> "PeerField":
         """Parse the value of the field. Raises InvalidRequest."""
         texts = [unquote(text) for text in field.split(";")]
         if len(texts) != 4:
@@ -70,8 +70,8 @@ def addressed(request: ForwardRequest, sender: str, receiver: str, *, writes: bo
     """Return ``request`` as it is sent to another node. ``writes``: make it differ from every other request,
     so that it cannot be sent twice.
     """
-    errand = Errand(sender, receiver, request.upstream, request.ref.namespace)
-    fields = [(PEER_FIELD, errand.render())]
+    field = PeerField(sender, receiver, request.upstream, request.ref.namespace)
+    fields = [(PEER_FIELD, field.render())]
     if request.job is not None:
         fields.append((JOB_FIELD, job_field(request.job)))
     if writes:

@@ -31,10 +31,10 @@ class Peer:
         self.node = node
         self.origin = origin
         self.patience_s = self._least_s = least_patience_s
-        """How long a read waits for the head of the answer."""
+        """Seconds for which a read waits for the head of the answer."""
         self._clock = clock
         self._times_s: deque[float] = deque(maxlen=_TIMES)
-        self._noted = 0
+        self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
         self._skipped_until_s = float("-inf")
         self._users = 0
@@ -66,8 +66,8 @@ class Peer:
         """Note the time to the head of an answer."""
         self._failed_s.clear()
         self._times_s.append(seconds)
-        self._noted += 1
-        if self._noted % _COMPUTE_EVERY == 0:
+        self._count += 1
+        if self._count % _COMPUTE_EVERY == 0:
             slow_s = sorted(self._times_s)[len(self._times_s) * 99 // 100]
             self.patience_s = max(self._least_s, min(_TIMES_P99 * slow_s, _MOST_PATIENCE_S))
 

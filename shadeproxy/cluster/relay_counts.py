@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class RelayResult(StrEnum):
+class RelayEnd(StrEnum):
     """The end of a request to another node."""
 
     OK = "ok"
@@ -23,7 +23,7 @@ class RelayRow(NamedTuple):
     """Counts of one node and result. ``bytes``: of the bodies, in both directions."""
 
     node: str
-    result: RelayResult
+    result: RelayEnd
     requests: int
     bytes: int
     seconds: float
@@ -33,9 +33,9 @@ class RelayCounts:
     """Counts what ``note`` reports. One object for a process."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, RelayResult], RelayRow] = {}
+        self._rows: dict[tuple[str, RelayEnd], RelayRow] = {}
 
-    def note(self, node: str, result: RelayResult, size_bytes: int, seconds: float) -> None:
+    def note(self, node: str, result: RelayEnd, size_bytes: int, seconds: float) -> None:
         row = self._rows.get((node, result)) or RelayRow(node, result, 0, 0, 0.0)
         self._rows[node, result] = RelayRow(
             node, result, row.requests + 1, row.bytes + size_bytes, row.seconds + seconds

@@ -15,7 +15,7 @@ from typing import Self, Unpack
 from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
 from shadeproxy.cluster.peer_requests import addressed
 from shadeproxy.cluster.peers import Peer, Peers
-from shadeproxy.cluster.relay_counts import RelayCounts, RelayResult
+from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relayed_read import answered_read, read_request
 from shadeproxy.cluster.routes import Routes
 from shadeproxy.cluster.view import NodeFacts
@@ -49,13 +49,13 @@ _SOURCES = {str(source): source for source in Source}
 _FROM_ORIGIN = Relayed("", Source.ORIGIN)
 
 
-class _Tally:
+class _Sent:
     """A request to ``peer``: its end, and the bytes of its bodies. Counts it when the block is left."""
 
     def __init__(self, peer: Peer, counts: RelayCounts, clock: Clock) -> None:
         self.peer = peer
         self.began_s = clock.monotonic_s()
-        self.result = RelayResult.OK
+        self.result = RelayEnd.OK
         self.bytes = 0
         self._counts = counts
         self._clock = clock
@@ -134,17 +134,17 @@ class RelayingOrigin(WrappedOrigin):
         """Send a read to its node. Return None if the origin must be asked instead."""
         peer = self._peers.find(facts)
         if peer.skipped:
-            self._counts.note(peer.node, RelayResult.FALLBACK, 0, 0.0)
+            self._counts.note(peer.node, RelayEnd.FALLBACK, 0, 0.0)
             return None
         outgoing = addressed(request, self._peers.node, peer.node, writes=False)
         async with AsyncExitStack() as attempt:
-            tally = attempt.enter_context(_Tally(peer, self._counts, self._clock))
+            tally = attempt.enter_context(_Sent(peer, self._counts, self._clock))
             try:
                 async with asyncio.timeout(peer.patience_s):
                     answer = await attempt.enter_async_context(peer.origin.forward(outgoing))
             except (OriginError, TimeoutError):
                 peer.failed()
-                tally.result = RelayResult.FALLBACK
+                tally.result = RelayEnd.FALLBACK
                 return None
             if (refusal := _refusal_of(answer)) is not None:
                 tally.result = refusal
@@ -180,21 +180,21 @@ class RelayingOrigin(WrappedOrigin):
         peer = self._peers.find(facts)
         outgoing = addressed(request, self._peers.node, peer.node, writes=True)
         async with AsyncExitStack() as stack:
-            tally = stack.enter_context(_Tally(peer, self._counts, self._clock))
+            tally = stack.enter_context(_Sent(peer, self._counts, self._clock))
             tally.bytes = request.content_length or 0
             try:
                 answer = await stack.enter_async_context(peer.origin.forward(outgoing))
             except OutcomeUnknown as error:
-                tally.result = RelayResult.BROKEN
+                tally.result = RelayEnd.BROKEN
                 raise OutcomeUnknown(
                     f"{name} did not answer, so it may have carried out the write"
                 ) from error
             except OriginUnavailable as error:
-                tally.result = RelayResult.REFUSED
+                tally.result = RelayEnd.REFUSED
                 raise WriterUnavailable(f"{name} cannot be reached: nothing was written; retry") from error
             if (refusal := _refusal_of(answer)) is not None:
                 tally.result = refusal
-                if refusal is RelayResult.MISDIRECTED:
+                if refusal is RelayEnd.MISDIRECTED:
                     raise WriterUnavailable(_CHANGING)
                 raise WriterUnavailable(
                     f"{name} refused it ({_field(answer, REFUSED_FIELD)}): nothing was written"
@@ -245,18 +245,18 @@ def _asks_for_more(field: tuple[str, str]) -> bool:
     return name == "origin" or (name.startswith("x-amz-") and name not in _PLAIN_FIELDS)
 
 
-def _refusal_of(answer: ForwardResponse) -> RelayResult | None:
+def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
     """Return the result if the node did nothing; None if it answered the request."""
     if answer.status == _MISDIRECTED:
-        return RelayResult.MISDIRECTED
-    return RelayResult.REFUSED if _field(answer, REFUSED_FIELD) else None
+        return RelayEnd.MISDIRECTED
+    return RelayEnd.REFUSED if _field(answer, REFUSED_FIELD) else None
 
 
 def _field(answer: ForwardResponse, wanted: str) -> str:
     return next((value for name, value in answer.headers if name.lower() == wanted), "")
 
 
-def _passed_on(answer: ForwardResponse, tally: _Tally) -> ForwardResponse:
+def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:
     """Return the answer of a node as it is passed on, and count its bytes."""
     source = _SOURCES.get(_field(answer, "x-shade-cache"), Source.BYPASS)
     headers = tuple(pair for pair in answer.headers if pair[0].lower() != NODE_FIELD)
@@ -264,7 +264,7 @@ def _passed_on(answer: ForwardResponse, tally: _Tally) -> ForwardResponse:
     return ForwardResponse(answer.status, headers, _tallied(answer.chunks, tally), relayed)
 
 
-async def _tallied(chunks: AsyncIterator[bytes], tally: _Tally) -> AsyncGenerator[bytes, None]:
+async def _tallied(chunks: AsyncIterator[bytes], tally: _Sent) -> AsyncGenerator[bytes, None]:
     # The connection's own context closes ``chunks``.
     try:
         async for chunk in chunks:
@@ -272,5 +272,5 @@ async def _tallied(chunks: AsyncIterator[bytes], tally: _Tally) -> AsyncGenerato
             yield chunk
     except OriginError:
         tally.peer.failed()
-        tally.result = RelayResult.BROKEN
+        tally.result = RelayEnd.BROKEN
         raise

@@ -11,7 +11,7 @@ from shadeproxy.api.s3.auth import sigv4
 from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed, ClientKey, Identity
 from shadeproxy.api.s3.request import S3Request
-from shadeproxy.cluster.peer_requests import PEER_KEY, Errand, peer_secrets
+from shadeproxy.cluster.peer_requests import PEER_KEY, PeerField, peer_secrets
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import Misdirected, NotOfCluster, SignatureMismatch
 from shadeproxy.core.sigv4 import ALGORITHM
@@ -88,13 +88,13 @@ class PeerAuthenticator(Authenticator):
         if claim.access_key != PEER_KEY or not needed.issubset(claim.signed):
             raise not_of_cluster()
         seed = self._verify(claim, request)
-        errand = Errand.parse(fields[PEER_FIELD])
-        if errand.receiver != self.node:
-            raise Misdirected(f"This is the node {self.node}, not {errand.receiver}")
+        field = PeerField.parse(fields[PEER_FIELD])
+        if field.receiver != self.node:
+            raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
         if is_write:
             self._admit(fields[NONCE_FIELD], claim.amz_date)
         identity = Identity(
-            f"node {errand.sender}", errand.upstream, ALL_RIGHTS, seed=seed, namespace=errand.namespace
+            f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
         )
         return Authenticated(identity, claim.payload_hash)
 
