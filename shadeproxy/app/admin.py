@@ -130,6 +130,10 @@ class Observer(RequestLog):
             self._hints.jobs.touch(job.job, self._clock.now_s(), job.epoch)
 
     def on_forwarded(self, request: EndedRequest) -> None:
+        if request.get("relayed_to"):
+            if (job := request["job"]) is not None:
+                self.on_job(job)
+            return
         self.count_forwarded(
             request["operation"],
             request["bucket"],

@@ -101,7 +101,13 @@ class Clustering:
         self._node = self._name(store, self._kept)
         if self._settings.cluster.is_owned:
             self.owned = OwnedPages(
-                self._settings, self._node.name, rules, hints, self._clock, self._stats, self._counters
+                self._settings,
+                self._node.name,
+                rules=rules,
+                hints=hints,
+                clock=self._clock,
+                stats=self._stats,
+                counters=self._counters,
             )
         return self.owned
 
@@ -114,7 +120,7 @@ class Clustering:
         stack.push_async_callback(_close, log)
         replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
-        # The listeners are opened later, so they are closed before: the lease is given up after the last answer.
+        # The listeners are opened later, so they close before: the lease is given up after the last answer.
         stack.push_async_callback(self._say_goodbye)
         replication.start()
         saving = self._save(parts.store, replication)
@@ -183,21 +189,23 @@ class Clustering:
 
     def warnings(self) -> list[str]:
         """Return what the cluster cannot do now."""
-        replication = self._replication
+        warning = self._warning()
+        return [warning] if warning else []
+
+    def _warning(self) -> str:
+        replication, heartbeat = self._replication, self._heartbeat
         if replication is None:
-            return []
+            return ""
         if replication.refusal:
-            return [f"no hints are shared with the cluster: {replication.refusal}"]
-        if self._heartbeat is not None and (duties := self._heartbeat.membership.duties).refusal:
-            return [f"this proxy has no seat in the cluster: {duties.refusal}"]
-        if self._heartbeat is not None and self._heartbeat.membership.duties.conflict:
-            return ["another proxy of the cluster has a copy of this one's state directory"]
+            return f"no hints are shared with the cluster: {replication.refusal}"
+        if heartbeat is not None and (duties := heartbeat.membership.duties).refusal:
+            return f"this proxy has no seat in the cluster: {duties.refusal}"
+        if heartbeat is not None and heartbeat.membership.duties.conflict:
+            return "another proxy of the cluster has a copy of this one's state directory"
+        unwritten = self.owned is not None and not self._is_leased()
         if replication.cut_off:
-            writes = "" if self.owned is None else ", and writes are refused"
-            return [f"cut off from the cluster: hints stay at this proxy{writes}"]
-        if self.owned is not None and not self._is_leased():
-            return ["this proxy has no lease in the cluster yet, and refuses writes"]
-        return []
+            return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten
+        return "this proxy has no lease in the cluster: writes are refused" * unwritten
 
     def _is_leased(self) -> bool:
         return self._heartbeat is not None and self._heartbeat.membership.leased(boot_time_s())

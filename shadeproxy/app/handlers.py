@@ -54,8 +54,8 @@ def make_peer_handler(
     clock: Clock,
     instance: str,
 ) -> tuple[PeerHandler, FastLane]:
-    """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not counted
-    as those of clients: the proxy that the client called counts them.
+    """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not
+    counted as those of clients: the proxy that the client called counts them.
     """
     options = _options(settings, observer, clock=clock, instance=instance)
     options["base_domains"] = ()

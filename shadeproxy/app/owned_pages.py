@@ -1,5 +1,5 @@
-"""Pages that the proxies of a cluster share (cluster.pages = "owned"): opens the parts by which each object has
-one owner: the port of the engine, the way to the other proxies, and the listener for them.
+"""Opens the parts by which the proxies of a cluster share their pages (cluster.pages = "owned"): the port of the
+engine to ownership, the way to the other proxies, and the listener for them.
 """
 
 from collections.abc import Callable
@@ -38,21 +38,22 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class OwnedPages:
-    """The parts of the proxy ``node``. ``objects``: the objects that it owns. ``clock``: the clock by which page
-    handles are judged. ``address``: of the listener for other proxies, ""
-    until it is open. Raises ConfigError if the secret cannot be read.
+    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: the clock by which page handles
+    are judged. ``address``: of the listener for other proxies, "" until it is open.
     """
 
     def __init__(
         self,
         settings: Settings,
         node: str,
+        *,
         rules: Rules,
         hints: HintRegistry,
         clock: Clock,
         stats: Stats,
         counters: ClusterCounters,
     ) -> None:
+        """``node``: the proxy's name in the cluster. Raises ConfigError if the secret cannot be read."""
         cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
         self.clock = GuardedClock(clock, self.objects)
@@ -80,8 +81,8 @@ class OwnedPages:
         self._status: SettingsStatus | None = None
 
     def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
-        """Return the origin for reads past the cache and for forwarded requests: ``origin``, but for objects of
-        other proxies.
+        """Return the origin for reads past the cache and for forwarded requests: it asks ``origin`` for all but
+        the objects of other proxies.
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(

@@ -152,7 +152,9 @@ class ClusterCounters(Counters):
 
 
 class RelayedRequests(NamedTuple):
-    """Requests that this proxy sent to another one of its cluster, with one result. ``bytes``: of the bodies."""
+    """Requests that this proxy sent to another one of its cluster, with one result. ``bytes``: of all
+    bodies.
+    """
 
     peer: str
     result: str

@@ -66,7 +66,8 @@ class EndedRequest(TypedDict):
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
     sent, or CLIENT_CLOSED. ``bytes_sent``, ``bytes_received``: bytes of the bodies of answer and request, the
     latter without the framing of aws-chunked. ``origin_request_id``: the origin's id in a
-    forwarded answer, which replaces the proxy's id.
+    forwarded answer, which replaces the proxy's id. ``relayed_to``: the other node of the cluster that
+    answered, and that counts the read; "" if none did.
     """
 
     operation: str
@@ -79,6 +80,7 @@ class EndedRequest(TypedDict):
     request_id: str
     bytes_received: NotRequired[int]
     origin_request_id: NotRequired[str]
+    relayed_to: NotRequired[str]
 
 
 class RequestObserver(Protocol):

@@ -177,6 +177,7 @@ class ForwardHandler(RequestAuthorizer):
             job=request.job if request else None,
             request_id=exchange.request_id,
             origin_request_id=exchange.origin_request_id,
+            relayed_to="" if exchange.relayed is None else exchange.relayed.node,
         )
         if exchange.cut:
             self.report_cut(
