@@ -1,5 +1,5 @@
-"""Opens the parts by which the proxies of a cluster share their pages (cluster.pages = "owned"): the port of the
-engine to ownership, the way to the other proxies, and the listener for them.
+"""Opens the parts by which the proxies of a cluster share their pages (cluster.pages = "owned"): the port to
+ownership, the way to the other proxies, and the listener for them.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class OwnedPages:
-    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: the clock by which page handles
-    are judged. ``address``: of the listener for other proxies, "" until it is open.
+    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: by it, page handles are judged.
+    ``address``: of the listener for other proxies, "" until it is open.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class OwnedPages:
         self._status: SettingsStatus | None = None
 
     def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
-        """Return the origin for reads past the cache and for forwarded requests: it asks ``origin`` for all but
-        the objects of other proxies.
+        """Return the origin for reads past the cache and for forwarded requests. It asks ``origin`` for all
+        but the objects of other proxies.
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(

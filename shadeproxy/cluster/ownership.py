@@ -157,8 +157,8 @@ class OwnedObjects:
         return Standing.CHECK
 
     def own_for_s(self, ref: ObjectRef) -> float:
-        """See ``Ownership.own_for_s``. Page handles are judged by a ``GuardedClock``, which voids them at the end
-        of the lease, so they need no end of their own.
+        """See ``Ownership.own_for_s``. Page handles are judged by a ``GuardedClock``, which voids them at the
+        end of the lease, so they need no end of their own.
         """
         return inf if self.standing(ref) is Standing.OWN else 0.0
 
