@@ -38,7 +38,7 @@ from shadeproxy.telemetry.stats import Stats
 
 
 class OwnedPages:
-    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: by it, page handles are judged.
+    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
     ``address``: of the listener for other proxies, "" until it is open.
     """
 
