@@ -14,6 +14,7 @@ from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
+from tests.support.engine import PAGE
 from tests.support.ownership import HeldOrigin, SetOwnership
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
@@ -133,7 +134,8 @@ async def test_a_read_to_be_checked_joins_no_check_that_runs(make_bench):
     await origin.asked.wait()
     origin.put("b", "k", NEW)
     origin.holds = False
-    assert (await bench.get("k"))[0] == NEW
+    async with asyncio.timeout(2):
+        assert (await bench.get("k"))[0] == NEW
     origin.go.set()
     await early
     assert (await bench.get("k"))[0] == NEW
@@ -169,16 +171,40 @@ async def test_a_read_to_be_checked_joins_a_flight_of_the_version_that_is_curren
     assert (bench.origin.heads, bench.origin.gets) == (3, 1)
 
 
-async def test_an_answer_to_a_read_in_doubt_is_checked_once_when_the_object_is_its_own(bench):
+@pytest.mark.parametrize("pages", [1, 3])
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_an_answer_to_a_read_in_doubt_is_checked_once_when_the_object_is_its_own(
+    bench, pages, remembers
+):
     """A late write of a proxy that is gone may come between the answer and the end of the doubt."""
+    old, new = OLD * 3 * pages, NEW * 3 * pages
+    bench.origin.put("b", "k", old[: PAGE * pages])
     bench.owned.set(REF, Standing.CHECK)
     await bench.get("k")
-    bench.origin.put("b", "k", NEW)
+    await bench.settle()
+    if not remembers:
+        bench.engine._versions.forget(REF)
+    bench.origin.put("b", "k", new[: PAGE * pages])
     bench.owned.set(REF, Standing.OWN)
-    assert (await bench.get("k"))[0] == NEW
+    assert (await bench.get("k"))[0] == new[: PAGE * pages]
     asked = bench.origin.heads, bench.origin.gets
-    assert await bench.get("k") == (NEW, Source.RAM)
+    assert await bench.get("k") == (new[: PAGE * pages], Source.RAM)
     assert (bench.origin.heads, bench.origin.gets) == asked
+
+
+async def test_a_reader_that_knows_nothing_joins_no_flight_that_began_in_doubt(bench):
+    bench.owned.set(REF, Standing.CHECK)
+    bench.origin.gate = gate = Barrier()
+    early = asyncio.create_task(bench.get("k"))
+    await gate.reached.wait()
+    bench.engine._versions.forget(REF)
+    bench.origin.put("b", "k", NEW)
+    bench.origin.gate = None
+    bench.owned.set(REF, Standing.OWN)
+    async with asyncio.timeout(2):
+        assert (await bench.get("k"))[0] == NEW
+    gate.release()
+    await early
 
 
 async def test_a_flight_that_began_in_doubt_is_not_trusted_when_it_ends(bench):
@@ -195,7 +221,7 @@ async def test_a_flight_that_began_in_doubt_is_not_trusted_when_it_ends(bench):
     assert (await bench.get("k"))[0] == NEW
 
 
-@pytest.mark.parametrize("change", ["standing", "epoch"])
+@pytest.mark.parametrize("change", ["standing", "epoch", "distrust"])
 async def test_a_listing_that_began_in_doubt_confirms_nothing(make_bench, change):
     owned = SetOwnership()
     bench = await make_bench(rules=(Rule(ttl_s=10),), ownership=owned)
@@ -218,7 +244,7 @@ async def test_a_listing_that_began_in_doubt_confirms_nothing(make_bench, change
     if change == "standing":
         owned.set(REF, Standing.OWN)
     else:
-        owned.epoch += 1
+        owned.epoch += change == "epoch"
         bench.engine.distrust(lambda hashes: np.ones(len(hashes), np.bool_))
     validated_s = float(bench.cache.residents.validated_s[0])
     go.set()
