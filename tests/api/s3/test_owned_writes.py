@@ -1,5 +1,6 @@
 """Writes and reads of a proxy in a cluster, over the listener."""
 
+import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,10 +10,9 @@ from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.base import ForwardResponse
-from tests.api.s3.test_post import named
 from tests.support.ownership import SetOwnership
 from tests.support.s3.lane import talk
-from tests.support.s3.posting import form, post
+from tests.support.s3.posting import form, post, presigned
 from tests.support.s3.watching import put, watched
 
 K, L = ObjectRef("b", "k"), ObjectRef("b", "l")
@@ -66,7 +66,8 @@ async def test_a_forwarded_form_says_who_writes(owned):
     proxy, engine, ownership = owned
     ownership.elsewhere.add(K)
     engine.answer = answered()
-    await post(proxy, form(named({"key": "k"}), b"new"))
+    fields = await asyncio.to_thread(presigned, "s3v4", key="k")
+    await post(proxy, form(fields, b"new"))
     (request,) = engine.requests
     assert request.elsewhere
 
