@@ -1,4 +1,4 @@
-"""What a listing shows of cached objects, and the order of keys in it. No I/O."""
+"""States of cached objects according to a listing, and the order of keys in it. No I/O."""
 
 from enum import Enum, auto
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Listed(Enum):
     UNKNOWN = auto()  # Nothing of the object is cached, or it is being written.
 
 
-class Asked(NamedTuple):
+class ListingAsked(NamedTuple):
     """The instant before a listing: Unix time, how often all checks were voided before, and ``began`` of the
     cluster's protocol.
     """

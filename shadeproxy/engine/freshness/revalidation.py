@@ -21,7 +21,7 @@ from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, 
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.base import Grant
-from shadeproxy.engine.freshness.listings import Asked, Listed, just_before, prefix_of
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked, just_before, prefix_of
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.ownership import Began, Ownership, Standing
 from shadeproxy.origin.base import Origin
@@ -58,7 +58,7 @@ class Revalidator:
         origin: Origin,
         *,
         settle: Callable[[ObjectRef, ObjectMeta | None, Began | None], None],
-        confirm: Callable[[ObjectRef, ListEntry, Asked], Listed],
+        confirm: Callable[[ObjectRef, ListEntry, ListingAsked], Listed],
         outdated: Callable[[ObjectRef], None],
         unidentified: Callable[[ObjectRef], None],
         now_s: Callable[[], float],
@@ -296,15 +296,15 @@ class Revalidator:
         self._asked_singly[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> ListingAsked:
         began = None if self._ownership is None else self._ownership.begin()
-        return Asked(self._now_s(), self._voided, began)
+        return ListingAsked(self._now_s(), self._voided, began)
 
-    def _shown(self, ref: ObjectRef, entry: ListEntry, asked: Asked) -> Listed:
+    def _shown(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
         return self._confirm(ref, entry, asked) if asked.voided == self._voided else Listed.UNKNOWN
 
     async def _compare(
-        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: Asked
+        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: ListingAsked
     ) -> int:
         """Compare cached objects that no reader waits for with a listing, and drop those of another version.
         Return the number of objects whose check was due.

@@ -16,7 +16,7 @@ from shadeproxy.core.errors import CachedElsewhere
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, SHARED, ListEntry, ObjectMeta, ObjectRef, Page, Upstream
 from shadeproxy.engine.base import UNKNOWN, Grant, NothingKnown, ReadRequest
-from shadeproxy.engine.freshness.listings import Asked, Listed
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.freshness.revalidation import Revalidator
 from shadeproxy.engine.freshness.unidentified import UnidentifiedObjects
@@ -341,7 +341,7 @@ class Versions:
             if checked_s:
                 self._cache.confirm(ref, checked_s)
 
-    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: Asked) -> Listed:
+    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
         """Mark the cached version as checked at ``asked`` if ``entry`` of a listing shows the same version.
         Return the state of the cached object.
         """

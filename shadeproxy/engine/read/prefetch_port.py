@@ -74,7 +74,7 @@ class PrefetchPort:
         self._cache = cache
         self._filling = filling
         self._versions = versions
-        self.cacheable = cacheable
+        self.cacheable = cacheable if versions.ownership is None else self._is_own
         """Returns whether pages of an object may be stored now."""
         self._ledger = ledger
         self._stats = stats
@@ -106,8 +106,7 @@ class PrefetchPort:
         """Return whether the page is still neither resident nor on its way, and the object, as far as known,
         has it. In a cluster, False if the object is not this process's own.
         """
-        ownership = self._versions.ownership
-        if ownership is not None and ownership.standing(need.ref) is not Standing.OWN:
+        if self._versions.ownership is not None and not self._is_own(need.ref):
             return False
         meta = self._versions.known_now(need.ref) if need.number else None
         if meta is not None and need.number * self.page_size >= meta.size:
@@ -229,6 +228,12 @@ class PrefetchPort:
         self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
+
+    def _is_own(self, ref: ObjectRef) -> bool:
+        """Return whether a page of the object is worth fetching in a cluster."""
+        ownership = self._versions.ownership
+        assert ownership is not None, "asked in a cluster only"
+        return self._versions.cacheable(ref) and ownership.standing(ref) is Standing.OWN
 
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
