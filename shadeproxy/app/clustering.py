@@ -168,7 +168,9 @@ class Clustering:
         self._status = ClusterStatus(cluster.name, heartbeat, self._log, owned=objects)
 
     def reloaded(self, settings: Settings) -> None:
-        """Tell the others in which settings nodes must agree, after a reload."""
+        """Act on settings that were just reloaded: tell the others in which ones nodes must agree."""
+        if self.owned is not None:
+            self.owned.reloaded(settings.telemetry)
         if self._heartbeat is not None:
             duties = self._heartbeat.membership.duties
             duties.change_facts(msgspec.structs.replace(duties.facts, config=agreed(settings)))

@@ -9,15 +9,15 @@ import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
-from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.peer_handler import PeerHandler
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.draining import DRAIN_S, drain
 from shadeproxy.app.handlers import make_peer_handler
 from shadeproxy.app.listening import listen
 from shadeproxy.app.reload import SettingsStatus
-from shadeproxy.app.reloadable import remembers
+from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.cluster.membership import Keep
 from shadeproxy.cluster.ownership import GuardedClock, OwnedObjects
@@ -25,6 +25,7 @@ from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
+from shadeproxy.config.sections import Telemetry
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
@@ -79,6 +80,8 @@ class OwnedPages:
         self._engine: Engine | None = None
         self._lanes: tuple[FastLane, ...] = ()
         self._status: SettingsStatus | None = None
+        self._handler: PeerHandler | None = None
+        self._observer: Observer | None = None
 
     def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
         """Return the origin for reads past the cache and for forwarded requests. It asks ``origin`` for all
@@ -96,7 +99,6 @@ class OwnedPages:
         lane: FastLane,
         *,
         tls: ServerTls | None,
-        limiter: ConnectionLimiter,
         status: SettingsStatus,
         instance: str,
     ) -> None:
@@ -118,22 +120,37 @@ class OwnedPages:
             instance=instance,
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
-        runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        self._handler, self._observer = handler, observer
+        # Other proxies are few, and each has a limited pool, so their connections are not limited here.
+        runner = web.ServerRunner(S3Server(handler, own_lane), shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
         context = None if tls is None else tls.context
         self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)
+
+    def reloaded(self, telemetry: Telemetry) -> None:
+        """Act on settings that were just reloaded."""
+        if self._handler is not None and self._observer is not None:
+            self._handler.verbose = is_verbose(telemetry)
+            self._observer.access_log = telemetry.access_log
+        self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Drop the remembered requests of clients and of other proxies."""
+        for lane in self._lanes:
+            assert self._status is not None, "it comes with the lanes"
+            lane.forget(remembers=remembers(self._status.settings.telemetry))
 
     def distrust(self, keep: Keep | None) -> None:
         """Check cached pages once before they answer, except those of objects that ``keep`` returns."""
         if self._engine is not None:
             self._engine.distrust(keep)
-        self._forget_requests()
+        self.forget_requests()
 
     def void(self) -> None:
         """Drop what answers without a look at the lease: page handles and remembered requests."""
         if self._engine is not None:
             self._engine.hits.forget()
-        self._forget_requests()
+        self.forget_requests()
 
     def retain_peers(self) -> None:
         """Close the connections to proxies that have left."""
@@ -143,11 +160,6 @@ class OwnedPages:
     def skipped_peers(self) -> int:
         """Number of proxies past which reads go now, because they failed."""
         return sum(self._peers.skipped().values())
-
-    def _forget_requests(self) -> None:
-        for lane in self._lanes:
-            assert self._status is not None, "it comes with the lanes"
-            lane.forget(remembers=remembers(self._status.settings.telemetry))
 
 
 def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:

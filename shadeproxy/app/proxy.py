@@ -191,7 +191,9 @@ class Proxy:
             pins=pins,
             grants=grants,
         )
-        self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
+        self.reloader = ConfigReloader(
+            self._settings_status, targets, workers, clock, self._clustering.reloaded
+        )
         context = await self._make_context(
             engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing
         )
@@ -308,17 +310,16 @@ class Proxy:
         workers: Workers | None,
     ) -> None:
         """Open the S3 listener, and start the workers."""
-        limiter = self._limit_connections(engine)
         if (owned := self._clustering.owned) is not None:
             await owned.listen(
                 self._stack,
                 engine,
                 lane,
                 tls=tls,
-                limiter=limiter,
                 status=self._settings_status,
                 instance=self._instance,
             )
+        limiter = self._limit_connections(engine)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
@@ -341,8 +342,10 @@ class Proxy:
 
     def _limit_connections(self, engine: Engine) -> ConnectionLimiter:
         tiers = (medium.tier for medium in engine.cache.media)
+        # As many connections lead to other proxies, or come from them.
+        pools = 2 if self.settings.cluster.is_owned else 1
         most = client_connections(
-            origin_connections=self.settings.origin.max_connections,
+            origin_connections=pools * self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
         limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)

@@ -13,6 +13,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.certificate import write_certificate
 from tests.support.redis_server import redis_server
 from tests.support.served import readyz, wait_for
 
@@ -352,3 +353,39 @@ def test_a_proxy_with_other_settings_gets_no_share_and_asks_no_other(join, three
         put(other, KEYS[0], b"x")
     assert raised.value.code == 503
     settled(*three)
+
+
+def test_a_bucket_that_is_changed_is_distrusted_by_all(three):
+    client = three[0].client()
+    before = [cluster(proxy)["distrusted"] for proxy in three]
+    client.create_bucket(Bucket="other")
+    client.put_object(Bucket="other", Key="x", Body=b"x")
+    client.delete_object(Bucket="other", Key="x")
+    client.delete_bucket(Bucket="other")
+    assert all(cluster(proxy)["distrusted"] > then for proxy, then in zip(three, before, strict=True))
+
+
+def test_proxies_speak_tls_with_each_other(join, tmp_path):
+    made = write_certificate(tmp_path)
+    tls = {"s3__tls__cert": str(made.cert), "s3__tls__key": str(made.key)}
+    a, b = (join(**tls, cluster__peer_ca_file=str(made.authority)) for _ in range(2))
+    settled(a, b)
+    context = made.client_context()
+    for number, writer in enumerate((a, b)):
+        for name in KEYS[:8]:
+            body = f"{number} {name}".encode()
+            request = urllib.request.Request(f"{writer.s3}/data/{name}", data=body, method="PUT")
+            urllib.request.urlopen(request, context=context).close()
+            for proxy in (a, b):
+                with urllib.request.urlopen(f"{proxy.s3}/data/{name}", context=context) as answer:
+                    assert answer.read() == body
+    assert {row["result"] for row in a.stats()["cluster"]["relayed"]} == {"ok"}
+
+
+def test_the_listener_for_proxies_serves_no_client(three):
+    address = next(node["peer"] for node in cluster(three[0])["nodes"])
+    for method in ("GET", "PUT"):
+        request = urllib.request.Request(f"http://{address}/data/{KEYS[0]}", method=method)
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request)
+        assert raised.value.code == 403
