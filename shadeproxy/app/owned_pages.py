@@ -20,7 +20,7 @@ from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.cluster.membership import Keep
-from shadeproxy.cluster.ownership import GuardedClock, OwnedObjects
+from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
@@ -57,7 +57,7 @@ class OwnedPages:
         """``node``: the proxy's name in the cluster. Raises ConfigError if the secret cannot be read."""
         cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
-        self.clock = GuardedClock(clock, self.objects)
+        self.clock = LeaseClock(clock, self.objects)
         self._relays = relays = RelayCounts()
         stats.relayed = lambda: [RelayedRequests(*row) for row in relays.rows()]
         self.address = ""

@@ -3,7 +3,7 @@ routes to the other nodes (routes.py).
 
 Laws: a lease ends by time alone, so every call reads the clock. The first call after the end voids all that
 answers without a check, before it returns; which call that is does not matter. A page handle does not ask:
-callers judge it by a ``GuardedClock``, which makes that call.
+callers judge it by a ``LeaseClock``, which makes that call.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ class OwnedObjects:
         return Standing.CHECK
 
     def own_for_s(self, ref: ObjectRef) -> float:
-        """See ``Ownership.own_for_s``. Page handles are judged by a ``GuardedClock``, which voids them at the
+        """See ``Ownership.own_for_s``. Page handles are judged by a ``LeaseClock``, which voids them at the
         end of the lease, so they need no end of their own.
         """
         return inf if self.standing(ref) is Standing.OWN else 0.0
@@ -224,7 +224,7 @@ class OwnedObjects:
         await asyncio.sleep(_LOOK_S)
 
 
-class GuardedClock:
+class LeaseClock:
     """A clock by whose ``now_s`` page handles are judged: reading it voids them if the lease has ended."""
 
     def __init__(self, clock: Clock, ownership: OwnedObjects) -> None:

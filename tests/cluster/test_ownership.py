@@ -8,7 +8,7 @@ import pytest
 from shadeproxy.cluster import ownership
 from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.membership import Membership
-from shadeproxy.cluster.ownership import GuardedClock, OwnedObjects
+from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
@@ -136,7 +136,7 @@ CALLS = {
     "mine": lambda node, ref: node.owned.mine(ref),
     "own_for_s": lambda node, ref: node.owned.own_for_s(ref),
     "trusts": lambda node, ref: node.owned.trusts(ref, node.owned.begin()),
-    "a guarded clock": lambda node, _: GuardedClock(ManualClock(), node.owned).now_s(),
+    "a guarded clock": lambda node, _: LeaseClock(ManualClock(), node.owned).now_s(),
 }
 
 
@@ -160,7 +160,7 @@ async def test_the_first_call_after_the_end_of_a_lease_voids_what_answers_whiche
 
 async def test_a_guarded_clock_tells_the_time_of_the_clock_that_it_guards(world, three):
     clock = ManualClock()
-    guarded = GuardedClock(clock, three[0].owned)
+    guarded = LeaseClock(clock, three[0].owned)
     assert (guarded.now_s(), guarded.monotonic_s()) == (clock.now_s(), clock.monotonic_s())
 
 
