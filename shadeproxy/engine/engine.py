@@ -281,10 +281,10 @@ class Engine:
         self.hits.forget()
 
     def distrust(self, keep: Keep | None = None) -> None:
-        """Distrust what is cached, because the trust epoch has risen: check each page with the origin once
-        before it answers. No read joins a flight or a check that runs now, and none of these is stored.
-        ``keep``: returns which objects the rise does not concern (distrust.py).
+        """Check each cached page with the origin once before it answers, because the trust epoch has risen.
+        Void running flights and checks. ``keep``: which objects the rise does not concern (distrust.py).
         """
+        self.access_log.flush()  # Reads are counted by stamps, which change now.
         self._filling.flights.invalidate(lambda _ref: True)
         self._versions.distrust()
         self.cache.distrust(keep)

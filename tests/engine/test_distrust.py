@@ -51,6 +51,19 @@ async def test_after_a_rise_each_page_is_checked_once(bench):
     assert bench.origin.heads == 2
 
 
+async def test_reads_from_before_a_rise_still_count_as_uses_of_their_pages(bench):
+    await bench.get("k")
+    await bench.settle()
+    slot = bench.cache.residents.first_page(object_hash(REF))
+    bench.engine.access_log.flush()
+    before = float(bench.cache.residents.uses[slot])
+    handle = bench.engine.find_handle(REF, 0, bench.clock.now_s())
+    assert bench.engine.take(handle, None, bench.clock.now_s()) is not None
+    bench.engine.distrust()
+    bench.engine.access_log.flush()
+    assert bench.cache.residents.uses[slot] > before
+
+
 async def test_objects_that_a_rise_does_not_concern_are_answered_at_once(bench):
     bench.origin.put("b", "other", OLD)
     await bench.get("k")
