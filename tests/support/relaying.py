@@ -5,8 +5,7 @@ a test decides.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.ownership import Standing
+from shadeproxy.engine.ownership import Began, Standing
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
@@ -37,7 +36,6 @@ from tests.support.s3.scripted import Answered, Client
 
 CLUSTER, CLUSTER_SECRET = "trainers", "a secret of the cluster"
 PAGE = 4096
-_HERE: ContextVar[frozenset[ObjectRef] | None] = ContextVar("here", default=None)
 
 
 class Requests:
@@ -76,6 +74,18 @@ class FixedView:
     def standing(self, ref: ObjectRef) -> Standing:
         return Standing.OWN if self.owner_of(ref) == self.node else Standing.FOREIGN
 
+    def own_for_s(self, ref: ObjectRef) -> float:
+        return 60.0 if self.mine(ref) else 0.0
+
+    def begin(self) -> Began:
+        return Began(0, 0.0)
+
+    def trusts(self, ref: ObjectRef, _began: Began) -> bool:
+        return self.mine(ref)
+
+    async def distrust_bucket(self, _bucket: str, _namespace: str) -> None:
+        """Do nothing: no test here changes a bucket."""
+
     def mine(self, ref: ObjectRef) -> bool:
         return self.owner_of(ref) == self.node
 
@@ -90,42 +100,13 @@ class FixedView:
     writer = reader
 
 
-class OwnedEngine(Engine):
-    """An engine that caches its own objects alone, and reads all others by ``past``."""
-
-    def __init__(self, *args: Any, view: FixedView, past: RelayingOrigin, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._view, self._past, cacheable = view, past, self.cacheable
-        self.cacheable = lambda ref: view.standing(ref) is not Standing.FOREIGN and cacheable(ref)
-        self._write = self.writing
-        self.writing = self._writing_somewhere  # type: ignore[method-assign]
-
-    def bypass(self, request: Any, span: Any) -> Any:
-        return self._past.open(request.ref, span=span, upstream=request.upstream)
-
-    def forward(self, request: Any) -> Any:
-        self._refuse_when_closing()
-        return self._past.forward(replace(request, here=_HERE.get()))
-
-    @asynccontextmanager
-    async def _writing_somewhere(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Any]:
-        every = frozenset(refs)
-        here = frozenset(filter(self._view.mine, every))
-        was = _HERE.set(None if here == every else here)
-        try:
-            async with self._write(here):
-                yield _HERE.get()
-        finally:
-            _HERE.reset(was)
-
-
 @dataclass
 class Node:
     """One proxy. ``port``: of its listener for clients; ``peer_port``: of that for other nodes."""
 
     name: str
     view: FixedView
-    engine: OwnedEngine
+    engine: Engine
     counts: RelayCounts
     requests: Requests
     peer_requests: Requests
@@ -227,7 +208,7 @@ async def _start(
     )
     await asyncio.to_thread(cache.recover)
     stack.push_async_callback(asyncio.to_thread, cache.close)
-    engine = OwnedEngine(
+    engine = Engine(
         origin,
         cache,
         rules=Rules(rules),
@@ -235,7 +216,7 @@ async def _start(
         stats=stats,
         clock=clock,
         page_size=PAGE,
-        view=view,
+        ownership=view,
         past=past,
     )
     stack.push_async_callback(past.aclose)
