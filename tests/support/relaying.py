@@ -15,6 +15,7 @@ from aiohttp import web
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
@@ -113,6 +114,7 @@ class Node:
     port: int = 0
     peer_port: int = 0
     peers: Peers = field(kw_only=True)
+    relays: PeerReads | None = field(kw_only=True)
     _peer_runner: web.ServerRunner = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
@@ -157,8 +159,12 @@ async def cluster(
     secrets: dict[str, tuple[str, ...]] | None = None,
     patience_s: float = 1.0,
     clients: tuple[ClientKey, ...] = (ClientKey(ACCESS, SECRET),),
+    fast: bool = True,
+    compiled: bool = False,
 ) -> AsyncIterator[list[Node]]:
-    """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster."""
+    """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster. ``fast``:
+    plain reads are relayed by callbacks. ``compiled``: the compiled request cache answers.
+    """
     origin = origin if origin is not None else MemoryOrigin(chunk_bytes=1000)
     facts: dict[str, NodeFacts] = {}
     async with AsyncExitStack() as stack:
@@ -175,6 +181,8 @@ async def cluster(
                 secrets=known,
                 patience_s=patience_s,
                 clients=clients,
+                fast=fast,
+                compiled=compiled,
             )
             facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
             nodes.append(node)
@@ -192,6 +200,8 @@ async def _start(
     secrets: tuple[str, ...],
     patience_s: float,
     clients: tuple[ClientKey, ...],
+    fast: bool,
+    compiled: bool,
 ) -> Node:
     clock, stats, ledger, counts = SystemClock(), Stats(), Ledger(1 << 24), RelayCounts()
     view = FixedView(name, facts)
@@ -222,24 +232,31 @@ async def _start(
     stack.push_async_callback(past.aclose)
     stack.push_async_callback(engine.aclose)
     requests, peer_requests = Requests(), Requests()
+    relays = PeerReads(routes=view, peers=peers, counts=counts, clock=clock) if fast else None
     handler = S3Handler(
         engine,
         Authenticator(clients, anonymous=True, clock=clock),
+        begins=engine,
+        relays=relays,
         clock=clock,
         observer=requests,
         log=Log(),
+        verbose=False,
     )
     peer_handler = PeerHandler(
         engine,
         PeerAuthenticator(name, CLUSTER, secrets, clock=clock),
         ownership=view,
+        begins=engine,
         clock=clock,
         observer=peer_requests,
         log=Log(),
+        verbose=False,
     )
     runners = []
-    for one, seen in ((handler, requests), (peer_handler, peer_requests)):
-        lane = FastLane(engine, one, clock=clock, jobs=seen, pace=one.pace)
+    own = engine.hits if compiled else None
+    for one, seen, reads in ((handler, requests, relays), (peer_handler, peer_requests, None)):
+        lane = FastLane(engine, one, clock=clock, jobs=seen, pace=one.pace, relays=reads, own=own)
         runner = web.ServerRunner(S3Server(one, lane), shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
@@ -254,6 +271,7 @@ async def _start(
         peer_requests,
         *(runner.addresses[0][1] for runner in runners),
         peers=peers,
+        relays=relays,
         _peer_runner=runners[1],
     )
     stack.push_async_callback(node.end)

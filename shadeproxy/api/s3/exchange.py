@@ -12,15 +12,17 @@ from aiohttp import web
 
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
+from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Operation
 from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, conditions_of
+from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
+from shadeproxy.core.types import Headers, JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
 from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
@@ -58,6 +60,19 @@ def fast_head(
         has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
         fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
     return render_head(answer.status, fields)
+
+
+def relayed_head(
+    status: int, headers: Headers, relayed: Relayed, *, request_id: str, now_s: float, keep: bool
+) -> bytes:
+    """Return the head of an answer of another node, with a Content-Length, as ``Exchange.pass_on`` would send
+    it.
+    """
+    fields = with_own(to_client(headers), request_id=request_id, now_s=now_s, source=relayed.source)
+    fields.append((NODE_FIELD, relayed.node))
+    if not keep:
+        fields, _, _ = connection_fields(fields, has_body=True, keep=keep, http_11=True)
+    return render_head(status, fields)
 
 
 class EndedRequest(TypedDict):
@@ -116,7 +131,8 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
-    range and job alone determine the answer. ``found``: result of ``find_now``.
+    range and job alone determine the answer. ``found``: result of ``find_now``. ``peer``: the other node of
+    the cluster that answers it; the cache here may not.
     """
 
     call: Call
@@ -124,6 +140,7 @@ class Asked(NamedTuple):
     keep_alive: bool
     plain: bool
     found: ObjectMeta | NothingKnown | None
+    peer: Peer | None = None
 
 
 def read_request(call: Call) -> ReadRequest:
@@ -181,8 +198,9 @@ class ReadReports:
         *,
         request_id: str,
         duration_s: float = 0.0,
+        relayed_to: str = "",
     ) -> None:
-        """Report the end of a read."""
+        """Report the end of a read. ``relayed_to``: see ``EndedRequest``."""
         request = call.request
         self._observer.on_request(
             operation=call.operation.name,
@@ -193,6 +211,7 @@ class ReadReports:
             duration_s=duration_s,
             job=request.job,
             request_id=request_id,
+            relayed_to=relayed_to,
         )
         if self.verbose:
             self._log.debug(
