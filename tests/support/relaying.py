@@ -3,6 +3,7 @@ a test decides.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class Node:
     peer_port: int = 0
     peers: Peers = field(kw_only=True)
     relays: PeerReads | None = field(kw_only=True)
+    handler: S3Handler = field(kw_only=True)
     _peer_runner: web.ServerRunner = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
@@ -146,6 +148,30 @@ class Node:
             await client.close()
 
 
+@asynccontextmanager
+async def listening(serve: Any) -> AsyncIterator[str]:
+    """Yield the address of a server that is not a proxy."""
+    tasks: set[Any] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def counted(*results: RelayEnd) -> dict[str, int]:
     return {str(result): results.count(result) for result in results}
 
@@ -161,9 +187,11 @@ async def cluster(
     clients: tuple[ClientKey, ...] = (ClientKey(ACCESS, SECRET),),
     fast: bool = True,
     compiled: bool = False,
+    send_bytes: int = 0,
 ) -> AsyncIterator[list[Node]]:
     """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster. ``fast``:
     plain reads are relayed by callbacks. ``compiled``: the compiled request cache answers.
+    ``send_bytes``: size of the send buffers of the listeners' connections.
     """
     origin = origin if origin is not None else MemoryOrigin(chunk_bytes=1000)
     facts: dict[str, NodeFacts] = {}
@@ -183,6 +211,7 @@ async def cluster(
                 clients=clients,
                 fast=fast,
                 compiled=compiled,
+                send_bytes=send_bytes,
             )
             facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
             nodes.append(node)
@@ -202,6 +231,7 @@ async def _start(
     clients: tuple[ClientKey, ...],
     fast: bool,
     compiled: bool,
+    send_bytes: int,
 ) -> Node:
     clock, stats, ledger, counts = SystemClock(), Stats(), Ledger(1 << 24), RelayCounts()
     view = FixedView(name, facts)
@@ -260,7 +290,10 @@ async def _start(
         runner = web.ServerRunner(S3Server(one, lane), shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        sock = socket.create_server(("127.0.0.1", 0))
+        if send_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+        await web.SockSite(runner, sock).start()
         runners.append(runner)
     node = Node(
         name,
@@ -272,6 +305,7 @@ async def _start(
         *(runner.addresses[0][1] for runner in runners),
         peers=peers,
         relays=relays,
+        handler=handler,
         _peer_runner=runners[1],
     )
     stack.push_async_callback(node.end)

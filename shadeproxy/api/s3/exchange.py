@@ -12,7 +12,6 @@ from aiohttp import web
 
 from shadeproxy.api.s3.auth.clients import ANONYMOUS, Identity
 from shadeproxy.api.s3.errors import HOST_ID, ErrorAnswer, answer_error, internal_error
-from shadeproxy.api.s3.headers import to_client
 from shadeproxy.api.s3.operations import Operation
 from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
@@ -22,7 +21,7 @@ from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
-from shadeproxy.core.types import Headers, JobContext, ObjectMeta, ObjectRef, Source, names_of
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
 from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
@@ -60,19 +59,6 @@ def fast_head(
         has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
         fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)
     return render_head(answer.status, fields)
-
-
-def relayed_head(
-    status: int, headers: Headers, relayed: Relayed, *, request_id: str, now_s: float, keep: bool
-) -> bytes:
-    """Return the head of an answer of another node, with a Content-Length, as ``Exchange.pass_on`` would send
-    it.
-    """
-    fields = with_own(to_client(headers), request_id=request_id, now_s=now_s, source=relayed.source)
-    fields.append((NODE_FIELD, relayed.node))
-    if not keep:
-        fields, _, _ = connection_fields(fields, has_body=True, keep=keep, http_11=True)
-    return render_head(status, fields)
 
 
 class EndedRequest(TypedDict):

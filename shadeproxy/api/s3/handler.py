@@ -12,7 +12,7 @@ from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
-from shadeproxy.api.s3.relay_read import PLAIN_FIELDS, RelayRead
+from shadeproxy.api.s3.relay_read import SENT_FIELDS, RelayRead
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.cluster.peer_reads import BEGUN, PeerReads
 from shadeproxy.cluster.peers import Peer
@@ -83,7 +83,7 @@ class S3Handler(ForwardHandler):
 
     def _begin_relayed(self, outlet: LaneOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
         request = asked.call.request
-        plain = request.method == "GET" and not request.raw_query and PLAIN_FIELDS.issuperset(request.fields)
+        plain = request.method == "GET" and not request.raw_query and SENT_FIELDS.issuperset(request.fields)
         if self._relays is None or not plain or self.verbose:
             return None
         read = RelayRead(

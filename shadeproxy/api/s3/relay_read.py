@@ -10,35 +10,36 @@ import asyncio
 
 import numpy as np
 
-from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports, relayed_head
+from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports
 from shadeproxy.api.s3.forward import sensible
 from shadeproxy.api.s3.lane_read import LaneOutlet
-from shadeproxy.cluster.peer_reads import BegunRead, PeerReads, relayed_by
+from shadeproxy.api.s3.relayed_head import is_refused, relayed_head
+from shadeproxy.api.s3.semantics import wants_checksums
+from shadeproxy.api.s3.signed import PLAIN_FIELDS
+from shadeproxy.cluster.peer_reads import BegunRead, PeerReads
 from shadeproxy.cluster.peers import Peer
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.tracing import REFUSED_FIELD
-from shadeproxy.core.types import Source, names_of
+from shadeproxy.core.types import Source
 from shadeproxy.origin.base import Arrived, ForwardResponse
 from shadeproxy.origin.connection import Connection, Dead
 from shadeproxy.origin.http1 import Head
-from shadeproxy.origin.s3answers import end_to_end
 
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
-PLAIN_FIELDS = frozenset({"range", "x-amz-checksum-mode"})
-"""Fields of a call that this read can send on. The lane leaves out those that do not change an answer."""
+SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
+"""Fields of a call that this read can answer. It sends those that change an answer, and no others."""
 
 
 class RelayRead:
     """One read. Implements connection.py ``Receiver``."""
 
     __slots__ = (
-        "_begun", "_clock", "_connection", "_done", "_head", "_left", "_memory", "_outlet", "_reads",
-        "_reports", "_taken", "_timer", "asked", "bytes_sent", "deadline", "held", "peer", "request_id", "started_s",
-        "status",
+        "_begun", "_clock", "_connection", "_done", "_filled", "_flushes", "_head", "_left", "_loop",
+        "_memory", "_outlet", "_reads", "_reports", "_taken", "_timer", "asked", "bytes_sent", "deadline",
+        "held", "peer", "request_id", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +67,10 @@ class RelayRead:
         self._reports = reports
         self._reads = reads
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
+        self._filled = 0
+        self._flushes = False
         self._timer: asyncio.TimerHandle | None = None
         self._memory = memoryview(b"")
         self._head = b""
@@ -84,14 +88,13 @@ class RelayRead:
             upstream=call.identity.upstream,
             job=call.request.job,
             range_field=fields.get("range", ""),
-            checksums="x-amz-checksum-mode" in fields,
+            checksums=wants_checksums(fields),
             receiver=self,
             request_id=self.request_id,
         )
         if self._connection is None:
             return False
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.peer.patience_s, self._too_late)
+        self._timer = self._loop.call_later(self.peer.patience_s, self._too_late)
         return True
 
     # ------------------------------------------------------------------ what the connection calls
@@ -107,8 +110,8 @@ class RelayRead:
         self.status = head.status
         self._head = relayed_head(
             head.status,
-            end_to_end(head.headers),
-            relayed_by(self.peer.node, head.headers),
+            head.headers,
+            self.peer.node,
             request_id=self.request_id,
             now_s=self._clock.now_s(),
             keep=self.asked.keep_alive,
@@ -118,8 +121,9 @@ class RelayRead:
 
     def received(self) -> None:
         """See ``Receiver.received``."""
+        self._flush()
         # More bytes than announced show in a later turn of the loop.
-        asyncio.get_running_loop().call_soon(self._end)
+        self._loop.call_soon(self._end)
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""
@@ -175,17 +179,29 @@ class RelayRead:
             return False
         if length is None or not 0 < length <= _MOST_BYTES:
             return False
-        if any(name.lower() == REFUSED_FIELD for name in names_of(head.headers)):
+        if is_refused(head.headers):
             return False
-        try:
-            sensible(self.asked.call, ForwardResponse(head.status, head.headers, _no_chunks))
-        except OriginError:
-            return False
+        if expected == 206:
+            try:
+                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _no_chunks))
+            except OriginError:
+                return False
         return self.held.try_take(length)
 
     def _arrived(self, count: int) -> None:
-        start = self.bytes_sent
-        self.bytes_sent = stop = start + count
+        self._filled += count
+        if not self._flushes:
+            # The other bytes of this answer mostly come in the same turn. One write sends them all.
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send the bytes that have come."""
+        self._flushes = False
+        start, stop = self.bytes_sent, self._filled
+        if self._left or start == stop:
+            return
+        self.bytes_sent = stop
         piece = self._memory[start:stop]
         if self._head:
             head, self._head = self._head, b""
