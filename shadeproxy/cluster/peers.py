@@ -7,11 +7,12 @@ from collections import deque
 from collections.abc import Collection, Sequence
 
 from shadeproxy.cluster.peer_requests import PEER_KEY, REGION, peer_secrets
+from shadeproxy.cluster.relay_heads import RelayHeads
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.sigv4 import Credentials
-from shadeproxy.core.types import SHARED
-from shadeproxy.origin.base import Origin
+from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.s3 import S3Origin
@@ -27,9 +28,14 @@ PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
 class Peer:
     """One other node at one address. ``least_patience_s``: how long to wait for it at least."""
 
-    def __init__(self, node: str, origin: Origin, clock: Clock, least_patience_s: float) -> None:
+    def __init__(
+        self, node: str, address: str, origin: S3Origin, clock: Clock, least_patience_s: float
+    ) -> None:
         self.node = node
         self.origin = origin
+        self.heads = RelayHeads(address)
+        self._gets = origin.forwards
+        self._at = origin.forwards.peer_of(ObjectRef("b", ""))
         self.patience_s = self._least_s = least_patience_s
         """Seconds for which a read waits for the head of the answer."""
         self._clock = clock
@@ -40,6 +46,20 @@ class Peer:
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
+
+    def take_now(self) -> Connection | None:
+        """Return an idle connection, and keep all of them open; None if none is idle. The caller must put it
+        back.
+        """
+        connection = None if self._at is None else self._gets.pool.take_now(self._at)
+        if connection is not None:
+            self.enter()
+        return connection
+
+    def put_back(self, connection: Connection) -> None:
+        """Take back a connection that ``take_now`` returned."""
+        self._gets.pool.put_back(connection)
+        self.leave()
 
     def enter(self) -> None:
         """Keep the connections open until ``leave`` is called."""
@@ -115,13 +135,19 @@ class Peers:
         """Sign with another secret from now on. Raises ConfigError, and then changes nothing."""
         self._provider.current = _credentials(self._cluster, secrets)
 
+    @property
+    def secret(self) -> str:
+        """The secret key that signs."""
+        assert self._provider.current is not None, "there is always a key"
+        return self._provider.current.secret_key
+
     def find(self, facts: NodeFacts) -> Peer:
         """Return a node by its name and address."""
         key = (facts.node, facts.peer)
         peer = self._peers.get(key)
         if peer is None:
             peer = self._peers[key] = Peer(
-                facts.node, self._connect(facts.peer), self._clock, self._least_patience_s
+                facts.node, facts.peer, self._connect(facts.peer), self._clock, self._least_patience_s
             )
         return peer
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Self, Unpack
 
 from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
+from shadeproxy.cluster.peer_reads import BEGUN, relayed_by
 from shadeproxy.cluster.peer_requests import addressed
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
@@ -27,7 +28,7 @@ from shadeproxy.core.errors import (
     OutcomeUnknown,
     WriterUnavailable,
 )
-from shadeproxy.core.tracing import NODE_FIELD, READER, REFUSED_FIELD, RELAYED
+from shadeproxy.core.tracing import READER, REFUSED_FIELD, RELAYED
 from shadeproxy.core.types import JobContext, ObjectRef, Source
 from shadeproxy.origin.base import (
     ForwardRequest,
@@ -45,7 +46,6 @@ _PLAIN_FIELDS = frozenset({"x-amz-checksum-mode", "x-amz-user-agent"})
 _PLAIN_QUERIES = frozenset({"", "x-id=GetObject", "x-id=HeadObject"})
 _MISDIRECTED = 421
 _CHANGING = "The cluster's view is changing: nothing was written; retry"
-_SOURCES = {str(source): source for source in Source}
 _FROM_ORIGIN = Relayed("", Source.ORIGIN)
 
 
@@ -132,16 +132,21 @@ class RelayingOrigin(WrappedOrigin):
         self, facts: NodeFacts, request: ForwardRequest, stack: AsyncExitStack
     ) -> ForwardResponse | None:
         """Send a read to its node. Return None if the origin must be asked instead."""
-        peer = self._peers.find(facts)
-        if peer.skipped:
-            self._counts.note(peer.node, RelayEnd.FALLBACK, 0, 0.0)
-            return None
-        outgoing = addressed(request, self._peers.node, peer.node, writes=False)
+        if (begun := BEGUN.get()) is not None:
+            # Only the first request of the task continues what was begun.
+            BEGUN.set(None)
+            peer, exchange = begun.peer, begun.exchange()
+        else:
+            peer = self._peers.find(facts)
+            if peer.skipped:
+                self._counts.note(peer.node, RelayEnd.FALLBACK, 0, 0.0)
+                return None
+            exchange = peer.origin.forward(addressed(request, self._peers.node, peer.node, writes=False))
         async with AsyncExitStack() as attempt:
             tally = attempt.enter_context(_Sent(peer, self._counts, self._clock))
             try:
                 async with asyncio.timeout(peer.patience_s):
-                    answer = await attempt.enter_async_context(peer.origin.forward(outgoing))
+                    answer = await attempt.enter_async_context(exchange)
             except (OriginError, TimeoutError):
                 peer.failed()
                 tally.result = RelayEnd.FALLBACK
@@ -149,7 +154,10 @@ class RelayingOrigin(WrappedOrigin):
             if (refusal := _refusal_of(answer)) is not None:
                 tally.result = refusal
                 return None
-            peer.answered(self._clock.monotonic_s() - tally.began_s)
+            if begun is None:
+                peer.answered(self._clock.monotonic_s() - tally.began_s)
+            else:
+                tally.began_s = begun.began_s
             stack.push_async_exit(attempt.pop_all())
         return _passed_on(answer, tally)
 
@@ -258,10 +266,8 @@ def _field(answer: ForwardResponse, wanted: str) -> str:
 
 def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:
     """Return the answer of a node as it is passed on, and count its bytes."""
-    source = _SOURCES.get(_field(answer, "x-shade-cache"), Source.BYPASS)
-    headers = tuple(pair for pair in answer.headers if pair[0].lower() != NODE_FIELD)
-    relayed = Relayed(tally.peer.node, source)
-    return ForwardResponse(answer.status, headers, _tallied(answer.chunks, tally), relayed)
+    chunks, relayed = _tallied(answer.chunks, tally), relayed_by(tally.peer.node, answer.headers)
+    return ForwardResponse(answer.status, answer.headers, chunks, relayed)
 
 
 async def _tallied(chunks: AsyncIterator[bytes], tally: _Sent) -> AsyncGenerator[bytes, None]:

@@ -13,7 +13,7 @@ from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.rules import Rule
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
-from tests.support.relaying import PAGE, cluster, counted
+from tests.support.relaying import PAGE, cluster, counted, listening
 
 BODY = bytes(i * 7 % 251 for i in range(3 * PAGE + 100))
 OK, FALLBACK, MISDIRECTED, REFUSED, BROKEN = RelayEnd
@@ -250,30 +250,6 @@ async def test_a_node_that_is_gone_costs_reads_nothing_but_its_cache_and_stops_w
     assert b"node b" in put.body
     assert origin.buckets["b"]["b-small"].body == b"some bytes"
     assert a.results() == counted(OK, FALLBACK, REFUSED)
-
-
-@asynccontextmanager
-async def listening(serve):
-    """Yield the address of a server that is not a proxy."""
-    tasks = set()
-
-    async def answer(reader, writer):
-        tasks.add(asyncio.current_task())
-        try:
-            await serve(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -3,10 +3,10 @@ a test decides.
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from aiohttp import web
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
@@ -24,7 +25,7 @@ from shadeproxy.core.clock import SystemClock
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.engine import Engine
-from shadeproxy.engine.ownership import Standing
+from shadeproxy.engine.ownership import Began, Standing
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
@@ -37,7 +38,6 @@ from tests.support.s3.scripted import Answered, Client
 
 CLUSTER, CLUSTER_SECRET = "trainers", "a secret of the cluster"
 PAGE = 4096
-_HERE: ContextVar[frozenset[ObjectRef] | None] = ContextVar("here", default=None)
 
 
 class Requests:
@@ -76,6 +76,18 @@ class FixedView:
     def standing(self, ref: ObjectRef) -> Standing:
         return Standing.OWN if self.owner_of(ref) == self.node else Standing.FOREIGN
 
+    def own_for_s(self, ref: ObjectRef) -> float:
+        return 60.0 if self.mine(ref) else 0.0
+
+    def begin(self) -> Began:
+        return Began(0, 0.0)
+
+    def trusts(self, ref: ObjectRef, _began: Began) -> bool:
+        return self.mine(ref)
+
+    async def distrust_bucket(self, _bucket: str, _namespace: str) -> None:
+        """Do nothing: no test here changes a bucket."""
+
     def mine(self, ref: ObjectRef) -> bool:
         return self.owner_of(ref) == self.node
 
@@ -90,48 +102,21 @@ class FixedView:
     writer = reader
 
 
-class OwnedEngine(Engine):
-    """An engine that caches its own objects alone, and reads all others by ``past``."""
-
-    def __init__(self, *args: Any, view: FixedView, past: RelayingOrigin, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._view, self._past, cacheable = view, past, self.cacheable
-        self.cacheable = lambda ref: view.standing(ref) is not Standing.FOREIGN and cacheable(ref)
-        self._write = self.writing
-        self.writing = self._writing_somewhere  # type: ignore[method-assign]
-
-    def bypass(self, request: Any, span: Any) -> Any:
-        return self._past.open(request.ref, span=span, upstream=request.upstream)
-
-    def forward(self, request: Any) -> Any:
-        self._refuse_when_closing()
-        return self._past.forward(replace(request, here=_HERE.get()))
-
-    @asynccontextmanager
-    async def _writing_somewhere(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Any]:
-        every = frozenset(refs)
-        here = frozenset(filter(self._view.mine, every))
-        was = _HERE.set(None if here == every else here)
-        try:
-            async with self._write(here):
-                yield _HERE.get()
-        finally:
-            _HERE.reset(was)
-
-
 @dataclass
 class Node:
     """One proxy. ``port``: of its listener for clients; ``peer_port``: of that for other nodes."""
 
     name: str
     view: FixedView
-    engine: OwnedEngine
+    engine: Engine
     counts: RelayCounts
     requests: Requests
     peer_requests: Requests
     port: int = 0
     peer_port: int = 0
     peers: Peers = field(kw_only=True)
+    relays: PeerReads | None = field(kw_only=True)
+    handler: S3Handler = field(kw_only=True)
     _peer_runner: web.ServerRunner = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
@@ -163,6 +148,30 @@ class Node:
             await client.close()
 
 
+@asynccontextmanager
+async def listening(serve: Any) -> AsyncIterator[str]:
+    """Yield the address of a server that is not a proxy."""
+    tasks: set[Any] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def counted(*results: RelayEnd) -> dict[str, int]:
     return {str(result): results.count(result) for result in results}
 
@@ -176,8 +185,14 @@ async def cluster(
     secrets: dict[str, tuple[str, ...]] | None = None,
     patience_s: float = 1.0,
     clients: tuple[ClientKey, ...] = (ClientKey(ACCESS, SECRET),),
+    fast: bool = True,
+    compiled: bool = False,
+    send_bytes: int = 0,
 ) -> AsyncIterator[list[Node]]:
-    """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster."""
+    """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster. ``fast``:
+    plain reads are relayed by callbacks. ``compiled``: the compiled request cache answers.
+    ``send_bytes``: size of the send buffers of the listeners' connections.
+    """
     origin = origin if origin is not None else MemoryOrigin(chunk_bytes=1000)
     facts: dict[str, NodeFacts] = {}
     async with AsyncExitStack() as stack:
@@ -194,6 +209,9 @@ async def cluster(
                 secrets=known,
                 patience_s=patience_s,
                 clients=clients,
+                fast=fast,
+                compiled=compiled,
+                send_bytes=send_bytes,
             )
             facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
             nodes.append(node)
@@ -211,6 +229,9 @@ async def _start(
     secrets: tuple[str, ...],
     patience_s: float,
     clients: tuple[ClientKey, ...],
+    fast: bool,
+    compiled: bool,
+    send_bytes: int,
 ) -> Node:
     clock, stats, ledger, counts = SystemClock(), Stats(), Ledger(1 << 24), RelayCounts()
     view = FixedView(name, facts)
@@ -227,7 +248,7 @@ async def _start(
     )
     await asyncio.to_thread(cache.recover)
     stack.push_async_callback(asyncio.to_thread, cache.close)
-    engine = OwnedEngine(
+    engine = Engine(
         origin,
         cache,
         rules=Rules(rules),
@@ -235,34 +256,44 @@ async def _start(
         stats=stats,
         clock=clock,
         page_size=PAGE,
-        view=view,
+        ownership=view,
         past=past,
     )
     stack.push_async_callback(past.aclose)
     stack.push_async_callback(engine.aclose)
     requests, peer_requests = Requests(), Requests()
+    relays = PeerReads(routes=view, peers=peers, counts=counts, clock=clock) if fast else None
     handler = S3Handler(
         engine,
         Authenticator(clients, anonymous=True, clock=clock),
+        begins=engine,
+        relays=relays,
         clock=clock,
         observer=requests,
         log=Log(),
+        verbose=False,
     )
     peer_handler = PeerHandler(
         engine,
         PeerAuthenticator(name, CLUSTER, secrets, clock=clock),
         ownership=view,
+        begins=engine,
         clock=clock,
         observer=peer_requests,
         log=Log(),
+        verbose=False,
     )
     runners = []
-    for one, seen in ((handler, requests), (peer_handler, peer_requests)):
-        lane = FastLane(engine, one, clock=clock, jobs=seen, pace=one.pace)
+    own = engine.hits if compiled else None
+    for one, seen, reads in ((handler, requests, relays), (peer_handler, peer_requests, None)):
+        lane = FastLane(engine, one, clock=clock, jobs=seen, pace=one.pace, relays=reads, own=own)
         runner = web.ServerRunner(S3Server(one, lane), shutdown_timeout=1.0)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        sock = socket.create_server(("127.0.0.1", 0))
+        if send_bytes:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+        await web.SockSite(runner, sock).start()
         runners.append(runner)
     node = Node(
         name,
@@ -273,6 +304,8 @@ async def _start(
         peer_requests,
         *(runner.addresses[0][1] for runner in runners),
         peers=peers,
+        relays=relays,
+        handler=handler,
         _peer_runner=runners[1],
     )
     stack.push_async_callback(node.end)

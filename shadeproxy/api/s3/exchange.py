@@ -17,6 +17,7 @@ from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, conditions_of
+from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
@@ -116,7 +117,8 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
-    range and job alone determine the answer. ``found``: result of ``find_now``.
+    range and job alone determine the answer. ``found``: result of ``find_now``. ``peer``: the other node of
+    the cluster that answers it; the cache here may not.
     """
 
     call: Call
@@ -124,6 +126,7 @@ class Asked(NamedTuple):
     keep_alive: bool
     plain: bool
     found: ObjectMeta | NothingKnown | None
+    peer: Peer | None = None
 
 
 def read_request(call: Call) -> ReadRequest:
@@ -181,8 +184,9 @@ class ReadReports:
         *,
         request_id: str,
         duration_s: float = 0.0,
+        relayed_to: str = "",
     ) -> None:
-        """Report the end of a read."""
+        """Report the end of a read. ``relayed_to``: see ``EndedRequest``."""
         request = call.request
         self._observer.on_request(
             operation=call.operation.name,
@@ -193,6 +197,7 @@ class ReadReports:
             duration_s=duration_s,
             job=request.job,
             request_id=request_id,
+            relayed_to=relayed_to,
         )
         if self.verbose:
             self._log.debug(

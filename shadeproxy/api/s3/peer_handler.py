@@ -19,6 +19,7 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.operations import Touches
 from shadeproxy.api.s3.port import Port
+from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import AuthError, Misdirected, ShuttingDown
 from shadeproxy.core.tracing import RELAYED
@@ -55,7 +56,7 @@ class PeerHandler(S3Handler):
         finally:
             RELAYED.reset(was)
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
         """Begin a read as S3Handler does."""
         was = RELAYED.set(True)
         try:
@@ -63,7 +64,9 @@ class PeerHandler(S3Handler):
         finally:
             RELAYED.reset(was)
 
-    async def serve_read(self, port: Port, asked: Asked, begun: EngineLaneRead | None = None) -> bool:
+    async def serve_read(
+        self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
+    ) -> bool:
         """Serve a read as S3Handler does."""
         was = RELAYED.set(True)
         try:

@@ -21,9 +21,8 @@ from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Sig
 from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that do not change the meaning of a GET, or change only what a plan records. A session token is fixed
-# text of its template, and so always the token that ``identify`` accepted.
-_PLAIN = frozenset(
+# A session token is fixed text of its template, and so always the token that ``identify`` accepted.
+PLAIN_FIELDS = frozenset(
     {
         "accept",
         "accept-encoding",
@@ -45,6 +44,7 @@ _PLAIN = frozenset(
         PEER_FIELD,
     }
 )
+"""Fields that do not change the meaning of a GET, or change only what a plan records."""
 CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
 """Fields with a new value in every request."""
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
@@ -140,7 +140,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
-    if not head.keep_alive or len(set(names)) < len(names) or not _PLAIN.issuperset(names):
+    if not head.keep_alive or len(set(names)) < len(names) or not PLAIN_FIELDS.issuperset(names):
         return None
     if call.identity.rights != ALL_RIGHTS:
         return None

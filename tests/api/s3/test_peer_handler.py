@@ -160,9 +160,7 @@ async def test_a_known_request_is_misdirected_when_the_object_has_moved(node):
     for _ in range(3):
         assert (await client.get("/b/b-1", *signed("/b/b-1"))).status == 200
     node.view.owner_of = lambda _ref: "a"
-    # The engine forgets what it holds when the view changes; see test_ownership.
-    node.engine.cache.mark_all_stale()
-    node.engine.hits.forget()
+    node.engine.distrust()
     assert (await client.get("/b/b-1", *signed("/b/b-1"))).status == 421
 
 
