@@ -13,6 +13,7 @@ from shadeproxy.app.admin import Observer
 from shadeproxy.app.origins import read_bounds
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.worker_forwarding import trailed_budget_bytes
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.engine.engine import Engine
@@ -31,17 +32,18 @@ def make_handler(
     instance: str,
     counts: RequestCounts,
     tracer: OtelTracer | None,
+    relays: PeerReads | None,
 ) -> tuple[S3Handler, FastLane]:
     """Return handler and lane. ``instance``: the proxy's own name. ``counts``: counts the hits of the lane.
-    ``tracer``: makes otel spans of the requests that the handler serves.
+    ``tracer``: makes otel spans of the requests that the handler serves. ``relays``: reads at other proxies.
     """
     options = _options(settings, observer, clock=clock, instance=instance)
     handler = (
-        S3Handler(engine, authenticator, begins=engine, **options)
+        S3Handler(engine, authenticator, begins=engine, relays=relays, **options)
         if tracer is None
-        else OtelHandler(engine, authenticator, begins=engine, tracer=tracer, **options)
+        else OtelHandler(engine, authenticator, begins=engine, relays=relays, tracer=tracer, **options)
     )
-    return handler, _lane(settings, engine, handler, observer, clock=clock, counts=counts)
+    return handler, _lane(settings, engine, handler, observer, clock=clock, counts=counts, relays=relays)
 
 
 def make_peer_handler(
@@ -52,12 +54,11 @@ def make_peer_handler(
     observer: Observer,
     *,
     clock: Clock,
-    instance: str,
 ) -> tuple[PeerHandler, FastLane]:
     """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not
     counted as those of clients: the proxy that the client called counts them.
     """
-    options = _options(settings, observer, clock=clock, instance=instance)
+    options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
     handler = PeerHandler(engine, authenticator, ownership=ownership, begins=engine, **options)
     return handler, _lane(settings, engine, handler, observer, clock=clock, counts=RequestCounts())
@@ -84,6 +85,7 @@ def _lane(
     *,
     clock: Clock,
     counts: RequestCounts,
+    relays: PeerReads | None = None,
 ) -> FastLane:
     return FastLane(
         engine,
@@ -94,4 +96,5 @@ def _lane(
         own=engine.hits,
         pace=handler.pace,
         counts=counts,
+        relays=relays,
     )

@@ -21,6 +21,7 @@ from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
 from shadeproxy.cluster.membership import Keep
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
@@ -40,6 +41,7 @@ from shadeproxy.telemetry.stats import Stats
 
 class OwnedPages:
     """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
+    ``relays``: plain reads at other proxies.
     ``address``: of the listener for other proxies, "" until it is open.
     """
 
@@ -58,8 +60,8 @@ class OwnedPages:
         cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
         self.clock = LeaseClock(clock, self.objects)
-        self._relays = relays = RelayCounts()
-        stats.relayed = lambda: [RelayedRequests(*row) for row in relays.rows()]
+        self._counts = counts = RelayCounts()
+        stats.relayed = lambda: [RelayedRequests(*row) for row in counts.rows()]
         self.address = ""
         self._settings = settings
         self._clock = clock
@@ -77,6 +79,7 @@ class OwnedPages:
             least_patience_s=cluster.peer_timeout,
             max_connections=settings.origin.max_connections,
         )
+        self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
         self._engine: Engine | None = None
         self._lanes: tuple[FastLane, ...] = ()
         self._status: SettingsStatus | None = None
@@ -89,7 +92,7 @@ class OwnedPages:
         """
         stack.push_async_callback(self._peers.aclose)
         return RelayingOrigin(
-            origin, routes=self.objects, peers=self._peers, counts=self._relays, clock=self._clock
+            origin, routes=self.objects, peers=self._peers, counts=self._counts, clock=self._clock
         )
 
     async def listen(
@@ -100,7 +103,6 @@ class OwnedPages:
         *,
         tls: ServerTls | None,
         status: SettingsStatus,
-        instance: str,
     ) -> None:
         """Open the listener for the other proxies. ``lane``: of the S3 listener."""
         observer = Observer(
@@ -117,7 +119,6 @@ class OwnedPages:
             self.objects,
             observer,
             clock=self.clock,
-            instance=instance,
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
         self._handler, self._observer = handler, observer

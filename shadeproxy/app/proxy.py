@@ -155,6 +155,7 @@ class Proxy:
             instance=self._instance,
             counts=self.stats.requests,
             tracer=tracer,
+            relays=None if owned is None else owned.relays,
         )
         sharing = opener.sharing(state.hints, engine)
         checkup = self._make_checkup(engine, origin, providers, state, sharing)
@@ -311,14 +312,7 @@ class Proxy:
     ) -> None:
         """Open the S3 listener, and start the workers."""
         if (owned := self._clustering.owned) is not None:
-            await owned.listen(
-                self._stack,
-                engine,
-                lane,
-                tls=tls,
-                status=self._settings_status,
-                instance=self._instance,
-            )
+            await owned.listen(self._stack, engine, lane, tls=tls, status=self._settings_status)
         limiter = self._limit_connections(engine)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)

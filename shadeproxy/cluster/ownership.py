@@ -30,9 +30,9 @@ _MOST_PLACES = 32_768
 
 
 class _Place(NamedTuple):
-    """``home_here``: this process caches the object. ``named``: it is the owner, while it has the lease."""
+    """``home``: the node that caches the object. ``named``: this node owns it, while it has the lease."""
 
-    home_here: bool
+    home: str | None
     named: bool
 
 
@@ -109,8 +109,10 @@ class OwnedObjects:
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.reader``."""
-        view = self._view()
-        return None if view is None else self._other(view, view.home(object_hash(ref)))
+        member, view = self._member, self._view()
+        if member is None or view is None:
+            return None
+        return self._other(view, self._place(member, view, object_hash(ref)).home)
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.writer``."""
@@ -147,7 +149,7 @@ class OwnedObjects:
             return Standing.CHECK
         now_s, hashed = self._clock(), object_hash(ref)
         place = self._place(member, member.view, hashed)
-        if not place.home_here:
+        if place.home != member.node:
             return Standing.FOREIGN
         if place.named and member.leased(now_s):
             return Standing.CHECK if member.must_check(hashed, now_s) else Standing.OWN
@@ -214,7 +216,7 @@ class OwnedObjects:
             self._places = Memo(_MOST_PLACES)
         place = self._places.get(hashed)
         if place is None:
-            place = _Place(view.home(hashed) == member.node, member.is_named(hashed))
+            place = _Place(view.home(hashed), member.is_named(hashed))
             self._places.put(hashed, place)
         return place
 
