@@ -250,6 +250,45 @@ def test_a_write_through_any_proxy_is_seen_at_once_through_every_other(three):
     assert get(three[2], KEYS[0])[0] == KEYS[7].encode() * 500
 
 
+def test_a_multipart_upload_through_any_proxy_replaces_what_all_have_read(three):
+    part = bytes(range(256)) * (20 << 10)
+    for writer in three:
+        for key in KEYS[:3]:
+            for proxy in three:
+                get(proxy, key)
+            client, name = writer.client(), {"Bucket": "data", "Key": key}
+            upload = client.create_multipart_upload(**name)["UploadId"]
+            tags = [
+                client.upload_part(**name, UploadId=upload, PartNumber=number, Body=part)["ETag"]
+                for number in (1, 2)
+            ]
+            parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+            client.complete_multipart_upload(**name, UploadId=upload, MultipartUpload={"Parts": parts})
+            assert {hash(get(proxy, key)[0]) for proxy in three} == {hash(part * 2)}
+            put(writer, key, b"short again")
+
+
+def test_a_batch_at_one_proxy_has_the_objects_of_all(three, origin):
+    items = [{"bucket": "data", "key": key} for key in KEYS]
+    for proxy in three * 2:
+        body = proxy.call("POST", "/v1/batch", {"items": items})
+        assert all(key.encode() * 500 in body for key in KEYS)
+    assert sent_bodies(origin) == COUNT
+
+
+def test_warming_at_every_proxy_loads_each_object_once(three, origin):
+    for proxy in three:
+        began = json.loads(proxy.call("POST", "/v1/warm", {"uri": "s3://data/"}))
+        ended = wait_for(
+            lambda proxy=proxy, name=began["id"]: (
+                found if (found := proxy.get(f"/v1/operations/{name}"))["state"] != "running" else None
+            )
+        )
+        assert (ended["done"], ended["failed"]) == (COUNT, 0)
+    assert sent_bodies(origin) == COUNT
+    assert [one.stats()["tiers"]["ram"]["pages"] for one in three] == [len(keys) for keys in shares(three)]
+
+
 def test_reads_and_writes_go_on_when_an_owner_is_killed(three):
     a, b, c = three
     *_, keys = shares(three)

@@ -256,14 +256,15 @@ async def test_a_listing_that_began_in_doubt_confirms_nothing(make_bench, change
 # ---------------------------------------------------------------------- prefetch
 
 
-@pytest.mark.parametrize("standing", [Standing.CHECK, Standing.FOREIGN])
-async def test_only_objects_of_its_own_are_prefetched(bench, standing):
+async def test_objects_of_other_processes_are_not_prefetched(bench):
     port = bench.engine.prefetch_port
     (need,) = port.missing(REF)
     meta = bench.origin.buckets["b"]["k"].meta
-    assert port.lacks(need)
-    assert port.pages(REF, range(1), meta)
-    bench.owned.set(REF, standing)
+    for standing in (Standing.OWN, Standing.CHECK):
+        bench.owned.set(REF, standing)
+        assert port.lacks(need)
+        assert port.pages(REF, range(1), meta)
+    bench.owned.set(REF, Standing.FOREIGN)
     assert not port.cacheable(REF)
     assert not list(port.missing(REF))
     assert not port.pages(REF, range(1), meta)

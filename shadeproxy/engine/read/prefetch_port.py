@@ -74,7 +74,7 @@ class PrefetchPort:
         self._cache = cache
         self._filling = filling
         self._versions = versions
-        self.cacheable = cacheable if versions.ownership is None else self._is_own
+        self.cacheable = cacheable if versions.ownership is None else self._may_keep
         """Returns whether pages of an object may be stored now."""
         self._ledger = ledger
         self._stats = stats
@@ -104,9 +104,9 @@ class PrefetchPort:
 
     def lacks(self, need: Need) -> bool:
         """Return whether the page is still neither resident nor on its way, and the object, as far as known,
-        has it. In a cluster, False if the object is not this process's own.
+        has it. In a cluster, False if another process caches the object.
         """
-        if self._versions.ownership is not None and not self._is_own(need.ref):
+        if self._versions.ownership is not None and not self._may_keep(need.ref):
             return False
         meta = self._versions.known_now(need.ref) if need.number else None
         if meta is not None and need.number * self.page_size >= meta.size:
@@ -229,11 +229,13 @@ class PrefetchPort:
 
     # ------------------------------------------------------------------ inside
 
-    def _is_own(self, ref: ObjectRef) -> bool:
-        """Return whether a page of the object is worth fetching in a cluster."""
+    def _may_keep(self, ref: ObjectRef) -> bool:
+        """Return whether this process may store the object in a cluster. While the object is checked before
+        each answer, its pages are worth fetching, too.
+        """
         ownership = self._versions.ownership
         assert ownership is not None, "asked in a cluster only"
-        return self._versions.cacheable(ref) and ownership.standing(ref) is Standing.OWN
+        return self._versions.cacheable(ref) and ownership.standing(ref) is not Standing.FOREIGN
 
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
