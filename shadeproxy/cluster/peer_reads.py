@@ -29,7 +29,7 @@ def relayed_by(node: str, headers: Headers) -> Relayed:
     return Relayed(node, _SOURCES.get(source, Source.BYPASS))
 
 
-class BegunRead:
+class PendingAnswer:
     """A read that was sent to ``peer``. ``connection``: has the answer, whose head alone was read; None if
     there will be no answer.
     """
@@ -57,7 +57,7 @@ class BegunRead:
             self.connection = None
 
 
-BEGUN: ContextVar[BegunRead | None] = ContextVar("begun", default=None)
+BEGUN: ContextVar[PendingAnswer | None] = ContextVar("begun", default=None)
 """A read that was begun by callbacks, for the task that continues it."""
 
 

@@ -23,7 +23,7 @@ from shadeproxy.core.tracing import JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 _CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
-class _Kept(NamedTuple):
+class _SignedParts(NamedTuple):
     """Parts of a head and its signature that stay the same. ``canonical``: the canonical request after its
     path. ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the
     signature.
@@ -42,7 +42,7 @@ class RelayHeads:
     def __init__(self, host: str) -> None:
         self._host = host
         self._second = -1
-        self._kept: dict[tuple[str, str, str, bool], _Kept] = {}
+        self._kept: dict[tuple[str, str, str, bool], _SignedParts] = {}
 
     def render(
         self,
@@ -75,7 +75,7 @@ class RelayHeads:
             f"{kept.authorization}{outer.hexdigest()}\r\n\r\n"
         ).encode()
 
-    def _keep(self, key: tuple[str, str, str, bool]) -> _Kept:
+    def _keep(self, key: tuple[str, str, str, bool]) -> _SignedParts:
         peer_field, job_field, secret, checksums = key
         amz_date = format_amz_date(self._second)
         added = [("x-amz-content-sha256", EMPTY_SHA256), ("x-amz-date", amz_date), (PEER_FIELD, peer_field)]
@@ -87,7 +87,7 @@ class RelayHeads:
         scope = Scope(amz_date[:8], REGION)
         signer = Signer(signing_key(secret, scope), str(scope))
         names = ";".join(name for name, _ in signed)
-        kept = self._kept[key] = _Kept(
+        kept = self._kept[key] = _SignedParts(
             f"Host: {self._host}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in added),
             canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
             signer.begin(amz_date.encode()),

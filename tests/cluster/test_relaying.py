@@ -10,8 +10,11 @@ import pytest
 
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import Misdirected
+from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.rules import Rule
+from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from tests.support.relaying import PAGE, cluster, counted, listening
 
@@ -354,6 +357,26 @@ async def test_nodes_with_different_views_read_the_origin_and_write_nothing(node
     assert "b-small" in origin.buckets["b"]
     assert b.results() == {}
     assert len(a.peer_requests.ended) == 0, "nothing came back to the node that asked"
+
+
+async def test_a_request_of_another_node_is_never_sent_to_a_third(nodes):
+    """The views may change between the check of the listener and the read."""
+    a, b = nodes
+    was = RELAYED.set(True)
+    try:
+        with pytest.raises(Misdirected):
+            async with a.engine._past.forward(ForwardRequest("GET", ObjectRef("b", "b-small"), "/b/b-small")):
+                pass
+        with pytest.raises(Misdirected):
+            async with a.engine._past.open(ObjectRef("b", "b-small")):
+                pass
+        write = ForwardRequest("DELETE", ObjectRef("b", "b-small"), "/b/b-small", here=frozenset())
+        with pytest.raises(Misdirected):
+            async with a.engine._past.forward(write):
+                pass
+    finally:
+        RELAYED.reset(was)
+    assert b.peer_requests.ended == []
 
 
 async def test_a_node_that_stops_refuses_and_the_origin_answers(nodes):

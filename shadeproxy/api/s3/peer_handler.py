@@ -11,7 +11,6 @@ from typing import Unpack
 
 from aiohttp import web
 
-from shadeproxy.api.s3.auth.authenticator import Authenticated
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator, not_of_cluster
 from shadeproxy.api.s3.exchange import Asked, Call, Exchange, read_request
 from shadeproxy.api.s3.forward_handler import HandlerSettings
@@ -73,11 +72,6 @@ class PeerHandler(S3Handler):
             return await super().serve_read(port, asked, begun)
         finally:
             RELAYED.reset(was)
-
-    def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
-        if request.method == "OPTIONS":
-            raise not_of_cluster()
-        return super()._identify(request, exchange)
 
     async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
         await super()._answer(exchange, _noting_refusal(exchange, serving))

@@ -16,7 +16,7 @@ from shadeproxy.api.s3.lane_read import LaneOutlet
 from shadeproxy.api.s3.relayed_head import is_refused, relayed_head
 from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.api.s3.signed import PLAIN_FIELDS
-from shadeproxy.cluster.peer_reads import BegunRead, PeerReads
+from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
 from shadeproxy.cluster.peers import Peer
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.core.clock import Clock
@@ -74,7 +74,7 @@ class RelayRead:
         self._timer: asyncio.TimerHandle | None = None
         self._memory = memoryview(b"")
         self._head = b""
-        self._begun: BegunRead | None = None
+        self._begun: PendingAnswer | None = None
         self._taken = False
         self._left = self._done = False
 
@@ -138,7 +138,7 @@ class RelayRead:
             self._by_task(None)
         else:
             self._give_back()
-            self._by_task(BegunRead(self.peer, self.started_s))
+            self._by_task(PendingAnswer(self.peer, self.started_s))
 
     # ------------------------------------------------------------------ what the client's connection calls
 
@@ -157,7 +157,7 @@ class RelayRead:
             self._leave()
             self._count(RelayEnd.OK)
 
-    def take(self) -> BegunRead | None:
+    def take(self) -> PendingAnswer | None:
         """Return what a task continues; None if it begins again."""
         self._taken = True
         return self._begun
@@ -183,7 +183,7 @@ class RelayRead:
             return False
         if expected == 206:
             try:
-                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _no_chunks))
+                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _nothing))
             except OriginError:
                 return False
         return self.held.try_take(length)
@@ -219,15 +219,15 @@ class RelayRead:
         self._timer = None
         if not self._left:
             self._give_back(abort=True)
-            self._by_task(BegunRead(self.peer, self.started_s))
+            self._by_task(PendingAnswer(self.peer, self.started_s))
 
     def _hand_over(self, head: Head) -> None:
         """Let a task read the answer from the connection."""
-        begun = BegunRead(self.peer, self.started_s)
+        begun = PendingAnswer(self.peer, self.started_s)
         begun.connection, begun.head, self._connection = self._connection, head, None
         self._by_task(begun)
 
-    def _by_task(self, begun: BegunRead | None) -> None:
+    def _by_task(self, begun: PendingAnswer | None) -> None:
         self._left = True
         self._begun = begun
         self._return_memory()
@@ -287,14 +287,14 @@ class RelayRead:
         )
 
 
-class _NoChunks:
+class _Nothing:
     """The body of an answer whose head alone is looked at."""
 
-    def __aiter__(self) -> "_NoChunks":
+    def __aiter__(self) -> "_Nothing":
         return self
 
     async def __anext__(self) -> bytes:
         raise StopAsyncIteration
 
 
-_no_chunks = _NoChunks()
+_nothing = _Nothing()
