@@ -6,6 +6,7 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 import http.client
 import json
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.certificate import write_certificate
 from tests.support.redis_server import redis_server
-from tests.support.served import readyz, wait_for
+from tests.support.served import Served, readyz, wait_for
 
 COUNT = 40
 SECRET = "a secret of at least sixteen"
@@ -36,6 +37,27 @@ secret = "env:CLUSTER_SECRET"
 listen = "127.0.0.1:0"
 lease = "500 ms"
 """
+
+QUICK = """
+import runpy, sys
+from shadeproxy.cluster.timing import Timing
+Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
+runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def late_writes_end_soon(monkeypatch):
+    """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
+    test of a lease's end show anything.
+    """
+    start = Served.start
+
+    def quickly(served):
+        served.program = (sys.executable, "-c", QUICK)
+        start(served)
+
+    monkeypatch.setattr(Served, "start", quickly)
 
 
 @pytest.fixture
@@ -109,10 +131,34 @@ def get(proxy, key, *, timeout_s=10):
         return answer.read(), answer.headers
 
 
+def connected(proxy):
+    return http.client.HTTPConnection(proxy.s3.removeprefix("http://"), timeout=20)
+
+
+def read_again(connection, key):
+    """Return the body of an object, over a connection that stays open."""
+    connection.request("GET", f"/data/{key}")
+    return connection.getresponse().read()
+
+
 def put(proxy, key, body, *, timeout_s=20):
     request = urllib.request.Request(f"{proxy.s3}/data/{key}", data=body, method="PUT")
     with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         assert answer.status == 200
+
+
+def origin_requests(origin):
+    """Return how many requests for objects the origin has answered so far."""
+    found = origin.stats()["requests"]["by_operation"]
+    return sum(sum(one["statuses"].values()) for name, one in found.items() if name.endswith("Object"))
+
+
+def answers_alone(origin, proxy, key):
+    """Return whether the proxy answers without asking the origin."""
+    get(proxy, key)
+    before = origin_requests(origin)
+    assert get(proxy, key)[1]["x-shade-cache"] == "ram"
+    return origin_requests(origin) == before
 
 
 def put_until(proxy, key, body, limit_s=30.0):
@@ -233,6 +279,7 @@ def test_each_object_is_read_from_the_origin_once(three, origin):
     assert b'shadeproxy_cluster_relayed_bytes_total{peer="' in three[0].call("GET", "/metrics")
 
 
+@pytest.mark.usefixtures("late_writes_end_soon")
 def test_a_write_through_any_proxy_is_seen_at_once_through_every_other(three):
     for number, writer in enumerate(three * 2):
         for key in KEYS[:6]:
@@ -289,6 +336,7 @@ def test_warming_at_every_proxy_loads_each_object_once(three, origin):
     assert [one.stats()["tiers"]["ram"]["pages"] for one in three] == [len(keys) for keys in shares(three)]
 
 
+@pytest.mark.usefixtures("late_writes_end_soon")
 def test_reads_and_writes_go_on_when_an_owner_is_killed(three):
     a, b, c = three
     *_, keys = shares(three)
@@ -309,6 +357,7 @@ def test_reads_and_writes_go_on_when_an_owner_is_killed(three):
         assert {get(proxy, key)[0] for proxy in three} == {b"back"}
 
 
+@pytest.mark.usefixtures("late_writes_end_soon")
 @pytest.mark.parametrize("fault", ["stop", "kill", "flush"])
 def test_nothing_is_stale_while_the_engine_fails(three, engine, fault):
     keys = [share[0] for share in shares(three)]
@@ -332,21 +381,32 @@ def test_nothing_is_stale_while_the_engine_fails(three, engine, fault):
     assert all(proxy.stats()["cluster"]["distrusted"] > 1 for proxy in three)
 
 
-def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(three):
+@pytest.mark.usefixtures("late_writes_end_soon")
+def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(three, origin):
     a, b, c = three
     *_, keys = shares(three)
     keys = keys[:4]
     for key in keys:
         put(a, key, b"old")
         assert get(c, key)[0] == b"old"
+        wait_for(lambda key=key: answers_alone(origin, c, key))
+    # These reads wait in the kernel when c continues, so they are its first work, before any beat.
+    waiting = [(key, connected(c)) for key in keys for _ in range(8)]
+    for key, connection in waiting:
+        assert read_again(connection, key) == b"old"
     c.process.send_signal(signal.SIGSTOP)
     try:
         time.sleep(3 * LEASE_S)
         for key in keys:
             put_until(b, key, b"new")
         assert {get(a, key)[0] for key in keys} == {b"new"}
+        for key, connection in waiting:
+            connection.request("GET", f"/data/{key}")
     finally:
         c.process.send_signal(signal.SIGCONT)
+    for _, connection in waiting:
+        assert connection.getresponse().read() == b"new"
+        connection.close()
     for _ in range(20):
         for proxy in three:
             assert {get(proxy, key)[0] for key in keys} == {b"new"}
