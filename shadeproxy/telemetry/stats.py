@@ -31,8 +31,8 @@ MAX_JOBS = 64
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
-# These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _REPORTED_S = 10.0
+# These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
 
