@@ -25,6 +25,7 @@ from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.rules import Age
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.prefetch.warm import Warm
+from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
 _FRESHNESS: dict[Age, Freshness] = {Age.FRESH: "fresh", Age.STALE: "stale", Age.UNUSABLE: "check"}
@@ -106,10 +107,20 @@ class EngineAdmin:
 
 
 class Observer(RequestLog):
-    """The coordinator's observer of requests: it counts them, besides logging."""
+    """The coordinator's observer of requests: it counts them, besides logging. ``counts``: the counts to add
+    requests to, if they are not those of S3 clients.
+    """
 
-    def __init__(self, stats: Stats, hints: HintRegistry, clock: Clock, *, access_log: bool) -> None:
-        super().__init__(access_log=access_log, counts=stats.requests)
+    def __init__(
+        self,
+        stats: Stats,
+        hints: HintRegistry,
+        clock: Clock,
+        *,
+        access_log: bool,
+        counts: RequestCounts | None = None,
+    ) -> None:
+        super().__init__(access_log=access_log, counts=stats.requests if counts is None else counts)
         self._stats = stats
         self._hints = hints
         self._clock = clock
@@ -119,6 +130,10 @@ class Observer(RequestLog):
             self._hints.jobs.touch(job.job, self._clock.now_s(), job.epoch)
 
     def on_forwarded(self, request: EndedRequest) -> None:
+        if request.get("relayed_to"):
+            if (job := request["job"]) is not None:
+                self.on_job(job)
+            return
         self.count_forwarded(
             request["operation"],
             request["bucket"],

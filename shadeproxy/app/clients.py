@@ -66,7 +66,7 @@ class Grants:
             with suppress(StateError):  # The store logs the error and tries again.
                 await self._state.flush()
         elif found:
-            cache.mark_all_stale()
+            cache.distrust()
             self._state.delete(_KIND, _NAME)
 
     def note(self, settings: Settings) -> None:

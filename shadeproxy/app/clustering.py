@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
+import msgspec
 import structlog
 
 from shadeproxy import __version__
@@ -17,12 +18,13 @@ from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
 from shadeproxy.app.origins import origin_name
+from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.pinning import DurablePins
 from shadeproxy.app.shared_admin import Places, SharedAdmin
 from shadeproxy.cluster.applier import Applier
 from shadeproxy.cluster.contents import Contents
 from shadeproxy.cluster.events import WIRE
-from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.replication import Replication
@@ -35,9 +37,11 @@ from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
+from shadeproxy.engine.rules import Rules
 from shadeproxy.hints.changes import Changes, OwnChanges
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.state.store import StateStore
+from shadeproxy.telemetry.counters import ClusterCounters
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger(__name__)
@@ -70,25 +74,54 @@ class Clustering:
         self._snapshots: Snapshots | None = None
         self._log: ClusterLog | None = None
         self._node: Node | None = None
+        self._kept: dict[str, bytes] = {}
+        self._counters = ClusterCounters()
         self._tasks: list[asyncio.Task[None]] = []
         self._heartbeat: Heartbeat | None = None
         self._status: ClusterStatus | None = None
+        self.owned: OwnedPages | None = None
+        """The parts by which the proxies share their pages; None if each keeps its own."""
 
     def note(self, kind: str, name: str) -> None:
         """Note that a hint has changed, so that the next snapshot stores it again."""
         if self._snapshots is not None:
             self._snapshots.note(kind, name)
 
+    @property
+    def clock(self) -> Clock:
+        """The clock by which page handles are judged."""
+        return self._clock if self.owned is None else self.owned.clock
+
+    async def prepare(self, store: StateStore, rules: Rules, hints: HintRegistry) -> OwnedPages | None:
+        """Name this node, before the engine is made; return ``owned``. Raises ConfigError."""
+        if not self._settings.cluster.name:
+            return None
+        self._counters = self._stats.count_cluster(self._gauges)
+        self._kept = await asyncio.to_thread(store.load_all, _KIND)
+        self._node = self._name(store, self._kept)
+        if self._settings.cluster.is_owned:
+            self.owned = OwnedPages(
+                self._settings,
+                self._node.name,
+                rules=rules,
+                hints=hints,
+                clock=self._clock,
+                stats=self._stats,
+                counters=self._counters,
+            )
+        return self.owned
+
     async def open(self, parts: Parts, stack: AsyncExitStack) -> tuple[Changes, CacheAdmin]:
         """Join the cluster in the background; return how changes are made. Raises ConfigError."""
-        if not self._settings.cluster.name:
+        node = self._node
+        if node is None:
             return OwnChanges(parts.hints, self._clock), parts.admin
         self._log = log = await asyncio.to_thread(open_log, self._settings)
         stack.push_async_callback(_close, log)
-        kept = await asyncio.to_thread(parts.store.load_all, _KIND)
-        self._node = node = self._name(parts.store, kept)
-        replication, places = self._share(parts, log, node, kept)
+        replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
+        # The listeners are opened later, so they close before: the lease is given up after the last answer.
+        stack.push_async_callback(self._say_goodbye)
         replication.start()
         saving = self._save(parts.store, replication)
         self._tasks.append(asyncio.create_task(saving, name="cluster position"))
@@ -99,37 +132,58 @@ class Clustering:
         """Return the answers about the cluster; None without one, and until the listeners are open."""
         return self._status
 
-    def beat(self, stack: AsyncExitStack, *, s3: str, control: str) -> None:
+    def beat(self, *, s3: str, control: str) -> None:
         """Ask for a seat in the cluster's view, and send beats from now on. ``s3``, ``control``: addresses of
         the listeners.
         """
         if self._log is None or self._node is None:
             return
-        cluster, cache = self._settings.cluster, self._settings.cache
+        cluster, cache, owned = self._settings.cluster, self._settings.cache, self.owned
         capacity = cache.capacity_bytes / _GIB
         facts = NodeFacts(
             node=self._node.name,
             weight=capacity if isinstance(cluster.weight, str) else cluster.weight,
-            peer=cluster.advertise or str(cluster.listen),
+            peer=cluster.advertise or (str(cluster.listen) if owned is None else owned.address),
             s3=s3,
             control=control,
             wire=WIRE,
             origin=self._node.origin,
-            config=cluster.pages,
+            config=agreed(self._settings),
             release=__version__,
         )
         timing = Timing(
             lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
         )
         membership = Membership(facts, secrets.token_hex(8), self._seals(), timing)
-        self._heartbeat = Heartbeat(membership, self._log, changed=self._look_soon)
-        self._heartbeat.start()
-        stack.push_async_callback(self._heartbeat.aclose)
-        self._status = ClusterStatus(cluster.name, self._heartbeat, self._log)
+        objects = None if owned is None else owned.objects
+        self._heartbeat = heartbeat = Heartbeat(
+            membership,
+            self._log,
+            adopted=(lambda: None) if objects is None else objects.adopted,
+            changed=self._look_soon,
+        )
+        if owned is not None:
+            owned.objects.join(heartbeat, distrust=owned.distrust, void=owned.void)
+        heartbeat.start()
+        self._status = ClusterStatus(cluster.name, heartbeat, self._log, owned=objects)
+
+    def reloaded(self, settings: Settings) -> None:
+        """Act on settings that were just reloaded: tell the others in which ones nodes must agree."""
+        if self.owned is not None:
+            self.owned.reloaded(settings.telemetry)
+        if self._heartbeat is not None:
+            duties = self._heartbeat.membership.duties
+            duties.change_facts(msgspec.structs.replace(duties.facts, config=agreed(settings)))
+
+    async def _say_goodbye(self) -> None:
+        if self._heartbeat is not None:
+            await self._heartbeat.aclose()
 
     def _look_soon(self) -> None:
         if self._replication is not None:
             self._replication.keeper.look.set()  # The log may have lost its data.
+        if self.owned is not None:
+            self.owned.retain_peers()
 
     def _seals(self) -> Seals:
         cluster = self._settings.cluster
@@ -137,16 +191,26 @@ class Clustering:
 
     def warnings(self) -> list[str]:
         """Return what the cluster cannot do now."""
-        replication = self._replication
+        warning = self._warning()
+        return [warning] if warning else []
+
+    def _warning(self) -> str:
+        replication, heartbeat = self._replication, self._heartbeat
         if replication is None:
-            return []
+            return ""
         if replication.refusal:
-            return [f"no hints are shared with the cluster: {replication.refusal}"]
-        if self._heartbeat is not None and (duties := self._heartbeat.membership.duties).refusal:
-            return [f"this proxy has no seat in the cluster: {duties.refusal}"]
-        if self._heartbeat is not None and self._heartbeat.membership.duties.conflict:
-            return ["another proxy of the cluster has a copy of this one's state directory"]
-        return ["cut off from the cluster: hints stay at this proxy"] * replication.cut_off
+            return f"no hints are shared with the cluster: {replication.refusal}"
+        if heartbeat is not None and (duties := heartbeat.membership.duties).refusal:
+            return f"this proxy has no seat in the cluster: {duties.refusal}"
+        if heartbeat is not None and heartbeat.membership.duties.conflict:
+            return "another proxy of the cluster has a copy of this one's state directory"
+        unwritten = self.owned is not None and not self._is_leased()
+        if replication.cut_off:
+            return "cut off from the cluster: hints stay at this proxy" + ", writes are refused" * unwritten
+        return "this proxy has no lease in the cluster: writes are refused" * unwritten
+
+    def _is_leased(self) -> bool:
+        return self._heartbeat is not None and self._heartbeat.membership.leased(boot_time_s())
 
     def _name(self, store: StateStore, kept: dict[str, bytes]) -> Node:
         """Return this proxy's name and the number of this start, which are kept in the state directory."""
@@ -185,7 +249,6 @@ class Clustering:
         keeper = SnapshotKeeper(
             log, node, snapshots, applier, hints, clock=clock, pins=lambda: _pinned(parts.pins)
         )
-        counters = self._stats.count_cluster(self._gauges)
         self._replication = Replication(
             log,
             seals,
@@ -195,7 +258,7 @@ class Clustering:
             hints=hints,
             clock=clock,
             pool=parts.pool,
-            counters=counters,
+            counters=self._counters,
             reached=_reached(kept, self._settings.cluster.name),
         )
         return self._replication, places
@@ -212,6 +275,8 @@ class Clustering:
             "waiting_events": float(len(replication.backlog)),
             "waiting_bytes": float(replication.backlog.size_bytes),
             "dropped_events": float(replication.backlog.dropped),
+            "leased": float(self._is_leased()),
+            "skipped_peers": 0.0 if self.owned is None else float(self.owned.skipped_peers),
         }
 
     async def _save(self, store: StateStore, replication: Replication) -> None:
@@ -232,6 +297,23 @@ class Clustering:
         if replication.reached:
             reached = f"{self._settings.cluster.name} {replication.reached}"
             parts.store.put(_KIND, _REACHED, reached.encode())
+
+
+def agreed(settings: Settings) -> str:
+    """Return a digest of the settings in which the nodes of a cluster must agree."""
+    cluster = settings.cluster
+    if not cluster.is_owned:
+        return cluster.pages
+    # A node asks another one by the name of the client's upstream, so each must know the same ones.
+    clients = sorted(
+        (client.access_key, settings.namespace_of(client))
+        for client in settings.auth.clients
+        if not client.upstream.is_shared
+    )
+    text = repr(
+        (cluster.pages, cluster.cut_off, settings.cache.page_size, settings.origin.bucket_names, clients)
+    )
+    return f"{cluster.pages} {hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def open_log(settings: Settings) -> ClusterLog:

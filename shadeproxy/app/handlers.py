@@ -1,19 +1,23 @@
-"""Builds the S3 handler of the coordinator, and the fast lane in front of it."""
+"""Builds the S3 handlers of the coordinator, each with the fast lane in front of it."""
 
 import structlog
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
+from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.forward_handler import HandlerSettings
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.otel_handler import OtelHandler
+from shadeproxy.api.s3.peer_handler import PeerHandler
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.origins import read_bounds
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.worker_forwarding import trailed_budget_bytes
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock
 from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.telemetry.otel import OtelTracer
 from shadeproxy.telemetry.requests import RequestCounts
 
@@ -28,11 +32,40 @@ def make_handler(
     instance: str,
     counts: RequestCounts,
     tracer: OtelTracer | None,
+    relays: PeerReads | None,
 ) -> tuple[S3Handler, FastLane]:
     """Return handler and lane. ``instance``: the proxy's own name. ``counts``: counts the hits of the lane.
-    ``tracer``: makes otel spans of the requests that the handler serves.
+    ``tracer``: makes otel spans of the requests that the handler serves. ``relays``: reads at other proxies.
     """
-    options: HandlerSettings = {
+    options = _options(settings, observer, clock=clock, instance=instance)
+    handler = (
+        S3Handler(engine, authenticator, begins=engine, relays=relays, **options)
+        if tracer is None
+        else OtelHandler(engine, authenticator, begins=engine, relays=relays, tracer=tracer, **options)
+    )
+    return handler, _lane(settings, engine, handler, observer, clock=clock, counts=counts, relays=relays)
+
+
+def make_peer_handler(
+    settings: Settings,
+    engine: Engine,
+    authenticator: PeerAuthenticator,
+    ownership: Ownership,
+    observer: Observer,
+    *,
+    clock: Clock,
+) -> tuple[PeerHandler, FastLane]:
+    """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not
+    counted as those of clients: the proxy that the client called counts them.
+    """
+    options = _options(settings, observer, clock=clock, instance="")
+    options["base_domains"] = ()
+    handler = PeerHandler(engine, authenticator, ownership=ownership, begins=engine, **options)
+    return handler, _lane(settings, engine, handler, observer, clock=clock, counts=RequestCounts())
+
+
+def _options(settings: Settings, observer: Observer, *, clock: Clock, instance: str) -> HandlerSettings:
+    return {
         "clock": clock,
         "observer": observer,
         "log": structlog.get_logger("shadeproxy.s3"),
@@ -42,12 +75,19 @@ def make_handler(
         "bounds": read_bounds(settings),
         "trailed_budget_bytes": trailed_budget_bytes(settings),
     }
-    handler = (
-        S3Handler(engine, authenticator, begins=engine, **options)
-        if tracer is None
-        else OtelHandler(engine, authenticator, begins=engine, tracer=tracer, **options)
-    )
-    lane = FastLane(
+
+
+def _lane(
+    settings: Settings,
+    engine: Engine,
+    handler: S3Handler,
+    observer: Observer,
+    *,
+    clock: Clock,
+    counts: RequestCounts,
+    relays: PeerReads | None = None,
+) -> FastLane:
+    return FastLane(
         engine,
         handler,
         clock=clock,
@@ -56,5 +96,5 @@ def make_handler(
         own=engine.hits,
         pace=handler.pace,
         counts=counts,
+        relays=relays,
     )
-    return handler, lane

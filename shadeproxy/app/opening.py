@@ -29,6 +29,7 @@ from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import Upstreams
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import Pins
 from shadeproxy.engine.rules import Rules
@@ -173,6 +174,8 @@ class PartOpener:
         upstreams: Upstreams,
         callback_reads: CallbackReads | None = None,
         prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
+        ownership: Ownership | None = None,
+        past: Origin | None = None,
     ) -> Engine:
         """Open the tiers and start their recovery; make the engine over them. Raises ConfigError."""
         settings, clock, stats, hints = self._settings, self._clock, self._stats, state.hints
@@ -201,6 +204,8 @@ class PartOpener:
             upstreams=upstreams,
             callback_reads=reads,
             prefetch_reads=prefetch_reads,
+            ownership=ownership,
+            past=past,
         )
         stats.watch("readings", lambda: float(engine.readings))
         self._stack.push_async_callback(engine.aclose)

@@ -127,6 +127,7 @@ class Proxy:
         )
         tracer = await opener.tracer()
         state = await opener.state(pool, rules)
+        owned = await self._clustering.prepare(state.store, rules, state.hints)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.processes > 1 else None
@@ -138,6 +139,8 @@ class Proxy:
             upstreams=self._settings_status.upstreams,
             callback_reads=callback_reads,
             prefetch_reads=(prefetch := PrefetchWorkers()).pick,
+            ownership=None if owned is None else owned.objects,
+            past=None if owned is None else owned.past(origin, self._stack),
         )
         pins = opener.pins(state, engine.cache)
         await (grants := Grants(state.store)).take_over(settings, engine.cache)
@@ -148,10 +151,11 @@ class Proxy:
             engine,
             authenticator,
             observer,
-            clock=clock,
+            clock=self._clustering.clock,
             instance=self._instance,
             counts=self.stats.requests,
             tracer=tracer,
+            relays=None if owned is None else owned.relays,
         )
         sharing = opener.sharing(state.hints, engine)
         checkup = self._make_checkup(engine, origin, providers, state, sharing)
@@ -188,14 +192,16 @@ class Proxy:
             pins=pins,
             grants=grants,
         )
-        self.reloader = ConfigReloader(self._settings_status, targets, workers, clock)
+        self.reloader = ConfigReloader(
+            self._settings_status, targets, workers, clock, self._clustering.reloaded
+        )
         context = await self._make_context(
             engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing
         )
         if (path := await self._open_control(context, tracer)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
-        self._clustering.beat(self._stack, s3=self.s3_address, control=self.control_address)
+        self._clustering.beat(s3=self.s3_address, control=self.control_address)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -264,7 +270,7 @@ class Proxy:
             changes=changes,
             stats=self.stats,
             count_reads=lambda: self._count_reads(engine, lane),
-            clock=clock,
+            clock=self._clustering.clock,
             pool=pool,
             order_builder=state.order_builder,
             admin=admin,
@@ -305,6 +311,8 @@ class Proxy:
         workers: Workers | None,
     ) -> None:
         """Open the S3 listener, and start the workers."""
+        if (owned := self._clustering.owned) is not None:
+            await owned.listen(self._stack, engine, lane, tls=tls, status=self._settings_status)
         limiter = self._limit_connections(engine)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
@@ -328,8 +336,10 @@ class Proxy:
 
     def _limit_connections(self, engine: Engine) -> ConnectionLimiter:
         tiers = (medium.tier for medium in engine.cache.media)
+        # As many connections lead to other proxies, or come from them.
+        pools = 2 if self.settings.cluster.is_owned else 1
         most = client_connections(
-            origin_connections=self.settings.origin.max_connections,
+            origin_connections=pools * self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
         limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)

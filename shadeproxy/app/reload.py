@@ -91,10 +91,17 @@ class ConfigReloader:
     """Reloads ``status`` and applies it to ``targets`` and ``workers``. One task calls ``reload``."""
 
     def __init__(
-        self, status: SettingsStatus, targets: ReloadTargets, workers: Workers | None, clock: Clock
+        self,
+        status: SettingsStatus,
+        targets: ReloadTargets,
+        workers: Workers | None,
+        clock: Clock,
+        reloaded: Callable[[Settings], None] = lambda _settings: None,
     ) -> None:
+        """Set it up. ``reloaded``: called in the step in which settings are applied."""
         self.status = status
         self.targets = targets
+        self._reloaded = reloaded
         self._workers = workers
         self._clock = clock
 
@@ -156,6 +163,7 @@ class ConfigReloader:
         targets.access.token = new.token
         targets.access.reads_allowed = reads_allowed(settings)
         self._log_as(settings)
+        self._reloaded(settings)
 
     def _log_as(self, settings: Settings) -> None:
         """Apply the logging of ``settings`` and keep the settings; the lane drops its request cache."""

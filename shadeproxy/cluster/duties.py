@@ -4,13 +4,18 @@ Every call that is returned here is a compare-and-set at the log. So the nodes n
 makes it: the first one counts, and one that comes late changes nothing.
 """
 
+import secrets
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from shadeproxy.cluster.log import BeatAnswer, NodeRecord, Seat, ViewId
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts, View, seal_facts
+
+_DISTRUST_BITS = 62
 
 
 class Open(NamedTuple):
@@ -49,6 +54,7 @@ class Duties:
         self.facts = facts
         self.refusal = ""
         self.conflict = False
+        self._seals = seals
         self._seat = Seat(facts.node, seal_facts(facts, seals))
         self._timing = timing
         self._inc = ""
@@ -57,6 +63,19 @@ class Duties:
         self._empty = False
         self._counts: dict[str, tuple[int, float]] = {}
         self._away: dict[str, float] = {}
+
+    def change_facts(self, facts: NodeFacts) -> None:
+        """Change the facts of this node. They are proposed with the next beat."""
+        self.facts = facts
+        self._seat = Seat(facts.node, seal_facts(facts, self._seals))
+
+    def ask_for_distrust(self) -> int:
+        """Change this node's number of distrust, and return it. Numbers of one process grow."""
+        # It begins at random. With small numbers, a node that missed the views between the last process and
+        # this one would see the same number again.
+        number = (self.facts.distrust or secrets.randbits(_DISTRUST_BITS)) + 1
+        self.change_facts(msgspec.structs.replace(self.facts, distrust=number))
+        return number
 
     def of_closed(self, inc: str, now_s: float) -> list[Call]:
         """Return the calls that follow from an answer of a closed incarnation."""
@@ -139,7 +158,8 @@ class Duties:
                 seats[node] = seat._replace(away=True)
         self._away = away
         held = view.seats.get(own)
-        if held is None or view.facts[own] != self.facts or (held.away and answer.token):
+        # Without a lease, another process of this id may have the seat. The two must not take turns at it.
+        if held is None or (answer.token and (held.away or view.facts[own] != self.facts)):
             seats[own] = self._seat
         return seats
 

@@ -13,6 +13,8 @@ from shadeproxy.cluster.membership import Membership
 from shadeproxy.core.errors import ClusterUnavailable, PeerError
 
 _log = structlog.get_logger(__name__)
+_HURRIED = 5
+"""Most beats in the time of one, if each is hurried."""
 
 
 def boot_time_s() -> float:
@@ -21,8 +23,8 @@ def boot_time_s() -> float:
 
 
 class Heartbeat:
-    """Sends the beats of one node. ``changed`` is called after an answer that changed the incarnation, the
-    views or whether the node has a lease.
+    """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
+    ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: of the last one.
     """
@@ -32,6 +34,7 @@ class Heartbeat:
         membership: Membership,
         log: ClusterLog,
         *,
+        adopted: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
@@ -39,8 +42,10 @@ class Heartbeat:
         self.problem = "no beat was answered yet"
         self.round_trip_s = 0.0
         self._log = log
+        self._adopted = adopted
         self._changed = changed
         self._clock = clock
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -57,6 +62,10 @@ class Heartbeat:
             with contextlib.suppress(ClusterUnavailable):
                 await self._make(goodbye)
 
+    def hurry(self) -> None:
+        """Send the next beat soon, because a change is awaited."""
+        self._hurry.set()
+
     async def _run(self) -> None:
         hurried = False
         while True:
@@ -65,8 +74,16 @@ class Heartbeat:
             # undo each other's changes must not occupy the log.
             hurried = await self.beat() and not hurried
             if not hurried:
-                rest_s = began_s + self.membership.timing.beat_s - self._clock()
-                await asyncio.sleep(max(0.0, rest_s))
+                await self._rest(began_s)
+
+    async def _rest(self, began_s: float) -> None:
+        """Wait until the next beat is due, or until a hurried one may be sent."""
+        beat_s = self.membership.timing.beat_s
+        await asyncio.sleep(max(0.0, began_s + beat_s / _HURRIED - self._clock()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, began_s + beat_s - self._clock())):
+                await self._hurry.wait()
+        self._hurry.clear()
 
     async def beat(self) -> bool:
         """Send a beat, adopt its answer and make the calls that follow; return whether the log changed."""
@@ -76,6 +93,8 @@ class Heartbeat:
             answer = await self._log.beat(self.membership.beat())
             now_s = self._clock()
             calls = self.membership.adopt(answer, sent_s, now_s)
+            # Distrust before anything else runs: the next beat tells the others that this node has adopted.
+            self._adopted()
             self.round_trip_s = now_s - sent_s
             self._tell("")
             made = [await self._make(call) for call in calls]

@@ -9,7 +9,8 @@ machines are never compared, but their rates may differ by 10 % at most.
    opens it: by then all leases of the life before are over.
 3. The log expires nothing. A node that sees the beat count of another unchanged for 1.25 leases retires it.
 4. A lease ends one lease after its beat was *sent*.
-5. The trust epoch rises when the own lease lapsed or has another name, and with every change of a view.
+5. The trust epoch rises when the own lease lapsed or has another name, and with every change of a view. A
+   view in which a node asks for distrust ends all trust.
 6. A read from the origin is trusted only as long as no rise of the epoch concerns its object.
 7. An object is this node's own while the lease lasts and both the view and the settled view say so.
 
@@ -18,15 +19,24 @@ bench/models/cluster.cpp searches the states of the protocol exhaustively.
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shadeproxy.cluster.duties import Call, Duties, Retire
 from shadeproxy.cluster.log import Beat, BeatAnswer, ViewId, ViewRecord
+from shadeproxy.cluster.rendezvous import Hashes, Rendezvous
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts, View
 
 _CHANGES = 32
+
+Keep = Callable[[Hashes], NDArray[np.bool_]]
+"""The type of a function that returns for each object hash whether its bytes may still be trusted."""
 
 
 class _Change(NamedTuple):
@@ -52,6 +62,25 @@ class _Change(NamedTuple):
             return False
         before = self.was.owner(object_hash) if self.was else None
         return before is None or before not in self.now.owners.nodes
+
+
+def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.bool_]:
+    """Return for each object whether none of the changes concerns it: ``_Change.concerns``, for columns."""
+    owned: dict[tuple[tuple[str, ...], tuple[float, ...]], NDArray[np.bool_]] = {}
+
+    def owns(view: View) -> NDArray[np.bool_]:
+        owners: Rendezvous = view.owners
+        among = (owners.nodes, owners.weights)
+        if among not in owned:  # Most changes of a view are no changes of its owners.
+            place = owners.nodes.index(node) if node in owners.nodes else -2
+            owned[among] = owners.find_many(hashes) == place
+        return owned[among]
+
+    kept = np.ones(len(hashes), np.bool_)
+    for change in changes:
+        kept &= owns(change.view)
+        kept &= ~owns(change.now) if change.was is None else owns(change.was) | ~owns(change.now)
+    return kept
 
 
 class Membership:
@@ -86,10 +115,12 @@ class Membership:
 
     def mine(self, object_hash: int, now_s: float) -> bool:
         """Return whether this node alone may act for the object at this instant (rule 7)."""
+        return now_s < self._lease_until_s and self.is_named(object_hash)
+
+    def is_named(self, object_hash: int) -> bool:
+        """Return whether the views name this node as the owner. It may act while it also has the lease."""
         view, settled = self.view, self.settled
-        if now_s >= self._lease_until_s or view is None or settled is None:
-            return False
-        if view.owner(object_hash) != self.node:
+        if view is None or settled is None or view.owner(object_hash) != self.node:
             return False
         return view.id == settled.id or settled.owner(object_hash) == self.node
 
@@ -105,6 +136,12 @@ class Membership:
             change.epoch > epoch and change.concerns(object_hash, self.node) for change in self._changes
         )
 
+    def keep_since(self, epoch: int) -> Keep | None:
+        """Return ``trusts`` for columns of objects that were trusted in ``epoch``; None: trust none."""
+        if epoch < self._trusted_since:
+            return None
+        return partial(_keep, [change for change in self._changes if change.epoch > epoch], self.node)
+
     def must_check(self, object_hash: int, now_s: float) -> bool:
         """Return whether each read must ask the origin, because a write of a node that is gone may arrive."""
         if now_s < self._all_checked_until_s:
@@ -117,6 +154,18 @@ class Membership:
     def cut_off(self, now_s: float) -> bool:
         """Return whether the log has not answered for a lease."""
         return now_s - self._answered_s >= self.timing.lease_s
+
+    # ------------------------------------------------------------------ distrust of all nodes
+
+    def ask_for_distrust(self) -> int:
+        """Ask all nodes, by a new view, to distrust what they cached; return the number to wait for."""
+        return self.duties.ask_for_distrust()
+
+    def is_distrusted(self, number: int) -> bool:
+        """Return whether no node can still act by a view without this number."""
+        facts = None if self.settled is None else self.settled.facts.get(self.node)
+        # A higher number than the last one is of an earlier process.
+        return facts is not None and number <= facts.distrust <= self.duties.facts.distrust
 
     # ------------------------------------------------------------------ beats
 
@@ -170,6 +219,8 @@ class Membership:
         self.epoch += 1
         until_s = now_s + self.timing.late_write_s
         self._changes.append(_Change(self.epoch, view, was, settled, until_s))
+        if was_view is not None and view.distrusts(was_view):
+            self._trusted_since = self.epoch
         if len(self._changes) > _CHANGES:
             dropped = self._changes.popleft()
             self._trusted_since = max(self._trusted_since, dropped.epoch)

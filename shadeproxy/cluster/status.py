@@ -6,6 +6,7 @@ import msgspec
 
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.ownership import OwnedObjects
 from shadeproxy.core.errors import Conflict, UnknownName
 
 
@@ -30,10 +31,13 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``view``, ``settled``: numbers of the newest view, and of the last one that no node can still act against;
     0: none. ``lease_s``: seconds that are left of this node's lease. ``problem``: why the last beat got no
     usable answer. ``refusal``: why this node asks for no place in the view. ``conflict``: another living
-    process has this node's id. ``round_trip_s``: time of the last beat.
+    process has this node's id. ``round_trip_s``: time of the last beat. ``pages``: "owned" if each object is
+    cached by one node, "local" if each node keeps its own cache. ``cut_off``: the log has not answered for a
+    lease. ``distrusted``: how often this node had to distrust what it cached, all or a part of it.
     """
 
     name: str = ""
+    pages: str = ""
     node: str = ""
     view: int = 0
     settled: int = 0
@@ -43,6 +47,7 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str = ""
     conflict: bool = False
     round_trip_s: float = 0.0
+    distrusted: int = 0
     nodes: list[NodeStatus] = []
 
 
@@ -60,8 +65,16 @@ class ClusterStatus:
     """Answers about the cluster ``name`` at the node of ``heartbeat``."""
 
     def __init__(
-        self, name: str, heartbeat: Heartbeat, log: ClusterLog, clock: Callable[[], float] = boot_time_s
+        self,
+        name: str,
+        heartbeat: Heartbeat,
+        log: ClusterLog,
+        clock: Callable[[], float] = boot_time_s,
+        *,
+        owned: OwnedObjects | None = None,
     ) -> None:
+        """``owned``: None unless the nodes share their pages."""
+        self._owned = owned
         self._name = name
         self._heartbeat = heartbeat
         self._log = log
@@ -73,6 +86,7 @@ class ClusterStatus:
         view, settled, duties = member.view, member.settled, member.duties
         return ClusterSummary(
             name=self._name,
+            pages="local" if self._owned is None else "owned",
             node=member.node,
             view=view.id.number if view is not None else 0,
             settled=settled.id.number if settled is not None else 0,
@@ -82,6 +96,7 @@ class ClusterStatus:
             refusal=duties.refusal,
             conflict=duties.conflict,
             round_trip_s=round(heartbeat.round_trip_s, 6),
+            distrusted=0 if self._owned is None else self._owned.counters.distrusted,
             nodes=self._nodes(),
         )
 

@@ -17,8 +17,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     ``weight``: capacity in GiB, the node's share of the objects; 0 takes no more. ``peer``, ``s3``,
     ``control``: addresses, "" if there is none. ``wire``: version of what nodes say to each other. ``origin``
-    and ``config``: digests of the origin's name, and of the settings in which nodes must agree. ``release``:
-    the software's version, for people.
+    and ``config``: digests of the origin's name, and of the settings in which nodes must agree. ``distrust``:
+    a number that the node changes when all nodes must distrust what they cached. ``release``: the software's
+    version, for people.
     """
 
     node: str
@@ -29,6 +30,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     wire: int = 1
     origin: str = ""
     config: str = ""
+    distrust: int = 0
     release: str = ""
 
 
@@ -70,6 +72,16 @@ class View:
     def owner(self, object_hash: int) -> str | None:
         """Return the owner of an object; None if all nodes are away."""
         return self.owners.find(object_hash)
+
+    def distrusts(self, before: "View") -> bool:
+        """Return whether a node asks all others to distrust what they cached, and did not in ``before``.
+
+        A number that is 0 again, or is gone, is of a process that has ended; all nodes heeded it then.
+        """
+        numbers = {node: facts.distrust for node, facts in before.facts.items()}
+        return any(
+            facts.distrust and facts.distrust != numbers.get(node, 0) for node, facts in self.facts.items()
+        )
 
     def home(self, object_hash: int) -> str | None:
         """Return the node that caches the object: its owner, unless the home is away."""

@@ -22,6 +22,7 @@ NODE_WEIGHT = "auto"
 _LEAST_LEASE_S, _MOST_LEASE_S = 0.3, 60.0
 _LEAST_SECRET = 16
 _MOST_WEIGHT = 1 << 20
+_BY_REFERENCE = 'set cluster.secret to "env:NAME" or "file:PATH", the same for every proxy'
 _CLUSTER_NAME = Annotated[str, Field(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
 
 
@@ -49,7 +50,10 @@ class Cluster(Section):
     listen: Listen = Address("127.0.0.1", 9002)
     advertise: str = ""
     weight: Annotated[float | str, PlainValidator(_parse_weight)] = NODE_WEIGHT
-    pages: Literal["local"] = "local"
+    pages: Literal["local", "owned"] = "local"
+    peer_timeout: Duration = 1.0
+    peer_ca_file: str = ""
+    cut_off: Literal["datasets", "check", "rule"] = "datasets"
     lease: Duration = 3.0
     leave_after: Duration = 120.0
 
@@ -63,6 +67,13 @@ class Cluster(Section):
             )
         return value
 
+    @field_validator("peer_timeout")
+    @classmethod
+    def _some_time(cls, value: float) -> float:
+        if not value:
+            raise ValueError("another proxy needs some time for the first byte of an answer")
+        return value
+
     @field_validator("advertise")
     @classmethod
     def _is_address(cls, value: str) -> str:
@@ -72,18 +83,37 @@ class Cluster(Section):
     def _signed(self) -> Self:
         if not self.name or self.secret:
             return self
-        by_reference = 'set cluster.secret to "env:NAME" or "file:PATH", the same for every proxy'
         if not self.listen.is_loopback:
             raise WrongKeys(
                 f"listen = {self.listen} can be reached from other machines, and no secret tells the"
-                f" cluster's proxies from others: {by_reference}, or listen on 127.0.0.1",
+                f" cluster's proxies from others: {_BY_REFERENCE}, or listen on 127.0.0.1",
                 "listen",
             )
         if not Address(engine_host(self.engine), 0).is_loopback:
             raise WrongKeys(
                 f"engine = {self.engine} is on another machine, and without a secret anybody who can write"
-                f" to it could change hints: {by_reference}",
+                f" to it could change hints: {_BY_REFERENCE}",
                 "engine",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if not self.is_owned:
+            return self
+        told = parse_address(self.advertise) if self.advertise else self.listen
+        if told.is_unspecified:
+            key = "advertise" if self.advertise else "listen"
+            raise WrongKeys(
+                f"{key} = {told} is no address to which other proxies can connect: set cluster.advertise to"
+                ' this machine\'s "host:port"',
+                key,
+            )
+        if not self.secret:
+            raise WrongKeys(
+                'pages = "owned" lets the proxies of the cluster read and write with each other\'s rights,'
+                f" and no secret tells them from other programs: {_BY_REFERENCE}",
+                "pages",
             )
         return self
 
@@ -92,6 +122,11 @@ class Cluster(Section):
         if self.leave_after < 2 * self.lease:
             raise WrongKeys("leave_after must be at least two leases", "leave_after", "lease")
         return self
+
+    @property
+    def is_owned(self) -> bool:
+        """True if the proxies of a cluster share their pages: each object has one owner."""
+        return bool(self.name) and self.pages == "owned"
 
     def resolve_secrets(self) -> tuple[str, ...]:
         """Return the secrets of the cluster: the first one signs, all are accepted. Raises ConfigError."""

@@ -54,6 +54,14 @@ class Address:
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def is_unspecified(self) -> bool:
+        """True for a listener on all addresses, to which nothing can connect by this name."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
 
 def parse_address(value: Any) -> Address:
     """Parse "host:port" or "[ipv6]:port". Raises ValueError."""

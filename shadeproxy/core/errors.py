@@ -59,6 +59,10 @@ class OriginIsProxy(RequestError):
     """The proxy received a request that it had sent to its origin: the origin's endpoint names the proxy."""
 
 
+class Misdirected(RequestError):
+    """A node of a cluster got a request of another node, and a third one must serve it."""
+
+
 class NotSupported(RequestError):
     """The proxy, or this origin, lacks an S3 operation or option. Answered with 501, never ignored."""
 
@@ -89,6 +93,10 @@ class AuthError(RequestError):
 
 class AccessDenied(AuthError):
     """The client, authenticated or anonymous, lacks the right."""
+
+
+class NotOfCluster(AccessDenied):
+    """A request to the listener for the nodes of a cluster was not made by one of them."""
 
 
 class UnknownAccessKey(AuthError):
@@ -175,10 +183,27 @@ class OriginUnavailable(OriginError):
         self.retry_after_s = retry_after_s
 
 
+class WriterUnavailable(OriginUnavailable):
+    """The node of the cluster that executes a write did not take it. Nothing was written."""
+
+
 class OutcomeUnknown(OriginUnavailable):
     """The origin did not answer a request that changes something. The change may have been made."""
 
     retryable: ClassVar[bool] = False
+
+
+class WriteUnconfirmed(OutcomeUnknown):
+    """The origin answered a write, but another proxy of the cluster may not know of it. Success would promise
+    that all readers see the write.
+    """
+
+    def __init__(
+        self,
+        message: str = "the origin answered, but this proxy lost its lease meanwhile: the outcome of the"
+        " write is unknown; read the object, or write again",
+    ) -> None:
+        super().__init__(message)
 
 
 class OriginThrottled(OriginUnavailable):
@@ -211,6 +236,13 @@ class Unidentified(OriginError):
         super().__init__(f"{name} cannot be cached: the origin sends no strong ETag with it, or no length")
 
 
+class CachedElsewhere(Unidentified):
+    """Another proxy of the cluster caches the object. Listeners forward the read instead."""
+
+    def __init__(self, name: object) -> None:
+        OriginError.__init__(self, f"{name} is cached by another proxy of the cluster")
+
+
 class ObjectChanged(OriginError):
     """The object's ETag changed between two reads for one answer, so the answer cannot be finished."""
 
@@ -230,6 +262,16 @@ class WriteRefused(ShadeProxyError):
     """A write was refused before anything was written, because a tier could return the old version after a
     restart.
     """
+
+
+class NotOwnerNow(ShadeProxyError):
+    """A write was refused before anything was sent, because its object is being moved to this proxy."""
+
+    def __init__(
+        self,
+        message: str = "the cluster is moving the object's share to this proxy: nothing was written; retry",
+    ) -> None:
+        super().__init__(message)
 
 
 class PeerError(ShadeProxyError):

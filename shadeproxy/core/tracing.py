@@ -32,6 +32,26 @@ INSTANCE_FIELD = "x-shade-proxy"
 knows.
 """
 
+RELAYED: ContextVar[bool] = ContextVar("relayed", default=False)
+"""True while a request of another node of the cluster is served: it is not sent to a third one."""
+
+PEER_FIELD = "x-shade-peer"
+"""The header field by which a node of a cluster tells another for which client it asks."""
+
+NONCE_FIELD = "x-shade-nonce"
+"""The header field that makes a relayed write differ from every other."""
+
+JOB_FIELD = "x-shade-job"
+"""The header field that names the job of a read."""
+
+NODE_FIELD = "x-shade-node"
+"""The header field of an answer that names the node of the cluster from which it came."""
+
+REFUSED_FIELD = "x-shade-refused"
+"""The header field of an answer by which a node says that it did nothing, because the request must be served
+elsewhere, or is not one of its cluster.
+"""
+
 NUMBERS = itertools.count(secrets.randbits(60))
 """Numbers for request ids. Each is used once."""
 

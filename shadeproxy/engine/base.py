@@ -28,6 +28,7 @@ from shadeproxy.core.types import (
     Upstream,
 )
 from shadeproxy.engine.access_records import AccessRecord, Uses
+from shadeproxy.engine.ownership import Here
 from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OriginRead
 from shadeproxy.tiers.base import Location, Place, SendableBlocks, SendableFile
@@ -361,12 +362,15 @@ class ReadPath(ReadsNow, Protocol):
         """Send any request but a cached read to the origin. Invalidates nothing: see ``writing``."""
         ...
 
-    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
-        """Wrap a write to ``refs``.
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
+        """Wrap a write to ``refs``. Pass its value on as ``ForwardRequest.here``: other proxies of a cluster
+        may have to carry out all of the write, or a part.
 
         Their cached pages and metadata are dropped before the write starts and again when the block is left,
         however it is left. Reads in between are not stored. Leave the block before the client sees success.
         An empty key means the bucket itself (its rights, its existence): all cached pages of the bucket are
         checked with the origin before they are served again.
+
+        Raises NotOwnerNow before the block, and WriteUnconfirmed when the block is left.
         """
         ...

@@ -6,11 +6,9 @@ freshness rule? Is the page resident? Is the page already on its way? If not, th
 origin. Prefetch uses the same flights, through ``prefetch_port``.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from types import TracebackType
-from typing import Any
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, ReadBounds
@@ -23,6 +21,7 @@ from shadeproxy.engine.base import NO_CONDITIONS, UNKNOWN, Grant, Hit, Located, 
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.ownership import Ownership, Standing
 from shadeproxy.engine.read import upkeep
 from shadeproxy.engine.read.access_log import AccessLog, Counting, JobsOf
 from shadeproxy.engine.read.fill import PageFiller
@@ -32,36 +31,15 @@ from shadeproxy.engine.read.needed import first_needed, only_page, span_needed
 from shadeproxy.engine.read.prefetch_port import PrefetchPort
 from shadeproxy.engine.read.purge import Purge
 from shadeproxy.engine.read.read_recorder import ReadRecorder
-from shadeproxy.engine.read.reading import EngineReading
+from shadeproxy.engine.read.reading import EngineReading, Opening
 from shadeproxy.engine.read.writes import Writes
 from shadeproxy.engine.rules import Rules
+from shadeproxy.engine.storage.distrust import Keep
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.order.upcoming import NothingAnnounced, ReadObserver
 from shadeproxy.origin.base import CallbackOrigin, ForwardRequest, ForwardResponse, Origin, OriginRead
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
-
-
-class Opening:
-    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
-
-    def __init__(
-        self,
-        reading: EngineReading,
-        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
-        leave: Callable[[EngineReading], None],
-    ) -> None:
-        self._reading = reading
-        self._enter = enter
-        self._leave = leave
-
-    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
-        return self._enter(self._reading)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave(self._reading)
 
 
 class Engine:
@@ -85,6 +63,8 @@ class Engine:
         upstreams: Upstreams = ONLY_OWN,
         callback_reads: CallbackOrigin | None = None,
         prefetch_reads: Callable[[], CallbackOrigin | None] = lambda: None,
+        ownership: Ownership | None = None,
+        past: Origin | None = None,
     ) -> None:
         """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
         returns the reads by which to prefetch the next page; None: fetch it as pages for readers.
@@ -92,10 +72,14 @@ class Engine:
 
         ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
         job. ``orders``: observes demand reads. ``recording``: a file to which demand reads are also written.
+        ``ownership``: None unless proxies share a cache. ``past``: the origin for reads past the cache and
+        for forwarded requests; None: ``origin``.
         """
         self.cache = cache
         self.page_size = page_size
-        self._origin = origin
+        self._origin, self._clock = origin, clock
+        self._past = origin if past is None else past
+        self._ownership = ownership
         self._rules = rules
         self._upstreams = upstreams
         self._ledger = ledger
@@ -119,6 +103,7 @@ class Engine:
             verdicts=verdicts,
             outdated=self._outdated,
             upstreams=upstreams,
+            ownership=ownership,
         )
         self._filling = PageFiller(
             origin,
@@ -136,11 +121,13 @@ class Engine:
         self._callback_reads = callback_reads
         # ``Versions`` implements these calls of ``ReadPath``.
         self.cacheable, self.find_now = self._versions.cacheable, self._versions.find_now
+        if ownership is not None:
+            self.cacheable = self._versions.cacheable_here
         self.prefetch_port = PrefetchPort(
             cache,
             self._filling,
             versions=self._versions,
-            cacheable=self._versions.cacheable,
+            cacheable=self.cacheable,
             ledger=ledger,
             stats=stats,
             page_size=page_size,
@@ -159,8 +146,7 @@ class Engine:
             count=self._counting.count,
             page_size=page_size,
         )
-        self._clock = clock
-        self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock)
+        self._writes = Writes(self._versions, self._filling.flights, cache, clock=clock, ownership=ownership)
         self.writing = self._writes.writing
         self._readings = 0
         self._closing = False
@@ -178,6 +164,8 @@ class Engine:
         plain = request.range is None and request.conditions is NO_CONDITIONS
         first = 0 if plain else first_needed(request)
         if first is None or self._callback_reads is None or self._closing:
+            return None
+        if self._ownership is not None and not self._owns(request):
             return None
         meta = None if found is UNKNOWN else found
         number = first // self.page_size if meta is None else only_page(request, meta, self.page_size)
@@ -225,6 +213,8 @@ class Engine:
 
     def hit(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> Hit | None:
         """See ``ReadPath.hit``."""
+        if self._ownership is not None and not self._owns(request):
+            return None
         told = partial(self._counting.note_read, request, span.start)
         found = self.hits.read(request.ref, meta, span, told)
         if found is not None:
@@ -233,10 +223,13 @@ class Engine:
 
     def ready(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> bool:
         """See ``ReadPath.ready``."""
-        return self.hits.ready(request.ref, meta, span)
+        owned = self._ownership is None or self._owns(request)
+        return owned and self.hits.ready(request.ref, meta, span)
 
     def locate(self, request: ReadRequest, meta: ObjectMeta, span: Span) -> tuple[Located, ...] | None:
         """See ``ReadPath.locate``."""
+        if self._ownership is not None and not self._owns(request):
+            return None
         told = partial(self._counting.note_read, request, span.start)
         found = self.hits.locate(request.ref, meta, span, told)
         if found is not None:
@@ -248,12 +241,12 @@ class Engine:
         """See ``ReadPath.bypass``."""
         self._refuse_when_closing()
         READER.set(request.job or request.ref)
-        return self._origin.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
+        return self._past.open(request.ref, span=span, upstream=request.upstream, intent=request.intent)
 
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         """See ``ReadPath.forward``."""
         self._refuse_when_closing()
-        return self._origin.forward(request)
+        return self._past.forward(request)
 
     def note_reads(self, uses: Uses, kinds: Sequence[Kind]) -> None:
         """Add demand reads that a worker answered (worker_reads.py)."""
@@ -285,6 +278,16 @@ class Engine:
         Callers must drop their page handles, which are now invalid. ``verdicts``: see ``__init__``.
         """
         self._versions.forget_rights(verdicts)
+        self.hits.forget()
+
+    def distrust(self, keep: Keep | None = None) -> None:
+        """Check each cached page with the origin once before it answers, because the trust epoch has risen.
+        Void running flights and checks. ``keep``: which objects the rise does not concern (distrust.py).
+        """
+        self.access_log.flush()  # Reads are counted by stamps, which change now.
+        self._filling.flights.invalidate(lambda _ref: True)
+        self._versions.distrust()
+        self.cache.distrust(keep)
         self.hits.forget()
 
     # ------------------------------------------------------------------ life
@@ -321,6 +324,10 @@ class Engine:
     def _count_earlier(self) -> None:
         """Count the reads in the access log. Called before a later read is recorded, to keep the order."""
         self.access_log.flush_to_statistics()
+
+    def _owns(self, request: ReadRequest) -> bool:
+        """Return whether the cache may answer now, by the freshness rule. Called in a cluster only."""
+        return self._ownership is not None and self._ownership.standing(request.ref) is Standing.OWN
 
     def _fresh(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         return None if self._closing or not self.cacheable(ref) else self._versions.fresh_now(ref)

@@ -16,7 +16,18 @@ from typing import NamedTuple, Protocol, TypedDict
 from shadeproxy.core.delegated_body import BodyWriter
 from shadeproxy.core.errors import BodyCutShort, OriginError
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
-from shadeproxy.core.types import SHARED, Headers, Intent, ListPage, ObjectMeta, ObjectRef, Span, Upstream
+from shadeproxy.core.types import (
+    SHARED,
+    Headers,
+    Intent,
+    JobContext,
+    ListPage,
+    ObjectMeta,
+    ObjectRef,
+    Source,
+    Span,
+    Upstream,
+)
 
 Arrived = Callable[[int], None]
 """The type of a function that is called with the number of new bytes in a buffer, which fills from its front.
@@ -107,7 +118,13 @@ class ForwardRequest:
     without Host, Authorization, Content-Length, Transfer-Encoding, Expect and Connection. ``body`` None means
     no body. ``payload_hash``: hex SHA-256 that the client promised (the caller checks it as well), or
     UNSIGNED-PAYLOAD. ``trailers``: checksums to store with the body; an origin that cannot store them leaves
-    them out. ``request_id``: the proxy's id, for error documents that this process writes.
+    them out. ``request_id``: the proxy's id, for error documents that this process writes. ``job``: the job
+    that the client named; only another proxy of a cluster gets it.
+
+    ``here``: None if this process sends the request to the origin, as it always does without a cluster. In a
+    cluster, a write of objects that other proxies must write has the set of those that this process writes,
+    mostly an empty set. All other objects must be written by the proxies that execute their writes, never by
+    a request from here to the origin. Only a DeleteObjects has a set that is not empty: it is sent in parts.
     """
 
     method: str
@@ -121,6 +138,13 @@ class ForwardRequest:
     upstream: Upstream = SHARED
     trailers: Trailers | None = None
     request_id: str = ""
+    here: frozenset[ObjectRef] | None = None
+    job: JobContext | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """True if the whole request is a write that another proxy must carry out."""
+        return self.here is not None and not self.here
 
     @property
     def works_long(self) -> bool:
@@ -132,13 +156,25 @@ class ForwardRequest:
         return any(name.lower() == "x-amz-copy-source" for name, _ in self.headers)
 
 
+class Relayed(NamedTuple):
+    """The way of a read of an object that another proxy of the cluster caches. ``node``: the proxy that
+    answered; "" if the origin did, because that proxy gave no answer. ``source``: where its bytes came from.
+    """
+
+    node: str
+    source: Source
+
+
 @dataclass(frozen=True, slots=True)
 class ForwardResponse:
-    """The origin's answer, unchanged: every end-to-end header in order, body streamed."""
+    """The origin's answer, unchanged: every end-to-end header in order, body streamed. ``relayed``: set for
+    an answer that came from, or should have come from, another proxy of the cluster.
+    """
 
     status: int
     headers: Headers
     chunks: AsyncIterator[bytes]
+    relayed: Relayed | None = None
 
 
 class HandedOver:

@@ -122,6 +122,7 @@ class S3Origin:
             )
             for _ in range(3)
         )
+        self.forwards = forwards
         self._reads = Reads(self._transport.signature, own=heads, forwarded=forwards)
 
     async def head(self, ref: ObjectRef, *, upstream: Upstream = SHARED) -> ObjectMeta:

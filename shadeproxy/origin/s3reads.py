@@ -55,7 +55,7 @@ class Reads:
         ]
         connection, head = await gets.ask(target.origin, _request(outgoing, tuple(fields)), bodiless=bodiless)
         try:
-            async with aclosing(_body(connection, bodiless=bodiless)) as chunks:
+            async with aclosing(body_of(connection, bodiless=bodiless)) as chunks:
                 yield Answered(head, chunks)
         finally:
             gets.pool.put_back(connection)
@@ -74,7 +74,8 @@ def _request(outgoing: Outgoing, fields: Headers) -> bytes:
     return head.encode("utf-8", "surrogateescape")
 
 
-async def _body(connection: Connection, *, bodiless: bool) -> AsyncGenerator[bytes, None]:
+async def body_of(connection: Connection, *, bodiless: bool = False) -> AsyncGenerator[bytes, None]:
+    """Yield the body of an answer whose head was read. Raises BodyCutShort, BodyDamaged."""
     if bodiless:
         return
     try:

@@ -27,7 +27,7 @@ from shadeproxy.core.errors import (
     OutcomeUnknown,
 )
 from shadeproxy.core.sigv4 import EMPTY_SHA256, Credentials, sign_request
-from shadeproxy.core.tracing import origin_fields
+from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD, origin_fields
 from shadeproxy.core.types import SHARED, Headers, Upstream
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.credentials import CredentialProvider
@@ -37,7 +37,7 @@ from shadeproxy.origin.tls_failure import why_tls_failed
 
 _NO_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _READING = {"GET", "HEAD"}
-_SIGNED = {"content-type", "content-md5"}
+_SIGNED = {"content-type", "content-md5", JOB_FIELD, NONCE_FIELD, PEER_FIELD}
 # An object may have some 700 metadata fields.
 _MOST_FIELDS = 2048
 _READ_BUFFER_BYTES = 256 << 10

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, fields
 from math import log, sqrt
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shadeproxy.telemetry.histogram import interpolated_quantile, shown_quantiles
 
@@ -147,6 +147,20 @@ class ClusterCounters(Counters):
     refused: dict[str, int] = field(
         default_factory=dict, metadata=by_label("reason", "Events that changed nothing, by reason.")
     )
+    lapses: int = counter("Leases of this proxy that ended before they were renewed.")
+    distrusted: int = counter("Times at which cached pages, all or some, had to be checked once more.")
+
+
+class RelayedRequests(NamedTuple):
+    """Requests that this proxy sent to another one of its cluster, with one result. ``bytes``: of all
+    bodies.
+    """
+
+    peer: str
+    result: str
+    requests: int
+    bytes: int
+    seconds: float
 
 
 @dataclass(slots=True)

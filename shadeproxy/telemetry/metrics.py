@@ -58,6 +58,11 @@ _GAUGE_HELP = {
     "readings": "Reads that are open now.",
     "prefetches": "Prefetches under way.",
 }
+_RELAYED = {
+    "requests": "Requests to other proxies of the cluster.",
+    "bytes": "Bytes of the bodies of requests to other proxies of the cluster, in both directions.",
+    "seconds": "Durations of requests to other proxies of the cluster.",
+}
 _FORMER = "Former name of {}_total; it goes with the next release."
 # A series that begins with its first event hides that event from rate(): these exist from the start.
 _ORIGIN_KINDS = ("forward", "get", "head", "list")
@@ -98,12 +103,23 @@ class StatsCollector(Collector):
             yield from _families("cluster", ClusterCounters, (), {(): stats.cluster})
             for name, value in stats.cluster_gauges().items():
                 yield GaugeMetricFamily(f"shadeproxy_cluster_{name}", _help_of(name), value=value)
+            yield from self._relayed()
         for name, gauge in stats.gauges.items():
             help_text, value = _help_of(name), gauge()
             if name in stats.growing:
                 yield CounterMetricFamily(f"shadeproxy_{name}", help_text, value=value)
                 help_text = _FORMER.format(f"shadeproxy_{name}")
             yield GaugeMetricFamily(f"shadeproxy_{name}", help_text, value=value)
+
+    def _relayed(self) -> Iterator[Metric]:
+        rows = self._stats.relayed()
+        for name, help_text in _RELAYED.items():
+            family = CounterMetricFamily(
+                f"shadeproxy_cluster_relayed_{name}", help_text, labels=["peer", "result"]
+            )
+            for row in rows:
+                family.add_metric([row.peer, row.result], getattr(row, name))
+            yield family
 
     def _origin(self) -> dict[str, OriginCounters]:
         return {kind: OriginCounters() for kind in _ORIGIN_KINDS} | self._stats.origin

@@ -20,6 +20,7 @@ from shadeproxy.telemetry.counters import (
     PageCounters,
     PrefetchCounters,
     Reads,
+    RelayedRequests,
     TierCounters,
     TierGauges,
 )
@@ -105,6 +106,8 @@ class Stats:
         """Those of ``gauges`` that only grow."""
         self.cluster: ClusterCounters | None = None
         self.cluster_gauges: Callable[[], dict[str, float]] = dict
+        self.relayed: Callable[[], list[RelayedRequests]] = list
+        """Returns the requests to other proxies of the cluster, by proxy and result."""
         self.loop_lag = LoopLag()
         self.stall_s = self.compute_s = 0.0
         """Sums over all jobs, of ``record_training``."""
@@ -300,8 +303,12 @@ class Stats:
             "prefetch": self.prefetch.as_json(),
             "loop_lag_s": self.loop_lag.as_json(),
             "gauges": {name: gauge() for name, gauge in self.gauges.items()},
-            **({} if self.cluster is None else {"cluster": self.cluster.as_json() | self.cluster_gauges()}),
+            **({} if self.cluster is None else {"cluster": self._cluster(self.cluster)}),
         }
+
+    def _cluster(self, counters: ClusterCounters) -> dict[str, Any]:
+        relayed = [row._asdict() for row in self.relayed()]
+        return counters.as_json() | self.cluster_gauges() | {"relayed": relayed}
 
     def _tier_now(self, name: str, totals: Reads) -> dict[str, Any]:
         hits, hit_bytes = totals.hits_ram, totals.hit_bytes_ram

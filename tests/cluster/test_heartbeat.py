@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.log import ViewId
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.redis_log import RedisLog
 from shadeproxy.cluster.signed import Seals
@@ -146,3 +147,35 @@ async def test_closing_while_the_log_is_down_raises_nothing():
     server.up = False
     await one.aclose()
     assert one.membership.view is not None
+
+
+async def test_a_hurried_beat_is_sent_at_once_and_many_do_not_flood_the_log():
+    slow, server = Timing(lease_s=3.0), Server()
+    one = Heartbeat(Membership(NodeFacts(node="a", weight=1.0), "a1", SEALS, slow), FakeLog(server))
+    await one.beat()
+    server.open(server.inc)
+    server.propose(ViewId(server.inc, 0), [one.membership.duties._seat])
+    one.start()
+    async with asyncio.timeout(0.9):  # A beat that is not hurried comes after a second.
+        while server.beats < 3:
+            one.hurry()
+            await asyncio.sleep(0.01)
+    assert server.beats == 3
+    await one.aclose()
+
+
+async def test_an_answer_is_acted_on_before_the_calls_that_follow_from_it(monkeypatch):
+    server, seen = Server(), []
+    one = heartbeat("a", FakeLog(server), adopted=lambda: seen.append("adopted"))
+    make = one._make
+
+    async def noted(call):
+        seen.append(type(call).__name__)
+        return await make(call)
+
+    monkeypatch.setattr(one, "_make", noted)
+    async with asyncio.timeout(10):
+        while "Open" not in seen:
+            await one.beat()
+            await asyncio.sleep(0.05)
+    assert seen[-2:] == ["adopted", "Open"]

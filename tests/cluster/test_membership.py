@@ -1,11 +1,14 @@
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shadeproxy.cluster.duties import Open, Propose, Retire
-from shadeproxy.cluster.log import Seat
+from shadeproxy.cluster.log import Seat, ViewRecord
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
-from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.cluster.view import NodeFacts, View, seal_facts
 from shadeproxy.core.errors import PeerError
 from tests.support.cluster_log import Server
 
@@ -339,3 +342,72 @@ def test_a_node_is_cut_off_when_the_log_has_not_answered_for_a_lease(cluster, th
     cluster.beat(a)
     assert not a.cut_off(cluster.now_s + 2.9)
     assert a.cut_off(cluster.now_s + 3.0)
+
+
+def test_a_request_for_distrust_ends_all_trust_and_settles(cluster, three):
+    a, b, c = three
+    reads = [node.epoch for node in three]
+    number = b.ask_for_distrust()
+    assert not b.is_distrusted(number)
+    for node in (b, a, a, c):
+        cluster.beat(node)
+    assert not b.is_distrusted(number), "c has not said that it adopted the view"
+    cluster.run(3)
+    assert b.is_distrusted(number)
+    for node, read in zip(three, reads, strict=True):
+        assert cluster.mine(node)
+        assert not any(node.trusts(x, read) for x in OBJECTS)
+    read = a.epoch
+    cluster.run(10)
+    assert a.epoch == read, "one request is heeded once"
+    assert b.ask_for_distrust() == number + 1
+
+
+def test_a_request_for_distrust_is_seen_by_a_node_that_missed_the_views_before_it(cluster, three):
+    a, *rest = three
+    a.ask_for_distrust()
+    cluster.run(4)
+    again = cluster.start("a", boot="2")
+    cluster.run(10)
+    epoch = rest[0].epoch
+    number = again.ask_for_distrust()
+    cluster.run(4)
+    assert again.is_distrusted(number)
+    assert not any(rest[0].trusts(x, epoch) for x in OBJECTS)
+
+
+def test_a_number_of_an_earlier_process_says_nothing(cluster, three):
+    a = three[0]
+    a.ask_for_distrust()
+    cluster.run(4, *three)
+    again = cluster.start("a", boot="2")
+    number = again.ask_for_distrust()
+    again.settled = a.settled
+    assert not again.is_distrusted(number)
+
+
+WEIGHTS = st.sampled_from([0.0, 1.0, 1.0, 2.5, 7.0])
+NODES = st.dictionaries(st.sampled_from("abcd"), st.tuples(WEIGHTS, st.booleans()), min_size=1)
+
+
+@given(st.lists(NODES, min_size=1, max_size=6), st.lists(st.integers(0, 2**64 - 1), max_size=20), st.data())
+def test_trust_in_columns_of_objects_is_trust_in_each(views, hashes, data):
+    def view(number, nodes):
+        seats = [
+            Seat(node, seal_facts(NodeFacts(node=node, weight=weight), SEALS), away)
+            for node, (weight, away) in sorted(nodes.items())
+        ]
+        return View("i", ViewRecord(number, tuple(seats)), SEALS)
+
+    member = Membership(NodeFacts(node="a", weight=1.0), "a1", SEALS, TIMING)
+    made = [view(number, nodes) for number, nodes in enumerate(views, 1)]
+    settled = 0
+    for number, now in enumerate(made):
+        settled = data.draw(st.integers(settled, number))
+        member._take(now, made[settled], 0.0)
+        if data.draw(st.booleans()):
+            member._take_lease(("i", str(data.draw(st.integers(0, 1)))), 0.0, 0.0)
+    for epoch in range(member.epoch + 1):
+        keep = member.keep_since(epoch)
+        kept = [False] * len(hashes) if keep is None else keep(np.array(hashes, np.uint64)).tolist()
+        assert kept == [member.trusts(x, epoch) for x in hashes]

@@ -30,7 +30,9 @@ def refused(*overrides):
         ("cluster.weight=much", "write a number above 0"),
         ("cluster.name=a b", "cluster.name"),
         ("cluster.advertise=here", 'write it as "host:port"'),
-        ("cluster.pages=owned", 'write "local"'),
+        ("cluster.pages=shared", "owned"),
+        ("cluster.cut_off=never", "datasets"),
+        ("cluster.peer_timeout=0 s", "some time"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(setting, expected):
@@ -69,3 +71,29 @@ def test_the_configuration_is_shown_without_its_secrets(monkeypatch):
     shown = write_toml(settings.masked())
     assert 'secret = "env:S"' in shown
     assert "hunter2" not in shown
+
+
+OWNED = (NAMED, "cluster.pages=owned", "cluster.secret=env:S")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["s3.workers=2"], "write s3.workers = 1"),
+        (["cluster.secret="], 'set cluster.secret to "env:NAME" or "file:PATH"'),
+        (["cluster.listen=0.0.0.0:9002"], "set cluster.advertise to this machine's"),
+        (["cluster.advertise=[::]:9002"], "advertise = [::]:9002 is no address"),
+        (["origin.endpoint=http://127.0.0.1:9002"], "this proxy's own cluster.listen"),
+    ],
+)
+def test_owned_pages_need_one_process_an_address_and_a_secret(settings, expected):
+    said = refused(*OWNED, *settings)
+    assert expected in said
+    assert "\n" not in said
+    assert not Settings.load(None, ["cluster.pages=owned", *settings]).cluster.is_owned
+
+
+def test_owned_pages_are_accepted():
+    beyond = ["cluster.listen=0.0.0.0:9002", "cluster.advertise=10.0.0.1:9002"]
+    for settings in ([], beyond):
+        assert Settings.load(None, [*OWNED, *settings]).cluster.is_owned

@@ -33,7 +33,9 @@ class Broken(AssertionError):
 
 class Process:
     """One life of a node's process. ``cached`` and ``fills`` map an object to version and epoch; ``writes``
-    maps it to None while the origin has not applied the write, then to its version.
+    maps it to None while the origin has not applied the write, then to its version. ``removals``: writes of
+    all objects at once, as the removal of a bucket, that the origin has applied: versions, and the number of
+    the distrust that they wait for.
     """
 
     def __init__(self, world, node, rate, boot, cached):
@@ -44,6 +46,7 @@ class Process:
         self.cached = {x: (version, -1) for x, (version, _) in cached.items()}
         self.fills = {}
         self.writes = {}
+        self.removals = []
         self.flying = None
 
     def now(self):
@@ -91,7 +94,7 @@ class World:
         self.ghosts = []
         self.to_log = []
         self.to_nodes = []
-        self.acknowledged = self.hits = self.opened = self.settled = 0
+        self.acknowledged = self.removed = self.hits = self.opened = self.settled = 0
         self.last_settled = ("", 0)
         for at in range(len(NODES)):
             self.start(at)
@@ -280,6 +283,24 @@ class World:
         elif node.mine(x) or not self.check_again:
             self.acknowledged += 1
             self.acked[x] = max(self.acked[x], version)
+
+    def remove_all(self, which):
+        """Write all objects at once, at any node, without their owners; ask for distrust after the origin's
+        answer.
+        """
+        if (node := self.nodes[which % len(self.nodes)]) is not None:
+            for x in self.objects:
+                self.origin[x] += 1
+            node.removals.append((dict(self.origin), node.membership.ask_for_distrust()))
+
+    def end_removals(self, which):
+        if (node := self.nodes[which % len(self.nodes)]) is None:
+            return
+        for versions, number in [one for one in node.removals if node.membership.is_distrusted(one[1])]:
+            node.removals.remove((versions, number))
+            self.removed += 1
+            for x, version in versions.items():
+                self.acked[x] = max(self.acked[x], version)
 
     def apply_ghost(self, which):
         """Let the origin apply a write whose writer gave up or died."""

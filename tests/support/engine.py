@@ -13,6 +13,7 @@ import numpy as np
 
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.ledger import Ledger
+from shadeproxy.core.off_loop import OffLoop, at_once
 from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span
 from shadeproxy.engine.base import ReadRequest
@@ -20,6 +21,7 @@ from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.freshness.verdicts import Verdicts
 from shadeproxy.engine.index.columns import Share
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.page_observer import PageObserver
 from shadeproxy.engine.placement.pins import PinnedPrefix, Pins
 from shadeproxy.engine.rules import Rule, Rules
@@ -159,6 +161,9 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
         upstreams: Upstreams = ONLY_OWN,
         observer: PageObserver | None = None,
         clock: ManualClock | None = None,
+        ownership: Ownership | None = None,
+        past: Origin | None = None,
+        off_loop: OffLoop = at_once,
     ) -> Bench:
         rules_in_force = Rules(rules)
         pins = Pins(rules_in_force)
@@ -197,6 +202,7 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             rng=np.random.default_rng(7),
             share=share,
             observer=observer,
+            off_loop=off_loop,
         )
         if recover:
             await asyncio.to_thread(cache.recover)
@@ -216,6 +222,8 @@ async def benches(folder: Path) -> AsyncIterator[MakeBench]:
             orders=None if hints is None else hints.expectations,
             recording=recording,
             upstreams=upstreams,
+            ownership=ownership,
+            past=past,
         )
         bench = Bench(engine, cache, origin, stats, clock, ledger, weights, rules_in_force)
         made.append(bench)

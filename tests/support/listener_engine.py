@@ -10,6 +10,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
 from shadeproxy.engine.freshness.verdicts import Verdicts
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.rules import Rule, Rules
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.base import Origin
@@ -34,6 +35,7 @@ async def make_engine(
     clock: Clock,
     page_size: int,
     upstreams: Upstreams,
+    ownership: Ownership | None = None,
 ) -> tuple[Engine, PageCache]:
     """Build an engine and its recovered cache. With other ``upstreams`` the origin decides which clients may
     read.
@@ -57,5 +59,6 @@ async def make_engine(
         page_size=page_size,
         verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
         upstreams=upstreams,
+        ownership=ownership,
     )
     return engine, cache

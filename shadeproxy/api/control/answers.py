@@ -73,10 +73,26 @@ TierStats = shape_of(
 )
 PageStats = shape_of(counters.PageCounters, "PageStats")
 PrefetchStats = shape_of(counters.PrefetchCounters, "PrefetchStats")
+
+
+class RelayedStats(msgspec.Struct):
+    """Requests to another proxy of the cluster, with one result; docs/metrics.md names the results."""
+
+    peer: str
+    result: str
+    requests: int
+    bytes: int
+    seconds: float
+
+
+_CLUSTER_GAUGES = (
+    "cut_off", "members", "waiting_events", "waiting_bytes", "dropped_events", "leased", "skipped_peers",
+)  # fmt: skip
 ClusterStats = shape_of(
     counters.ClusterCounters,
     "ClusterStats",
-    *((name, float) for name in ("cut_off", "members", "waiting_events", "waiting_bytes", "dropped_events")),
+    *((name, float) for name in _CLUSTER_GAUGES),
+    ("relayed", list[RelayedStats]),
 )
 
 

@@ -17,11 +17,13 @@ from shadeproxy.api.s3.port import HasPeer, Port, Response
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.api.s3.response import NO_BODY_STATUSES, connection_fields, http_date, render_head
 from shadeproxy.api.s3.semantics import Answer, conditions_of
+from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
-from shadeproxy.core.tracing import CLIENT, next_request_id
+from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
 from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
+from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
 
 CLIENT_CLOSED = 499
@@ -65,7 +67,8 @@ class EndedRequest(TypedDict):
     ``operation``: S3 name, or "Invalid" for a request refused before it had one. ``status``: the status as
     sent, or CLIENT_CLOSED. ``bytes_sent``, ``bytes_received``: bytes of the bodies of answer and request, the
     latter without the framing of aws-chunked. ``origin_request_id``: the origin's id in a
-    forwarded answer, which replaces the proxy's id.
+    forwarded answer, which replaces the proxy's id. ``relayed_to``: the other node of the cluster that
+    answered, and that counts the read; "" if none did.
     """
 
     operation: str
@@ -78,6 +81,7 @@ class EndedRequest(TypedDict):
     request_id: str
     bytes_received: NotRequired[int]
     origin_request_id: NotRequired[str]
+    relayed_to: NotRequired[str]
 
 
 class RequestObserver(Protocol):
@@ -113,7 +117,8 @@ class Call(NamedTuple):
 
 class Asked(NamedTuple):
     """A read that the cache may answer. ``wanted``: the ``read_request`` of ``call``. ``plain``: object,
-    range and job alone determine the answer. ``found``: result of ``find_now``.
+    range and job alone determine the answer. ``found``: result of ``find_now``. ``peer``: the other node of
+    the cluster that answers it; the cache here may not.
     """
 
     call: Call
@@ -121,6 +126,7 @@ class Asked(NamedTuple):
     keep_alive: bool
     plain: bool
     found: ObjectMeta | NothingKnown | None
+    peer: Peer | None = None
 
 
 def read_request(call: Call) -> ReadRequest:
@@ -178,8 +184,9 @@ class ReadReports:
         *,
         request_id: str,
         duration_s: float = 0.0,
+        relayed_to: str = "",
     ) -> None:
-        """Report the end of a read."""
+        """Report the end of a read. ``relayed_to``: see ``EndedRequest``."""
         request = call.request
         self._observer.on_request(
             operation=call.operation.name,
@@ -190,6 +197,7 @@ class ReadReports:
             duration_s=duration_s,
             job=request.job,
             request_id=request_id,
+            relayed_to=relayed_to,
         )
         if self.verbose:
             self._log.debug(
@@ -230,6 +238,10 @@ class Exchange:
         """S3 error code of the answer, for the log."""
         self.cut: str = ""
         """Reason why an answer that had begun was not finished, or ""."""
+        self.relayed: Relayed | None = None
+        """The way of an answer of another node of the cluster. The statistics of this one count no read."""
+        self.refused: str = ""
+        """Reason for which a node refuses a request of another one, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -246,10 +258,13 @@ class Exchange:
         response.begin()
         return response
 
-    def pass_on(self, status: int, headers: list[tuple[str, str]]) -> Response:
+    def pass_on(
+        self, status: int, headers: list[tuple[str, str]], relayed: Relayed | None = None
+    ) -> Response:
         """Commit to status and header as ``start`` does, with the fields of the origin's answer to this
-        request.
+        request. ``relayed``: see ``ForwardResponse``.
         """
+        self.relayed = relayed
         self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
         return self.start(status, headers)
 
@@ -289,7 +304,13 @@ class Exchange:
         self.response.abort()
 
     def _with_own(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        return with_own(headers, request_id=self.request_id, now_s=self.now_s, source=self.source)
+        source = self.source if self.relayed is None else self.relayed.source
+        fields = with_own(headers, request_id=self.request_id, now_s=self.now_s, source=source)
+        if self.relayed is not None and self.relayed.node:
+            fields.append((NODE_FIELD, self.relayed.node))
+        if self.refused:
+            fields.append((REFUSED_FIELD, self.refused))
+        return fields
 
     async def _answer(self, answer: ErrorAnswer) -> None:
         self.response = self.refusal(answer)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from shadeproxy.core.errors import InvalidRequest, NotSupported
-from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, NONCE_FIELD, ORIGIN_FIELD, PEER_FIELD
 
 META = "x-amz-meta-"
 _NAME = re.compile(r"[a-z0-9-]+")
@@ -138,9 +138,11 @@ _READ_HERE = frozenset(
         "x-amz-decoded-content-length",
         "x-amz-security-token",
         "x-amz-trailer",
-        "x-shade-job",
         INSTANCE_FIELD,
+        JOB_FIELD,
+        NONCE_FIELD,
         ORIGIN_FIELD,
+        PEER_FIELD,
     }
 )
 _KNOWN = FORWARDED | _READ_HERE

@@ -39,6 +39,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef, Span
+from shadeproxy.engine.ownership import Here
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
@@ -97,7 +98,7 @@ class ForwardPath(Protocol):
         """See ``ReadPath.forward``."""
         ...
 
-    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
         """See ``ReadPath.writing``."""
         ...
 
@@ -154,10 +155,11 @@ class Forwarder:
             headers=to_origin(request),
             upstream=call.identity.upstream,
             request_id=exchange.request_id,
+            job=request.job,
         )
         async with self._engine.forward(forwarded) as given:
             answer = sensible(call, given)
-            response = exchange.pass_on(answer.status, to_client(answer.headers))
+            response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
             async with closing(answer.chunks) as chunks:
                 async for chunk in chunks:
                     await response.write(chunk)
@@ -205,17 +207,20 @@ class Forwarder:
             upstream=call.identity.upstream,
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
+            job=request.job,
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:
-                await writing.enter_async_context(self._engine.writing(outgoing.refs))
+                here = await writing.enter_async_context(self._engine.writing(outgoing.refs))
+                if here is not None:
+                    forwarded = replace(forwarded, here=here)
             async with self._engine.forward(forwarded) as given:
                 answer = sensible(call, given)
                 if body.failure is not None:
                     raise body.failure
                 if not call.operation.late_success:
                     await writing.aclose()
-                response = exchange.pass_on(answer.status, to_client(answer.headers))
+                response = exchange.pass_on(answer.status, to_client(answer.headers), answer.relayed)
                 if not call.operation.asked_by_get:
                     await _relay(answer, response, writing)
                 await response.write_eof()

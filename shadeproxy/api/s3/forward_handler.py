@@ -18,6 +18,7 @@ from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Call, EventLog, Exchange, 
 from shadeproxy.api.s3.forward import Forwarder, ForwardPath
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import AiohttpPort
+from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.api.s3.response import WireResponse
 from shadeproxy.api.s3.upload.plan import plan_body
@@ -109,7 +110,7 @@ class ForwardHandler(RequestAuthorizer):
         return response
 
     async def _complete(
-        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
+        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | RelayRead | None = None
     ) -> None:
         started_s = self._clock.monotonic_s() if begun is None else begun.started_s
         inside, whose = REQUEST_ID.set(exchange.request_id), CLIENT.set("")
@@ -177,6 +178,7 @@ class ForwardHandler(RequestAuthorizer):
             job=request.job if request else None,
             request_id=exchange.request_id,
             origin_request_id=exchange.origin_request_id,
+            relayed_to="" if exchange.relayed is None else exchange.relayed.node,
         )
         if exchange.cut:
             self.report_cut(

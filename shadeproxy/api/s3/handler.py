@@ -12,11 +12,18 @@ from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.post import PostUploads, form_boundary
 from shadeproxy.api.s3.read import serve_get, serve_head
+from shadeproxy.api.s3.relay_read import SENT_FIELDS, RelayRead
 from shadeproxy.api.s3.request import S3Request
+from shadeproxy.cluster.peer_reads import BEGUN, PeerReads
+from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.deadline import DEADLINE, Deadline
 from shadeproxy.core.errors import Unidentified
+from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.tracing import CLIENT, REQUEST_ID, next_request_id
 from shadeproxy.engine.base import ReadPath, ReadRequest
+
+RELAYED_BUDGET_BYTES = 64 << 20
+"""Memory for answers of other nodes that are held whole. A read beyond it is answered in small pieces."""
 
 
 class S3Handler(ForwardHandler):
@@ -28,18 +35,25 @@ class S3Handler(ForwardHandler):
         authenticator: Authenticator,
         *,
         begins: BeginsReads | None = None,
+        relays: PeerReads | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``: the engine, if it can read by callbacks. ``options``: as for ForwardHandler."""
+        """``begins``: the engine, if it can read by callbacks. ``relays``: as for FastLane. ``options``: as
+        for ForwardHandler.
+        """
         super().__init__(engine, engine, authenticator, **options)
         self._engine = engine
         self._begins = begins
+        self._relays = relays
+        self._relayed = Ledger(RELAYED_BUDGET_BYTES)
         self._posts = PostUploads(engine, authenticator)
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
         """Begin, without a task, to answer a call that ``reads_cache``. Return None, with nothing done, if
         ``serve_read`` must be called instead.
         """
+        if asked.peer is not None:
+            return self._begin_relayed(outlet, asked, asked.peer)
         call, engine, found = asked.call, self._begins, asked.found
         if engine is None or found is None or self.verbose or call.request.method != "GET":
             return None
@@ -67,16 +81,40 @@ class S3Handler(ForwardHandler):
             request_id=request_id,
         )
 
-    async def serve_read(self, port: Port, asked: Asked, begun: EngineLaneRead | None = None) -> bool:
+    def _begin_relayed(self, outlet: LaneOutlet, asked: Asked, peer: Peer) -> RelayRead | None:
+        request = asked.call.request
+        plain = request.method == "GET" and not request.raw_query and SENT_FIELDS.issuperset(request.fields)
+        if self._relays is None or not plain or self.verbose:
+            return None
+        read = RelayRead(
+            outlet,
+            self,
+            self._relays,
+            asked,
+            peer,
+            clock=self._clock,
+            held=self._relayed,
+            request_id=next_request_id(),
+        )
+        return read if read.start() else None
+
+    async def serve_read(
+        self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
+    ) -> bool:
         """Serve a call that ``reads_cache`` like ``__call__``, when it is its turn in the loop. Return
         whether the connection continues. ``begun``: a read that was begun, and that is continued.
         """
-        call, wanted, _, _, _ = asked
+        call, wanted = asked.call, asked.wanted
         exchange = Exchange(port, now_s=self._clock.now_s())
         exchange.request, exchange.operation = call.request, call.operation.name
         if begun is not None:
             exchange.request_id = begun.request_id
-        await self._complete(exchange, self._read(exchange, call, wanted, begun), begun)
+        if begun is None or isinstance(begun, RelayRead):
+            is_relayed = asked.peer is not None
+            serving = self._relay(exchange, call, begun) if is_relayed else self._read(exchange, call, wanted)
+        else:
+            serving = self._read(exchange, call, wanted, begun)
+        await self._complete(exchange, serving, begun)
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
     async def _serve_parsed(self, exchange: Exchange, request: S3Request) -> None:
@@ -88,6 +126,12 @@ class S3Handler(ForwardHandler):
             await self._read(exchange, call, read_request(call))
         else:
             await self._forward(exchange, call, authenticated)
+
+    async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
+        """Answer a read that another node answers."""
+        exchange.count_as(call.identity)
+        BEGUN.set(None if begun is None else begun.take())
+        await self._forwarder.serve_read(exchange, call)
 
     async def _read(
         self, exchange: Exchange, call: Call, wanted: ReadRequest, begun: EngineLaneRead | None = None

@@ -7,6 +7,7 @@ proxy decodes it. All fields of an answer cross, except those of one connection 
 
 from shadeproxy.api.s3.fields import FORWARDED, META
 from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.tracing import NODE_FIELD, REFUSED_FIELD
 from shadeproxy.core.types import Headers
 
 _HOP_BY_HOP = frozenset(
@@ -22,6 +23,10 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
+
+# If the origin is a ShadeProxy too, its x-shade-cache tells where *it* read. The client wants to know where
+# this proxy read.
+_HIDDEN = _HOP_BY_HOP | {"x-shade-cache", NODE_FIELD, REFUSED_FIELD}
 
 
 def to_origin(request: S3Request) -> Headers:
@@ -41,9 +46,7 @@ def to_origin(request: S3Request) -> Headers:
 def to_client(headers: Headers) -> list[tuple[str, str]]:
     """Return the fields of an origin's answer that the client gets."""
     connection = ",".join(value for name, value in headers if name.lower() == "connection")
-    # If the origin is a ShadeProxy too, its x-shade-cache tells where *it* read. The client wants to know
-    # where this proxy read.
-    hidden = _HOP_BY_HOP | _named_by_connection(connection) | {"x-shade-cache"}
+    hidden = _HIDDEN | _named_by_connection(connection)
     return [(name, value) for name, value in headers if name.lower() not in hidden]
 
 

@@ -8,13 +8,14 @@ answers (``RequestAuthorizer.identify``, ``answer_for``, ``with_own``), and reme
 from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head, read_request
-from shadeproxy.api.s3.head import HeadReader
-from shadeproxy.api.s3.operations import GET_OBJECT
+from shadeproxy.api.s3.head import Head, HeadReader
+from shadeproxy.api.s3.operations import GET_OBJECT, bypasses
 from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.request import NO_QUERY, PLAIN_LINE, S3Request
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
 from shadeproxy.api.s3.semantics import Answer
 from shadeproxy.api.s3.signed import RANGE, cut_field
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.ranges import RangeSpec, parse_range
@@ -31,7 +32,7 @@ class FastLane:
     must be reported. ``own``: hits of an engine in this process, which the compiled lane can answer.
     ``pace``: limits how many requests without an entry in the request cache are parsed in one turn of the
     loop; None: no limit. ``counts``: counts the hits of the request cache; the handler reports all other
-    requests.
+    requests. ``relays``: reads of objects that other nodes of a cluster cache; None without a cluster.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class FastLane:
         own: Hits | None = None,
         pace: TurnLimiter | None = None,
         counts: RequestCounts | None = None,
+        relays: PeerReads | None = None,
     ) -> None:
+        self._relays = relays
         self._engine = engine
         self._handler = handler
         self._now_s = clock.now_s
@@ -139,10 +142,21 @@ class FastLane:
             return None
         call, _ = self._handler.identify(head.method, head.target, head.fields)
         if not self._handler.reads_cache(call):
-            return None
+            return None if self._relays is None else self._identify_relayed(raw, head, call)
         plain = self._remembers and self._memory.remember_client(raw, head, call)
         wanted = read_request(call)
         return Asked(call, wanted, head.keep_alive, plain, self._engine.find_now(wanted))
+
+    def _identify_relayed(self, raw: bytes, head: Head, call: Call) -> Asked | None:
+        """Return a plain read of an object that another node caches; None for any other request."""
+        if self._relays is None or not call.operation.cached or bypasses(call.request):
+            return None
+        peer = self._relays.find(call.ref)
+        if peer is None:
+            return None
+        if self._remembers:
+            self._memory.remember_client(raw, head, call)
+        return Asked(call, read_request(call), head.keep_alive, False, None, peer)
 
     def _identify_cached(self, raw: bytes) -> Asked | None:
         """Identify a plain GET of a known client from the request cache. Return None if ``_identify`` must be
@@ -175,5 +189,7 @@ class FastLane:
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
         if not self._engine.cacheable(ref):
-            return None
+            peer = None if self._relays is None else self._relays.find(ref)
+            call = Call(request, GET_OBJECT, identity)
+            return None if peer is None else Asked(call, wanted, True, False, None, peer)
         return Asked(Call(request, GET_OBJECT, identity), wanted, True, True, self._engine.find_now(wanted))

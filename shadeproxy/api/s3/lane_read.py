@@ -199,7 +199,7 @@ class LaneRead(Generic[_Reading]):
         """Prepare a plain answer. Return False if none can begin now: the read then waits, or a task
         continues it.
         """
-        meta, (call, wanted, keep, _, found) = flight.meta, self.asked
+        meta, (call, wanted, keep, _, found, _) = flight.meta, self.asked
         # The client would not notice a damaged part; see ``EngineReading``.
         must_end = flight.doubtful and wanted.range is not None
         if not flight.ended and (must_end or not flight.filled):

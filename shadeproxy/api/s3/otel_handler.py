@@ -13,6 +13,8 @@ from shadeproxy.api.s3.exchange import Asked, EndedRequest, Exchange, RequestObs
 from shadeproxy.api.s3.forward_handler import ForwardHandler, HandlerSettings
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.relay_read import RelayRead
+from shadeproxy.cluster.peer_reads import PeerReads
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.telemetry.otel import (
     BUCKET,
@@ -55,7 +57,7 @@ class OtelRequests:
             span.end()
 
     @contextmanager
-    def serving(self, exchange: Exchange, begun: EngineLaneRead | None) -> Iterator[None]:
+    def serving(self, exchange: Exchange, begun: EngineLaneRead | RelayRead | None) -> Iterator[None]:
         """Serve the request of ``exchange`` inside its span. ``begun``: a read that has its span already."""
         span = None if begun is None else self.under_way.get(begun.request_id)
         if span is None:
@@ -100,7 +102,7 @@ class OtelForwarding(ForwardHandler):
     _spans: OtelRequests
 
     async def _complete(
-        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | None = None
+        self, exchange: Exchange, serving: Awaitable[None], begun: EngineLaneRead | RelayRead | None = None
     ) -> None:
         with self._spans.serving(exchange, begun):
             await super()._complete(exchange, serving, begun)
@@ -116,14 +118,15 @@ class OtelHandler(OtelForwarding, S3Handler):
         *,
         tracer: OtelTracer,
         begins: BeginsReads | None = None,
+        relays: PeerReads | None = None,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``, ``options``: as for S3Handler."""
+        """``begins``, ``relays``, ``options``: as for S3Handler."""
         self._spans = OtelRequests(tracer, options["observer"])
         options["observer"] = self._spans
-        S3Handler.__init__(self, engine, authenticator, begins=begins, **options)
+        S3Handler.__init__(self, engine, authenticator, begins=begins, relays=relays, **options)
 
-    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | None:
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
         """See ``S3Handler.begin_read``. The span of a read that cannot begin so is dropped: ``serve_read``
         makes another.
         """

@@ -11,6 +11,7 @@ from shadeproxy.api.s3.exchange import Asked
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import DirectPort, Outlet
+from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.response import reset_on_close
 
 
@@ -37,7 +38,7 @@ class PendingRead:
         self._connection = connection
         self._s3 = s3
         self._loop = asyncio.get_running_loop()
-        self._read: EngineLaneRead | None = None
+        self._read: EngineLaneRead | RelayRead | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -105,7 +106,7 @@ class PendingRead:
 
     # ------------------------------------------------------------------ inside
 
-    async def _run(self, asked: Asked, begun: EngineLaneRead | None = None) -> None:
+    async def _run(self, asked: Asked, begun: EngineLaneRead | RelayRead | None = None) -> None:
         keep = False
         try:
             port = DirectPort(self._connection, asked.call.request.method, keep_alive=asked.keep_alive)

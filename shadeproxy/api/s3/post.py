@@ -8,6 +8,7 @@ object. Source: "POST Object" in the S3 API reference.
 import re
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from urllib.parse import quote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
@@ -111,7 +112,9 @@ class PostUploads:
         location: str,
     ) -> None:
         async with AsyncExitStack() as writing:
-            await writing.enter_async_context(self._engine.writing((forwarded.ref,)))
+            here = await writing.enter_async_context(self._engine.writing((forwarded.ref,)))
+            if here is not None:
+                forwarded = replace(forwarded, here=here)
             async with self._engine.forward(forwarded) as answer:
                 if body.failure is not None:
                     raise body.failure

@@ -18,12 +18,11 @@ from shadeproxy.api.s3.head import Head
 from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.sigv4 import ALGORITHM, EMPTY_SHA256, UNSIGNED_PAYLOAD, Signer, canonical_request
-from shadeproxy.core.tracing import INSTANCE_FIELD, ORIGIN_FIELD
+from shadeproxy.core.tracing import INSTANCE_FIELD, JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.core.types import JobContext
 
-# Fields that do not change the meaning of a GET, or change only what a plan records. A session token is fixed
-# text of its template, and so always the token that ``identify`` accepted.
-_PLAIN = frozenset(
+# A session token is fixed text of its template, and so always the token that ``identify`` accepted.
+PLAIN_FIELDS = frozenset(
     {
         "accept",
         "accept-encoding",
@@ -39,11 +38,13 @@ _PLAIN = frozenset(
         "x-amz-content-sha256",
         "x-amz-date",
         "x-amz-security-token",
-        "x-shade-job",
         INSTANCE_FIELD,
+        JOB_FIELD,
         ORIGIN_FIELD,
+        PEER_FIELD,
     }
 )
+"""Fields that do not change the meaning of a GET, or change only what a plan records."""
 CHANGING = frozenset({"authorization", "amz-sdk-invocation-id", ORIGIN_FIELD})
 """Fields with a new value in every request."""
 _MUST_BE_SIGNED = frozenset({"host", "x-amz-content-sha256", "x-amz-date"})
@@ -139,7 +140,7 @@ def plain_plan(head: Head, call: Call) -> Plan | None:
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]
-    if not head.keep_alive or len(set(names)) < len(names) or not _PLAIN.issuperset(names):
+    if not head.keep_alive or len(set(names)) < len(names) or not PLAIN_FIELDS.issuperset(names):
         return None
     if call.identity.rights != ALL_RIGHTS:
         return None

@@ -21,6 +21,7 @@ from shadeproxy.core.deadline import ReadBounds
 from shadeproxy.core.errors import OriginError, Overloaded
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import ObjectRef, Source
+from shadeproxy.engine.ownership import Here
 from shadeproxy.engine.read.fill_messages import OriginKeys, Outbox
 from shadeproxy.engine.read.forward_messages import (
     Allowed,
@@ -174,7 +175,7 @@ class WorkerPath:
         return self._origin.forward(request)
 
     @asynccontextmanager
-    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[None]:
+    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Here]:
         """See ``ForwardPath.writing``."""
         coordinator = self._coordinator
         ident = coordinator.next_ident()
@@ -189,7 +190,7 @@ class WorkerPath:
             raise
         _IDENT.set(ident)
         try:
-            yield
+            yield None
         except asyncio.CancelledError:
             coordinator.outbox.send(EndWrite(ident, is_known=False))
             raise

@@ -1,16 +1,17 @@
 """Checks of cached versions against the origin: one check per object at a time, many by one listing.
 
-A reader that needs the current version waits for ``check``. A reader that may be answered from the cache
-calls ``check_soon``, and a background task checks the gathered objects. A few objects are checked by one HEAD
-each. Many stale keys of one prefix are checked by listing it (1,000 ETags a request). A listing confirms
-every cached object in it, so the next reads find them checked. ``check_listed`` lists a whole prefix, as at
-the beginning of a job's epoch.
+A reader that needs the current version waits for ``check``. Readers share a check, unless another proxy may
+write the object: then only a check that began after the read shows every write. A reader that may be
+answered from the cache calls ``check_soon``, and a background task checks the gathered objects. A few objects
+are checked by one HEAD each. Many stale keys of one prefix are checked by listing it (1,000 ETags a
+request). A listing confirms every cached object in it, so the next reads find them checked. ``check_listed``
+lists a whole prefix, as at the beginning of a job's epoch.
 """
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from itertools import groupby
 
 import structlog
@@ -20,7 +21,9 @@ from shadeproxy.core.errors import DeadlineExceeded, OriginAnswer, OriginError, 
 from shadeproxy.core.pace import TurnLimiter
 from shadeproxy.core.types import SHARED, ListEntry, ObjectMeta, ObjectRef, Span, Upstream
 from shadeproxy.engine.base import Grant
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked, just_before, prefix_of
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams, upstream_in
+from shadeproxy.engine.ownership import Began, Ownership, Standing
 from shadeproxy.origin.base import Origin
 
 _log = structlog.get_logger(__name__)
@@ -36,40 +39,36 @@ _GATHER_S = 0.05
 _MAX_PENDING = 100_000
 
 
-class Listed(Enum):
-    """The state of a cached object according to a listing."""
-
-    CURRENT = auto()
-    FRESH = auto()  # The cached version is current, and no check was due yet.
-    OTHER = auto()  # Another version is cached.
-    UNKNOWN = auto()  # Nothing of the object is cached, or it is being written.
-
-
-_Check = tuple[ObjectRef, Upstream, Grant]
+_Check = tuple[ObjectRef, Upstream, Grant, int]
+"""A check. Its number is 0 if readers share it."""
 
 _IS_CURRENT = (Listed.CURRENT, Listed.FRESH)
 
 
 class Revalidator:
-    """Checks versions. Calls ``settle(ref, meta)`` with the origin's metadata, or None if the object is gone.
+    """Checks versions. Calls ``settle(ref, meta, began)`` with the origin's metadata, or None if the object
+    is gone, and the instant before the check.
 
-    Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked_s)`` for an
-    object of a listing that was asked for at ``asked_s``, and ``outdated(ref)`` for a cached object of
-    another version.
+    Calls ``unidentified(ref)`` for an answer without a version, ``confirm(ref, entry, asked)`` for an object
+    of a listing, and ``outdated(ref)`` for a cached object of another version.
     """
 
     def __init__(
         self,
         origin: Origin,
         *,
-        settle: Callable[[ObjectRef, ObjectMeta | None], None],
-        confirm: Callable[[ObjectRef, ListEntry, float], Listed],
+        settle: Callable[[ObjectRef, ObjectMeta | None, Began | None], None],
+        confirm: Callable[[ObjectRef, ListEntry, ListingAsked], Listed],
         outdated: Callable[[ObjectRef], None],
         unidentified: Callable[[ObjectRef], None],
         now_s: Callable[[], float],
         upstreams: Upstreams = ONLY_OWN,
+        ownership: Ownership | None = None,
     ) -> None:
         self._origin = origin
+        self._ownership = ownership
+        self._numbers = itertools.count(1)
+        self._voided = 0
         self._settle = settle
         self._confirm = confirm
         self._outdated = outdated
@@ -99,10 +98,12 @@ class Revalidator:
         self, ref: ObjectRef, upstream: Upstream = SHARED, grant: Grant = Grant.HEAD
     ) -> ObjectMeta:
         """Return current metadata, by HEAD or by a GET of one byte, which proves the right to bytes too.
-        Concurrent callers share one request. Raises the errors of ``head``, and DeadlineExceeded when the
-        caller's own time is up.
+        Concurrent callers share one request, if the object is this process's own. Raises the errors of
+        ``head``, and DeadlineExceeded when the caller's own time is up.
         """
-        deadline, check = DEADLINE.get(), (ref, upstream, grant)
+        deadline, ownership = DEADLINE.get(), self._ownership
+        shared = ownership is None or ownership.standing(ref) is Standing.OWN
+        check = ref, upstream, grant, 0 if shared else next(self._numbers)
         while True:
             task = self._checks.get(check)
             joined = task is not None
@@ -122,8 +123,8 @@ class Revalidator:
                     raise
 
     def _start(self, check: _Check) -> asyncio.Task[ObjectMeta]:
-        ref, _, grant = check
-        task = asyncio.create_task(self._ask(check), name=f"{grant.name} {ref}")
+        began = None if self._ownership is None else self._ownership.begin()
+        task = asyncio.create_task(self._ask(check, began), name=f"{check[2].name} {check[0]}")
         self._checks[check] = task
         task.add_done_callback(lambda done: self._checked(check, done))
         return task
@@ -133,6 +134,11 @@ class Revalidator:
         touched = [check for check in self._checks if _touches(ref, check[0])]
         for check in touched:
             del self._checks[check]
+
+    def void_all(self) -> None:
+        """Drop running checks and listings: none of them settles or confirms anything."""
+        self._checks.clear()
+        self._voided += 1
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
         """Check in the background; the cached version answers meanwhile."""
@@ -157,8 +163,8 @@ class Revalidator:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._pending.clear()
 
-    async def _ask(self, check: _Check) -> ObjectMeta:
-        ref, upstream, grant = check
+    async def _ask(self, check: _Check, began: Began | None) -> ObjectMeta:
+        ref, upstream, grant, _ = check
         task = asyncio.current_task()
         DEADLINE.set(None)  # Other callers may join the check, so it has a time limit of its own.
         try:
@@ -168,14 +174,14 @@ class Revalidator:
                 meta = await self._origin.head(ref, upstream=upstream)
         except OriginAnswer as answer:
             if answer.status == 404 and self._checks.get(check) is task:
-                self._settle(ref, None)
+                self._settle(ref, None, began)
             raise
         except Unidentified:
             if self._checks.get(check) is task:
                 self._unidentified(ref)
             raise
         if self._checks.get(check) is task:
-            self._settle(ref, meta)
+            self._settle(ref, meta, began)
         return meta
 
     def _checked(self, key: _Check, task: asyncio.Task[ObjectMeta]) -> None:
@@ -253,8 +259,8 @@ class Revalidator:
         key that the listing does not confirm. Return the sorted keys beyond the end of the listing.
         """
         first = keys[0]
-        start_after = _just_before(first) if prefix in self._long else ""
-        asked_s = self._now_s()
+        start_after = just_before(first) if prefix in self._long else ""
+        asked = self._asked()
         try:
             page = await self._origin.list_objects(
                 prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
@@ -264,6 +270,8 @@ class Revalidator:
             # origin. The objects are then checked by HEAD.
             _log.info("listing refused", prefix=str(prefix), namespace=prefix.namespace, error=str(error))
             self._refused[upstream, prefix] = _AFTER_REFUSAL
+            return keys
+        if asked.voided != self._voided:
             return keys
         listed = {entry.key: entry for entry in page.entries}
         reach = page.entries[-1].key.encode() if page.entries and page.truncated else None
@@ -277,19 +285,26 @@ class Revalidator:
                 beyond.append(key)
                 continue
             entry, ref = listed.pop(key, None), prefix.beside(key)
-            if entry is not None and self._confirm(ref, entry, asked_s) in _IS_CURRENT:
+            if entry is not None and self._shown(ref, entry, asked) in _IS_CURRENT:
                 self._pending.pop(ref, None)
             else:
                 unconfirmed.append(key)
         # Compare first, because HEADs may take long and the listing describes this moment.
-        others = await self._compare(upstream, prefix, list(listed.values()), asked_s)
+        others = await self._compare(upstream, prefix, list(listed.values()), asked)
         await self._ask_each(prefix, unconfirmed)
         # Where listings confirm few other objects, single keys are checked by HEAD again.
         self._asked_singly[prefix] = _LIST_FROM if others >= _LIST_FROM else 0
         return beyond
 
+    def _asked(self) -> ListingAsked:
+        began = None if self._ownership is None else self._ownership.begin()
+        return ListingAsked(self._now_s(), self._voided, began)
+
+    def _shown(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
+        return self._confirm(ref, entry, asked) if asked.voided == self._voided else Listed.UNKNOWN
+
     async def _compare(
-        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked_s: float
+        self, upstream: Upstream, bucket: ObjectRef, entries: Sequence[ListEntry], asked: ListingAsked
     ) -> int:
         """Compare cached objects that no reader waits for with a listing, and drop those of another version.
         Return the number of objects whose check was due.
@@ -297,7 +312,7 @@ class Revalidator:
         news, changed = 0, []
         for number, entry in enumerate(entries, 1):
             ref = bucket.beside(entry.key)
-            shown = Listed.UNKNOWN if ref in self._pending else self._confirm(ref, entry, asked_s)
+            shown = Listed.UNKNOWN if ref in self._pending else self._shown(ref, entry, asked)
             news += shown is Listed.CURRENT
             if shown is Listed.OTHER:
                 changed.append((ref, entry))
@@ -309,9 +324,9 @@ class Revalidator:
             for ref, _ in some:
                 self._pending.setdefault(ref, upstream)
             await self._ask_each(bucket, [entry.key for _, entry in some])
-            if all(self._confirm(ref, entry, asked_s) in _IS_CURRENT for ref, entry in some):
+            if all(self._shown(ref, entry, asked) in _IS_CURRENT for ref, entry in some):
                 for ref, entry in changed:
-                    if self._confirm(ref, entry, asked_s) is Listed.OTHER:
+                    if self._shown(ref, entry, asked) is Listed.OTHER:
                         self._outdated(ref)
         return news + len(changed)
 
@@ -321,11 +336,11 @@ class Revalidator:
         try:
             upstream = upstream_in(self._upstreams, prefix.namespace)
             for _ in range(most_pages):
-                asked_s = self._now_s()
+                asked = self._asked()
                 page = await self._origin.list_objects(
                     prefix.bucket, prefix.key, start_after=start_after, upstream=upstream
                 )
-                await self._compare(upstream, prefix, page.entries, asked_s)
+                await self._compare(upstream, prefix, page.entries, asked)
                 if not (page.truncated and page.entries):
                     return
                 start_after = page.entries[-1].key
@@ -365,16 +380,3 @@ def _touches(touched: ObjectRef, ref: ObjectRef) -> bool:
     return (
         touched.bucket == ref.bucket and touched.key in ("", ref.key) and touched.namespace == ref.namespace
     )
-
-
-def prefix_of(key: str) -> str:
-    """Return the directory of a key, with its slash."""
-    return key[: key.rfind("/") + 1]
-
-
-def _just_before(key: str) -> str:
-    """Return a string that sorts just before ``key``, because ``start_after`` is exclusive."""
-    last = ord(key[-1]) - 1
-    if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
-        return key[:-1]
-    return key[:-1] + chr(last) + "\uffef"

@@ -100,6 +100,12 @@ class Verdicts:
         self._objects[_object_slot(ref)] += 1
         self._count -= len(self._allowed.pop(ref, {}))
 
+    def forget_all(self) -> None:
+        """Drop every verdict, also those for which the origin is being asked."""
+        self._self = object()
+        self._allowed.clear()
+        self._count = 0
+
 
 def _bucket_slot(ref: ObjectRef) -> int:
     return hash((ref.bucket, ref.namespace)) % _BUCKET_SLOTS

@@ -1,23 +1,28 @@
 """Current versions of objects, and rights to see them: metadata, freshness, checks, verdicts.
 
 Laws: nothing here reads bodies. A check is valid only if no write touched the object since the origin was
-asked. Metadata too old for its freshness rule is checked before it is used.
+asked. Metadata too old for its freshness rule is checked before it is used. In a cluster, the rule applies
+only to objects that are this process's own (ownership.py).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from math import inf
 
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.dates import parse_http_date
+from shadeproxy.core.errors import CachedElsewhere
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import OWN, SHARED, ListEntry, ObjectMeta, ObjectRef, Page, Upstream
 from shadeproxy.engine.base import UNKNOWN, Grant, NothingKnown, ReadRequest
+from shadeproxy.engine.freshness.listings import Listed, ListingAsked
 from shadeproxy.engine.freshness.namespaces import Upstreams
-from shadeproxy.engine.freshness.revalidation import Listed, Revalidator
+from shadeproxy.engine.freshness.revalidation import Revalidator
 from shadeproxy.engine.freshness.unidentified import UnidentifiedObjects
 from shadeproxy.engine.freshness.verdicts import AuthEpoch, Verdicts
 from shadeproxy.engine.index.metadata import KnownMetadata, MetadataCache, same_version
+from shadeproxy.engine.ownership import Began, Ownership, Standing, validated_s
 from shadeproxy.engine.rules import Age, Freshness, Rules
 from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.origin.base import Origin
@@ -42,8 +47,10 @@ class Versions:
         outdated: Callable[[ObjectRef], None],
         stats: Stats,
         upstreams: Upstreams,
+        ownership: Ownership | None = None,
     ) -> None:
         """``upstreams``: see namespaces.py."""
+        self.ownership = ownership
         self._cache = cache
         self._passed = UnidentifiedObjects(stats, clock)
         self._rules = rules
@@ -60,6 +67,7 @@ class Versions:
             unidentified=self.unidentified,
             now_s=clock.now_s,
             upstreams=upstreams,
+            ownership=ownership,
         )
         self._touched_s: dict[ObjectRef, float] = {}
         self.writing: Counter[ObjectRef] = Counter()
@@ -93,8 +101,10 @@ class Versions:
             return None
         known = self._metadata.get(ref)
         assert known is not None, "usable metadata is known"
-        until_s = self._rules.of(ref).fresh_until_s(known.validated_s)
-        return None if until_s <= self._clock.now_s() else (known.meta, until_s)
+        until_s, now_s = self._rules.of(ref).fresh_until_s(known.validated_s), self._clock.now_s()
+        if self.ownership is not None:
+            until_s = min(until_s, now_s + self.ownership.own_for_s(ref))
+        return None if until_s <= now_s else (known.meta, until_s)
 
     def usable_now(self, request: ReadRequest) -> ObjectMeta | None:
         """Return metadata that may answer this client without asking the origin, or None."""
@@ -104,9 +114,11 @@ class Versions:
     def find_now(self, request: ReadRequest) -> ObjectMeta | NothingKnown | None:
         """See ``ReadsNow.find_now``."""
         ref, verdicts, now_s = request.ref, self.verdicts, self._clock.now_s()
+        ownership = self.ownership
         if (
             self.closing
             or request.force_check
+            or (ownership is not None and ownership.standing(ref) is not Standing.OWN)
             or (verdicts is not None and not verdicts.allowed(request.upstream, ref, now_s, request.grant))
         ):
             return None
@@ -123,15 +135,20 @@ class Versions:
             return None
         if age is Age.STALE:
             self._revalidator.check_soon(ref, request.upstream)
-        if verdicts is not None and request.upstream == SHARED:
-            self._show_verdict(ref, known.meta, verdicts)
+        if (verdicts is not None or ownership is not None) and request.upstream == SHARED:
+            self._show_verdict(ref, known.meta, now_s)
         return known.meta
 
-    def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, verdicts: Verdicts) -> None:
-        """Let workers know until when the proxy's own credentials may read a cached object."""
+    def _show_verdict(self, ref: ObjectRef, meta: ObjectMeta, now_s: float) -> None:
+        """Let workers know until when the proxy's own credentials may read a cached object, and until when
+        the object is this process's own.
+        """
         table = self._cache.residents
         if table.share is not None and (slot := self._cache.find(Page(ref, meta.etag, 0))) is not None:
-            table.share.show_verdict(slot, table.stamps[slot], verdicts.until_s(SHARED, ref))
+            until_s = inf if self.verdicts is None else self.verdicts.until_s(SHARED, ref)
+            if self.ownership is not None:
+                until_s = min(until_s, now_s + self.ownership.own_for_s(ref))
+            table.share.show_verdict(slot, table.stamps[slot], until_s)
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
@@ -139,8 +156,21 @@ class Versions:
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
+    def cacheable_here(self, ref: ObjectRef) -> bool:
+        """Return the result of ``cacheable`` in a cluster: False if another proxy caches the object."""
+        assert self.ownership is not None, "asked in a cluster only"
+        return self.cacheable(ref) and self.ownership.standing(ref) is not Standing.FOREIGN
+
     async def usable(self, request: ReadRequest) -> ObjectMeta | None:
-        """Return metadata that may answer now, or None when there is none. Raises the errors of ``check``."""
+        """Return metadata that may answer now, or None when there is none. Raises the errors of ``check``,
+        and CachedElsewhere.
+        """
+        standing = Standing.OWN if self.ownership is None else self.ownership.standing(request.ref)
+        if standing is Standing.FOREIGN:
+            raise CachedElsewhere(request.ref)
+        if standing is Standing.CHECK:
+            # Not None for an unknown object: a flight that runs already may bring an older version.
+            return await self.check(request.ref, request.upstream)
         known = await self.known(request.ref)
         if known is None:
             return None
@@ -198,22 +228,39 @@ class Versions:
                 share.hide_verdicts()
             if verdicts is None:
                 self._metadata.clear()
-                self._cache.mark_all_stale()
+                self._cache.distrust()
         self.verdicts = verdicts
+
+    def distrust(self) -> None:
+        """Forget all metadata and rights, and void all checks, because another proxy may have written."""
+        self._metadata.clear()
+        self._revalidator.void_all()
+        if self.verdicts is not None:
+            self.verdicts.forget_all()
+        if (share := self._cache.residents.share) is not None:
+            share.hide_verdicts()
 
     # ------------------------------------------------------------------ metadata from the origin
 
-    def learn(self, ref: ObjectRef, meta: ObjectMeta) -> ObjectMeta:
-        """Record metadata from the origin. Return the most complete metadata known of this version."""
-        return self._metadata.learn(ref, meta, self._clock.now_s()).meta
+    def learn(self, ref: ObjectRef, meta: ObjectMeta, began: Began | None = None) -> ObjectMeta:
+        """Record metadata from the origin. Return the most complete metadata known of this version.
+        ``began``: see ``validated_s`` of ownership.py.
+        """
+        now_s, ownership = self._clock.now_s(), self.ownership
+        if ownership is not None:
+            now_s = validated_s(ownership, ref, began, now_s)
+        return self._metadata.learn(ref, meta, now_s).meta
 
-    def prove(self, ref: ObjectRef, meta: ObjectMeta) -> bool:
+    def prove(self, ref: ObjectRef, meta: ObjectMeta, began: Began | None = None) -> bool:
         """Record metadata of a version whose bytes have all come. Return False, with nothing recorded, if
-        another version is known or cached.
+        another version is known or cached. ``began``: see ``validated_s`` of ownership.py.
         """
         if self._cache.holds_other_version(ref, meta.etag):
             return False
-        return self._metadata.learn_unless_other(ref, meta, self._clock.now_s())
+        now_s, ownership = self._clock.now_s(), self.ownership
+        if ownership is not None:
+            now_s = validated_s(ownership, ref, began, now_s)
+        return self._metadata.learn_unless_other(ref, meta, now_s)
 
     def unidentified(self, ref: ObjectRef) -> None:
         """Drop all cached pages and metadata of an object, because the origin's answer names no version."""
@@ -282,26 +329,31 @@ class Versions:
 
     # ------------------------------------------------------------------ results of checks
 
-    def _settle(self, ref: ObjectRef, meta: ObjectMeta | None) -> None:
+    def _settle(self, ref: ObjectRef, meta: ObjectMeta | None, began: Began | None) -> None:
         """Record the result of a check, None for "gone": keep, replace or forget the cached version."""
         if self.being_written(ref):
             return
         if meta is None or self.holds_other(ref, meta):
             self._outdated(ref)
         if meta is not None:
-            self._metadata.learn(ref, meta, self._clock.now_s(), complete=True)
-            self._cache.confirm(ref, self._clock.now_s())
+            checked_s = validated_s(self.ownership, ref, began, self._clock.now_s())
+            self._metadata.learn(ref, meta, checked_s, complete=True)
+            if checked_s:
+                self._cache.confirm(ref, checked_s)
 
-    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked_s: float) -> Listed:
-        """Mark the cached version as checked at ``asked_s`` if ``entry`` of a listing shows the same version.
+    def _confirm(self, ref: ObjectRef, entry: ListEntry, asked: ListingAsked) -> Listed:
+        """Mark the cached version as checked at ``asked`` if ``entry`` of a listing shows the same version.
         Return the state of the cached object.
         """
+        asked_s = asked.at_s
+        if not validated_s(self.ownership, ref, asked.began, asked_s):
+            return Listed.UNKNOWN
         known = self._metadata.get(ref)
         # Do not remember this metadata: a long listing would push everything else out.
         found = self._cache.recall_now(ref) if known is None else (known.meta, known.validated_s)
         if found is None:
             return Listed.UNKNOWN
-        meta, validated_s = found
+        meta, checked_s = found
         touched_s = max(self._touched_s.get(one, -1.0) for one in (ref, ref.beside("")))
         if self.being_written(ref) or touched_s >= asked_s:
             return Listed.UNKNOWN
@@ -311,11 +363,11 @@ class Versions:
             or not _same_time(meta, entry)
         ):
             return Listed.OTHER
-        if validated_s < asked_s:
+        if checked_s < asked_s:
             if known is not None:
                 self._metadata.learn(ref, meta, asked_s)
             self._cache.confirm(ref, asked_s)
-        age = self._rules.of(ref).age(validated_s, self._clock.now_s())
+        age = self._rules.of(ref).age(checked_s, self._clock.now_s())
         return Listed.FRESH if age is Age.FRESH else Listed.CURRENT
 
 

@@ -344,7 +344,7 @@ class Residents:
         self.unverified[slot] = False
         self._show(slot)
 
-    def mark_stale(self, slots: Slots) -> None:
+    def mark_stale(self, slots: Slots | slice) -> None:
         """Mark pages stale: before they are served again, the origin is asked."""
         self.validated_s[slots] = 0.0
         self.stamp[slots] += 1

@@ -18,6 +18,7 @@ from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import ShadeProxyError, Unidentified
 from shadeproxy.core.pace import TurnLimiter, set_done
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Page, Span, Upstream
+from shadeproxy.engine.ownership import Began
 from shadeproxy.origin.base import OriginRead
 
 PIECE_BYTES = 256 * 1024
@@ -66,10 +67,10 @@ class Flight:
     # Without slots, an object with this many attributes has a dict of its own, which costs 0.3 us more for
     # each flight.
     __slots__ = (
-        "__weakref__", "_called", "_pace", "_suspended", "_through", "_waiting", "budget_bytes",
-        "buffer", "context", "doubtful", "ended", "error", "filled", "filling", "followers", "intent",
-        "kept", "meta", "number", "on_over", "over", "page", "part", "passed", "prefetched", "publishable",
-        "ref", "served", "start", "stored", "task", "upstream", "waiters", "wanted",
+        "__weakref__", "_called", "_pace", "_suspended", "_through", "_waiting", "began", "budget_bytes",
+        "buffer", "context", "doubtful", "ended", "error", "exact", "filled", "filling", "followers",
+        "intent", "kept", "meta", "number", "on_over", "over", "page", "part", "passed", "prefetched",
+        "publishable", "ref", "served", "start", "stored", "task", "upstream", "waiters", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +110,10 @@ class Flight:
         up.
         """
         self.publishable = True
+        # In a cluster, the instant before the origin was asked.
+        self.began: Began | None = None
+        # True if only readers that know the current version may join: another proxy may have written since.
+        self.exact = False
         self.kept = True
         """False if a tier had the page when the flight began. It is stored only if the tier lost it since."""
         self.ended = False
@@ -159,6 +164,8 @@ class Flight:
         Readers of an old version that continue after a write ask for a version that the origin no longer has.
         Readers of the new version must not wait until those fail.
         """
+        if etag is None and self.exact:
+            return False
         if self.meta is not None:
             return etag is None or etag == self.meta.etag
         return self.wanted is None or self.wanted == etag

@@ -18,6 +18,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Intent, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.verdicts import AuthEpoch
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.ownership import Ownership, Standing, validated_s
 from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
@@ -77,10 +78,8 @@ class FlightFiller:
         self._before_deciding = before_deciding
         self._arrived: list[tuple[Flight, BodyWriter | None]] = []
         self._arrived_bytes = 0
-        self._collecting: asyncio.TimerHandle | None = None
-        """The timer that ends the wait for more pages."""
-        self._storing = False
-        """True if the pages that have arrived are stored in the next turn."""
+        self._collecting: asyncio.TimerHandle | None = None  # Ends the wait for more pages.
+        self._storing = False  # True if the pages that have arrived are stored in the next turn.
 
     async def fill(
         self,
@@ -106,8 +105,7 @@ class FlightFiller:
             raise
         finally:
             if flight.meta is None:
-                # Return the memory now: nothing was filled, and a reader that is still busy with the previous
-                # page may take the error much later.
+                # Nothing was filled. A reader busy with the previous page may take the error much later.
                 self._retire(flight)
 
     def _is_believed(self, ref: ObjectRef, known: ObjectMeta | None) -> bool:
@@ -158,8 +156,7 @@ class FlightFiller:
                 await read.read_into(flight.buffer, flight.advance)
             if whole:
                 if length < meta.size:
-                    # So far the length is only a claim of the origin. A byte beyond the page makes it
-                    # credible.
+                    # The length is only a claim of the origin. A byte beyond the page makes it credible.
                     await read.read_into(memoryview(bytearray(1)), lambda _count: None)
                 self._prove(flight)
         await self._store(flight)
@@ -195,6 +192,9 @@ class FlightFiller:
         """Prepare to ask the origin; return the auth epoch."""
         versions = self._versions
         flight.publishable = not versions.writing or not versions.being_written(flight.ref)
+        if versions.ownership is not None:
+            flight.began = versions.ownership.begin()
+            flight.exact = versions.ownership.standing(flight.ref) is not Standing.OWN
         return None if versions.verdicts is None else versions.auth_epoch(flight.ref)
 
     def accept(self, flight: Flight, meta: ObjectMeta, epoch: AuthEpoch | None, *, whole: bool) -> ObjectMeta:
@@ -209,13 +209,16 @@ class FlightFiller:
             self._outdated(flight.ref)
             flight.publishable = True
         # A Content-Range proves the object's length. A Content-Length is a claim until all bytes have come.
-        return meta if whole or not flight.publishable else self._versions.learn(flight.ref, meta)
+        if whole or not flight.publishable:
+            return meta
+        return self._versions.learn(flight.ref, meta, flight.began)
 
     def _prove(self, flight: Flight) -> None:
         """Note that all bytes of an object have come, which proves its length."""
         assert flight.meta is not None, "opened before its bytes came"
         # A version that was learnt during this flight is newer.
-        flight.publishable = flight.publishable and self._versions.prove(flight.ref, flight.meta)
+        if flight.publishable:
+            flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
 
     def _keeps(self, flight: Flight) -> bool:
         """Return whether to store the bytes of a flight. A flight of a part is counted and not stored."""
@@ -236,7 +239,7 @@ class FlightFiller:
         """
         if whole and flight.publishable:
             assert flight.meta is not None, "opened before its bytes came"
-            flight.publishable = self._versions.prove(flight.ref, flight.meta)
+            flight.publishable = self._versions.prove(flight.ref, flight.meta, flight.began)
         if (
             not (flight.publishable and flight.filled)
             or flight.part is not None
@@ -274,14 +277,15 @@ class FlightFiller:
             for flight, _ in arrived:
                 self.flights.end(flight)
             raise
-        now_s, pages = self._clock.now_s(), []
+        now_s, pages, ownership = self._clock.now_s(), [], self._versions.ownership
         for flight, writer in arrived:
+            checked_s = now_s if ownership is None else self._validated_s(ownership, flight, now_s)
             if not flight.publishable:  # The object was written: keep the old page off the medium.
                 self.flights.end(flight)
                 continue
             assert flight.meta is not None, "complete"
             may, stored = flight.may_publish, partial(self._stored, flight)
-            pages.append(NewPage(flight.page, flight.meta, flight.buffer, now_s, may, stored, writer))
+            pages.append(NewPage(flight.page, flight.meta, flight.buffer, checked_s, may, stored, writer))
         if pages:
             self._cache.insert_many(pages)
 
@@ -332,14 +336,21 @@ class FlightFiller:
 
     async def _store(self, flight: Flight) -> None:
         """Store the page of a flight that was filled by a task."""
+        checked_s, ownership = self._clock.now_s(), self._versions.ownership
+        if ownership is not None:
+            checked_s = self._validated_s(ownership, flight, checked_s)
         if not self._keeps(flight):
             return
         assert flight.meta is not None, "complete"
         self._before_deciding()
-        stored = await self._cache.insert(
-            flight.page, flight.meta, flight.buffer, self._clock.now_s(), flight.may_publish
-        )
+        page, body = flight.page, flight.buffer
+        stored = await self._cache.insert(page, flight.meta, body, checked_s, flight.may_publish)
         self._note_stored(flight, stored=stored)
+
+    def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
+        """Return the time of validation of a page to store."""
+        flight.publishable &= ownership.standing(flight.ref) is not Standing.FOREIGN
+        return validated_s(ownership, flight.ref, flight.began, now_s)
 
     def _note_stored(self, flight: Flight, *, stored: bool) -> None:
         flight.stored = stored

@@ -14,6 +14,7 @@ from shadeproxy.core.errors import (
     BodyCutShort,
     ConfigError,
     DeadlineExceeded,
+    NotOwnerNow,
     OriginAnswer,
     OriginThrottled,
     OriginUnavailable,
@@ -22,6 +23,7 @@ from shadeproxy.core.errors import (
     ShadeProxyError,
     ShuttingDown,
     WriteRefused,
+    WriteUnconfirmed,
 )
 from shadeproxy.core.types import JobContext
 from shadeproxy.engine.read.fill_messages import OriginKeys
@@ -32,12 +34,14 @@ _KINDS: dict[str, type[ShadeProxyError]] = {
         BodyCutShort,
         ConfigError,
         DeadlineExceeded,
+        NotOwnerNow,
         OriginThrottled,
         OriginUnavailable,
         OutcomeUnknown,
         Overloaded,
         ShuttingDown,
         WriteRefused,
+        WriteUnconfirmed,
     )
 }
 

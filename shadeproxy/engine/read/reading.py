@@ -4,7 +4,9 @@ Laws: every page of an answer has the ETag of its metadata; if not, ObjectChange
 flight is left, whatever happens. A read is counted once, when its bytes are requested.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from types import TracebackType
+from typing import Any
 
 from shadeproxy.core.deadline import DEADLINE, Deadline
 from shadeproxy.core.errors import (
@@ -343,3 +345,25 @@ class EngineReading:
         self._count_read(self.request, self.source, length)
         if length < meta.size > self._page_size:
             self._fills.observer.note_part(self.request.ref, meta, span)
+
+
+class Opening:
+    """``engine.open`` as a context manager: ``enter`` prepares ``reading``, ``leave`` releases it."""
+
+    def __init__(
+        self,
+        reading: EngineReading,
+        enter: Callable[[EngineReading], Coroutine[Any, Any, EngineReading]],
+        leave: Callable[[EngineReading], None],
+    ) -> None:
+        self._reading = reading
+        self._enter = enter
+        self._leave = leave
+
+    def __aenter__(self) -> Coroutine[Any, Any, EngineReading]:
+        return self._enter(self._reading)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(self._reading)

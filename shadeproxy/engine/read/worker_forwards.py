@@ -11,9 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
-from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.errors import NotOwnerNow, ShadeProxyError
 from shadeproxy.core.tracing import CLIENT
 from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.engine.ownership import Here
 from shadeproxy.engine.read.fill_messages import Outbox
 from shadeproxy.engine.read.forward_messages import (
     Allowed,
@@ -37,7 +38,7 @@ from shadeproxy.origin.limit import Slots
 class BeginsWrites(Protocol):
     """The call of the engine by which a worker writes."""
 
-    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[None]:
+    def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
         """See ``ReadPath.writing``."""
         ...
 
@@ -174,7 +175,8 @@ class WorkerForwards:
 
     async def _write(self, message: BeginWrite, write: "_Write") -> None:
         try:
-            async with self._engine.writing([ObjectRef(*ref) for ref in message.refs]):
+            async with self._engine.writing([ObjectRef(*ref) for ref in message.refs]) as here:
+                _require_here(here)
                 await self._acquire(message.ident)
                 await write.ended
         except Exception as error:
@@ -199,6 +201,12 @@ class WorkerForwards:
         elif message.failure is not None:
             failure = message.failure.unpack()
         self._counts.note("forward", message.size_bytes, message.started_s, failure)
+
+
+def _require_here(here: Here) -> None:
+    """Raise NotOwnerNow if another proxy writes objects of the write. A worker cannot send it there."""
+    if here is not None:
+        raise NotOwnerNow("a worker cannot ask the proxy that writes the object; retry")
 
 
 class _Write:

@@ -1,5 +1,7 @@
 """Drops the objects of a write to the origin from the cache, before and after the write. Reads in between are
 not stored.
+
+Law in a cluster: the owner of an object writes it, and answers success only while it still is the owner.
 """
 
 import asyncio
@@ -7,9 +9,10 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.errors import OriginError, WriteRefused
+from shadeproxy.core.errors import NotOwnerNow, OriginError, ShadeProxyError, WriteRefused, WriteUnconfirmed
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.freshness.versions import Versions
+from shadeproxy.engine.ownership import Here, Ownership
 from shadeproxy.engine.read.single_flight import SingleFlight
 from shadeproxy.engine.storage.page_cache import PageCache
 
@@ -22,17 +25,29 @@ is over.
 class Writes:
     """Invalidates the objects of each write in ``versions``, ``flights`` and ``cache``."""
 
-    def __init__(self, versions: Versions, flights: SingleFlight, cache: PageCache, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        flights: SingleFlight,
+        cache: PageCache,
+        *,
+        clock: Clock,
+        ownership: Ownership | None = None,
+    ) -> None:
         self._versions = versions
         self._flights = flights
         self._cache = cache
         self._clock = clock
+        self._ownership = ownership
         self._lingering: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[None]:
+    async def writing(self, refs: Iterable[ObjectRef]) -> AsyncIterator[Here]:
         """See ``ReadPath.writing``."""
-        touched = list(refs)
+        touched, ownership = list(refs), self._ownership
+        here: Here = None
+        if ownership is not None:
+            touched, here = await self._divide(ownership, touched)
         self._versions.begin_write(touched)
         try:
             self._invalidate(touched)
@@ -40,7 +55,13 @@ class Writes:
             await self._cache.erasing.over()
             if refused := self._cache.erasing.unmarked(touched):
                 raise WriteRefused(refused)
-            yield
+            if ownership is not None and not _are_mine(ownership, touched):
+                raise NotOwnerNow
+            yield here
+            if ownership is not None:
+                # First drop, then ask: a reader may have stored an old version before the lease was lost.
+                self._invalidate(touched)
+                await self._confirm(ownership, touched)
         except (asyncio.CancelledError, OriginError):
             # If the client hung up or the origin stayed silent, the write may still be carried out.
             self._linger(touched)
@@ -49,8 +70,39 @@ class Writes:
             self._invalidate(touched)
             self._versions.end_write(touched)
 
+    async def _divide(self, ownership: Ownership, refs: list[ObjectRef]) -> tuple[list[ObjectRef], Here]:
+        """Return the objects that this process writes, as a list and as ``Here``, when it may write them.
+        Drop the others. Raises NotOwnerNow.
+        """
+        touched = [ref for ref in refs if not ref.key or ownership.writes_here(ref)]
+        mine = [ref for ref in touched if ref.key]
+        if mine and not await ownership.wait_until_mine(mine):
+            raise NotOwnerNow
+        if len(touched) == len(refs):
+            return touched, None
+        here = frozenset(touched)
+        self._invalidate(ref for ref in refs if ref not in here)
+        return touched, here
+
+    async def _confirm(self, ownership: Ownership, touched: list[ObjectRef]) -> None:
+        """Return if no other proxy can answer with an older version than the one just written. Raises
+        WriteUnconfirmed.
+        """
+        for ref in touched:
+            if not ref.key:
+                try:
+                    await ownership.distrust_bucket(ref.bucket, ref.namespace)
+                except ShadeProxyError as error:
+                    raise WriteUnconfirmed(
+                        f"the origin answered, but other proxies may not know yet that it changed: {error}"
+                    ) from error
+        if not _are_mine(ownership, touched):
+            raise WriteUnconfirmed
+
     def _linger(self, touched: list[ObjectRef]) -> None:
         """Keep reads of ``touched`` from being stored until a write with unknown outcome must be over."""
+        if not touched:
+            return
         self._versions.begin_write(touched)
         task = asyncio.create_task(self._clock.sleep(_UNKNOWN_OUTCOME_S), name="outcome unknown")
         self._lingering.add(task)
@@ -77,3 +129,8 @@ class Writes:
         for task in (lingering := list(self._lingering)):
             task.cancel()
         await asyncio.gather(*lingering, return_exceptions=True)
+
+
+def _are_mine(ownership: Ownership, refs: Iterable[ObjectRef]) -> bool:
+    """Return whether this process alone may write all the objects. A bucket is written at any process."""
+    return all(not ref.key or ownership.mine(ref) for ref in refs)

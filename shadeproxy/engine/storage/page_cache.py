@@ -28,6 +28,7 @@ from shadeproxy.engine.placement.placement import Placement
 from shadeproxy.engine.rules import Rules
 from shadeproxy.engine.storage.admission import PageAdmission, answer_waiter
 from shadeproxy.engine.storage.delegated_writes import DelegatedWrites
+from shadeproxy.engine.storage.distrust import Distrust
 from shadeproxy.engine.storage.erasing import Erasing
 from shadeproxy.engine.storage.hot_pages import HotPages
 from shadeproxy.engine.storage.listing import Listing
@@ -109,6 +110,7 @@ class PageCache:
             entered=self.placement.enter_many,
             erasing=self.erasing.note,
         )
+        self.distrust = Distrust(self.residents, self._recovery.mark_all_stale, off_loop).mark_all
         self.listing = Listing(self.residents, self.groups, self._places, self._recovery, media)
         self._partial = PartialReads(self.placement, self.pins)
         self.insert_many = PageAdmission(
@@ -189,7 +191,7 @@ class PageCache:
         slot = self.residents.first_page(object_hash(ref))
         if slot is None:
             return None
-        place, validated_s = self._places.of(slot), float(self.residents.validated_s[slot])
+        place = self._places.of(slot)
         header = (await self._places.headers([slot])).get(slot)
         if header is None:
             if self._places.holds(slot, place):
@@ -202,7 +204,10 @@ class PageCache:
             self.drop(slot, "damaged")
             return None
         # A record of an earlier release may be of an object that can no longer be cached.
-        return (header.meta, validated_s) if header.page.ref == ref and header.meta.identified else None
+        if header.page.ref != ref or not header.meta.identified:
+            return None
+        # Only now: the page may have been marked stale while its header was read.
+        return header.meta, float(self.residents.validated_s[slot])
 
     def recall_now(self, ref: ObjectRef) -> tuple[ObjectMeta, float] | None:
         """Return the result of ``recall``, or None if that would have to wait."""
@@ -375,11 +380,6 @@ class PageCache:
         """Mark a bucket's pages stale: the origin is asked before they are served again."""
         self._recovery.mark_stale(bucket, namespace)
         self.residents.mark_stale(self._slots_of(bucket, "", namespace))
-
-    def mark_all_stale(self) -> None:
-        """Mark every cached page stale, as ``mark_stale`` does for a bucket."""
-        self._recovery.mark_all_stale()
-        self.residents.mark_stale(np.flatnonzero(self.residents.tier != NO_TIER))
 
     def assert_quiescent(self) -> None:
         """Assert for tests that nothing is in flight and that the accounting balances."""

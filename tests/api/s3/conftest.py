@@ -18,6 +18,7 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.freshness.namespaces import ONLY_OWN, Upstreams
+from shadeproxy.engine.ownership import Ownership
 from shadeproxy.engine.rules import Rule
 from shadeproxy.engine.storage.page_cache import Medium, PageCache
 from shadeproxy.origin.memory import MemoryOrigin
@@ -155,6 +156,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
         ram: Path | None = None,
         can_wait: bool = False,
         upstreams: Upstreams = ONLY_OWN,
+        ownership: Ownership | None = None,
     ) -> Proxy:
         """``base_domains``: the names that tests write as Host; under other names the proxy answers signed
         requests alone. ``ram``: a directory for the RAM tier; its pages may then leave by sendfile.
@@ -175,6 +177,7 @@ async def make_proxy(tmp_path: Path) -> AsyncIterator[MakeProxy]:
             clock=clock,
             page_size=page_size,
             upstreams=upstreams,
+            ownership=ownership,
         )
         seen, log = Recorder(), EventLog()
         handler = S3Handler(

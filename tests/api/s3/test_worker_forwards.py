@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from shadeproxy.core.errors import Overloaded, WriteRefused
+from shadeproxy.core.errors import NotOwnerNow, Overloaded, WriteRefused, WriteUnconfirmed
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.read.forward_messages import Failure
 from tests.support.s3.cases import SMALL, head, ok
@@ -455,7 +455,9 @@ async def test_an_upload_outlives_an_idle_connection_to_the_coordinator(scene, h
         assert lingering(setup), "the outcome is unknown"
 
 
-@pytest.mark.parametrize("error", [Overloaded("busy"), WriteRefused("no")])
+@pytest.mark.parametrize(
+    "error", [Overloaded("busy"), WriteRefused("no"), NotOwnerNow("not yet"), WriteUnconfirmed("lost")]
+)
 def test_an_error_crosses_as_what_it_is(error):
     unpacked = Failure.of(error).unpack()
     assert (type(unpacked), str(unpacked)) == (type(error), str(error))

@@ -202,8 +202,8 @@ class OneCheck:
     def __init__(self, origin, clock):
         self.revalidator = Revalidator(
             origin,
-            settle=lambda _ref, _meta: None,
-            confirm=lambda _ref, _entry, _asked_s: Listed.UNKNOWN,
+            settle=lambda _ref, _meta, _began: None,
+            confirm=lambda _ref, _entry, _asked: Listed.UNKNOWN,
             outdated=lambda _ref: None,
             unidentified=lambda _ref: None,
             now_s=clock.now_s,

@@ -26,9 +26,9 @@ class Watched:
     async def writing(self, refs):
         refs = tuple(refs)
         self.events.append(("enter", refs))
-        async with self.engine.writing(refs):
+        async with self.engine.writing(refs) as here:
             try:
-                yield
+                yield here
             finally:
                 self.leaving.set()
                 await self.may_leave.wait()

@@ -185,7 +185,7 @@ def well_formed(amz_date: str, signature_hex: str) -> bool:
 
 def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> None:
     """Raise ClockSkew, RequestExpired or AccessDenied unless a signature of ``amz_date`` is valid now."""
-    signed_s = _unix_time(amz_date)
+    signed_s = unix_time(amz_date)
     if expires_s is None:
         if abs(now_s - signed_s) > MAX_SKEW_S:
             raise ClockSkew(
@@ -199,7 +199,8 @@ def check_time(amz_date: str, now_s: float, *, expires_s: int | None = None) -> 
 
 
 @lru_cache(maxsize=1024)
-def _unix_time(amz_date: str) -> float:
+def unix_time(amz_date: str) -> float:
+    """Return the Unix time of an amz_date. Raises MalformedAuth."""
     # The result is cached: many requests share a second, and strptime costs more than the HMAC.
     try:
         return datetime.strptime(amz_date, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,130 @@
+"""Authentication of the other nodes of a cluster, at their own listener.
+
+Laws: only a header of Signature Version 4 by the internal client of this cluster is accepted, and it must
+cover the field that says for which client the node asks. A write is accepted once.
+"""
+
+import heapq
+from collections.abc import Sequence
+
+from shadeproxy.api.s3.auth import sigv4
+from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
+from shadeproxy.api.s3.auth.clients import ALL_RIGHTS, ChunkSeed, ClientKey, Identity
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.cluster.peer_requests import PEER_KEY, PeerField, peer_secrets
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import Misdirected, NotOfCluster, SignatureMismatch
+from shadeproxy.core.sigv4 import ALGORITHM
+from shadeproxy.core.tracing import NONCE_FIELD, PEER_FIELD
+from shadeproxy.core.types import SHARED, Upstream
+
+_READS = frozenset({"GET", "HEAD"})
+_SIGNED_OF_READ = frozenset({"host", "x-amz-date", PEER_FIELD})
+_SIGNED_OF_WRITE = _SIGNED_OF_READ | {NONCE_FIELD}
+_MOST_NONCES = 65_536
+_NONCE_LENGTH = 32
+
+
+class NonceMemory:
+    """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
+    of them. ``since_s``: Unix time; writes that were signed in an earlier second are refused, because an
+    earlier process may have accepted them.
+    """
+
+    def __init__(self, since_s: float, *, most: int = _MOST_NONCES) -> None:
+        self._least_s = float(int(since_s))
+        self._most = most
+        self._seen: set[str] = set()
+        self._by_time: list[tuple[float, str]] = []
+
+    def admits(self, nonce: str, signed_s: float, now_s: float) -> bool:
+        """Remember the nonce of a write that was signed at ``signed_s``. Return False if it was seen, or
+        might have been.
+        """
+        while self._by_time and self._by_time[0][0] < now_s - sigv4.MAX_SKEW_S:
+            self._seen.discard(heapq.heappop(self._by_time)[1])
+        if signed_s < self._least_s or nonce in self._seen:
+            return False
+        self._seen.add(nonce)
+        # By the time of signing, not of arrival: a node whose clock is ahead must not bar the others.
+        heapq.heappush(self._by_time, (signed_s, nonce))
+        if len(self._by_time) > self._most:
+            forgotten_s, forgotten = heapq.heappop(self._by_time)
+            self._seen.discard(forgotten)
+            self._least_s = max(self._least_s, forgotten_s + 1.0)
+        return True
+
+
+class PeerAuthenticator(Authenticator):
+    """Accepts the nodes of ``cluster``. ``node``: this node's name. ``secrets``: values of
+    ``cluster.secret``; all are accepted.
+    """
+
+    def __init__(self, node: str, cluster: str, secrets: Sequence[str], *, clock: Clock) -> None:
+        """Raise ConfigError if no secret is given."""
+        super().__init__((), anonymous=False, clock=clock)
+        self.node = node
+        self._cluster = cluster
+        self._nonces = NonceMemory(clock.now_s())
+        self.accept(secrets)
+
+    def accept(self, secrets: Sequence[str]) -> None:
+        """Replace the secrets. Callers that remember identities must forget them. A ConfigError changes
+        nothing.
+        """
+        self._secrets = peer_secrets(self._cluster, secrets)
+
+    def authenticate(self, request: S3Request) -> Authenticated:
+        """Return the identity of the client for which a node asks: it has all rights, because that node has
+        checked them. Raises AuthError, InvalidRequest, Misdirected.
+        """
+        fields = request.fields
+        in_query = request.query.keys() & {"X-Amz-Signature", "AWSAccessKeyId"}
+        if in_query or not fields.get("authorization", "").startswith(f"{ALGORITHM} "):
+            raise not_of_cluster()
+        claim = sigv4.parse_header(request)
+        is_write = request.method not in _READS
+        needed = _SIGNED_OF_WRITE if is_write else _SIGNED_OF_READ
+        if claim.access_key != PEER_KEY or not needed.issubset(claim.signed):
+            raise not_of_cluster()
+        seed = self._verify(claim, request)
+        field = PeerField.parse(fields[PEER_FIELD])
+        if field.receiver != self.node:
+            raise Misdirected(f"This is the node {self.node}, not {field.receiver}")
+        if is_write:
+            self._admit(fields[NONCE_FIELD], claim.amz_date)
+        identity = Identity(
+            f"node {field.sender}", field.upstream, ALL_RIGHTS, seed=seed, namespace=field.namespace
+        )
+        return Authenticated(identity, claim.payload_hash)
+
+    def client_of(self, access_key: str, token: str | None) -> ClientKey | None:  # noqa: ARG002 - as above
+        """Raise NotOfCluster: no client has a key here."""
+        raise not_of_cluster()
+
+    def upstream_named(self, request: S3Request) -> Upstream:  # noqa: ARG002 - as the class above
+        """Return the proxy's own upstream: no URL names another one here."""
+        return SHARED
+
+    def _verify(self, claim: sigv4.Claim, request: S3Request) -> ChunkSeed:
+        now_s = self._clock.now_s()
+        for secret in self._secrets:
+            try:
+                return sigv4.verify(claim, request, secret, now_s=now_s)
+            except SignatureMismatch:
+                continue
+        raise not_of_cluster("the signature was made with another cluster.secret")
+
+    def _admit(self, nonce: str, amz_date: str) -> None:
+        signed_s = sigv4.unix_time(amz_date)
+        if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, self._clock.now_s()):
+            raise not_of_cluster("this write was received before, or is too old to know")
+
+
+def not_of_cluster(reason: str = "") -> NotOfCluster:
+    """Return the error for a request that no node of the cluster made."""
+    return NotOfCluster(
+        "This is the listener of the cluster's proxies for each other"
+        + (f": {reason}" if reason else ", and answers no other client"),
+        hint="send requests to the S3 listener (s3.listen)",
+    )

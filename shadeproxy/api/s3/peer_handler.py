@@ -1,0 +1,108 @@
+"""The handler of the listener for the other nodes of a cluster. They send the reads and writes of objects
+that this node owns.
+
+Laws: a request is answered here or refused, never sent to a third node. A refusal says so by
+``x-shade-refused``, so that the near node neither passes it on to its client nor takes it for the origin's
+answer.
+"""
+
+from collections.abc import Awaitable
+from typing import Unpack
+
+from aiohttp import web
+
+from shadeproxy.api.s3.auth.peers import PeerAuthenticator, not_of_cluster
+from shadeproxy.api.s3.exchange import Asked, Call, Exchange, read_request
+from shadeproxy.api.s3.forward_handler import HandlerSettings
+from shadeproxy.api.s3.handler import S3Handler
+from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
+from shadeproxy.api.s3.operations import Touches
+from shadeproxy.api.s3.port import Port
+from shadeproxy.api.s3.relay_read import RelayRead
+from shadeproxy.api.s3.request import S3Request
+from shadeproxy.core.errors import AuthError, Misdirected, ShuttingDown
+from shadeproxy.core.tracing import RELAYED
+from shadeproxy.engine.base import ReadPath
+from shadeproxy.engine.ownership import Ownership, Standing
+
+_READS = frozenset({"GetObject", "HeadObject"})
+_WRITES = frozenset({Touches.OBJECT, Touches.LISTED})
+
+
+class PeerHandler(S3Handler):
+    """The handler of one node, over the engine that also serves clients. ``ownership``: the node's own
+    view.
+    """
+
+    def __init__(
+        self,
+        engine: ReadPath,
+        authenticator: PeerAuthenticator,
+        *,
+        ownership: Ownership,
+        begins: BeginsReads | None = None,
+        **options: Unpack[HandlerSettings],
+    ) -> None:
+        """``begins``, ``options``: as for S3Handler."""
+        super().__init__(engine, authenticator, begins=begins, **options)
+        self._ownership = ownership
+
+    async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
+        """Serve one request as S3Handler does."""
+        was = RELAYED.set(True)
+        try:
+            return await super().__call__(http)
+        finally:
+            RELAYED.reset(was)
+
+    def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
+        """Begin a read as S3Handler does."""
+        was = RELAYED.set(True)
+        try:
+            return super().begin_read(outlet, asked)
+        finally:
+            RELAYED.reset(was)
+
+    async def serve_read(
+        self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
+    ) -> bool:
+        """Serve a read as S3Handler does."""
+        was = RELAYED.set(True)
+        try:
+            return await super().serve_read(port, asked, begun)
+        finally:
+            RELAYED.reset(was)
+
+    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
+        await super()._answer(exchange, _noting_refusal(exchange, serving))
+
+    async def _serve_parsed(self, exchange: Exchange, request: S3Request) -> None:
+        call, authenticated = self._identify(request, exchange)
+        self._check_place(call)
+        if self.reads_cache(call):
+            await self._read(exchange, call, read_request(call))
+        else:
+            await self._forward(exchange, call, authenticated)
+
+    def _check_place(self, call: Call) -> None:
+        """Raise Misdirected if another node must serve the call, by the view of this one; NotOfCluster for an
+        operation that nodes do not send each other. The keys of a DeleteObjects are checked by the engine,
+        when its body has been read.
+        """
+        ref, operation = call.ref, call.operation
+        if operation.name in _READS:
+            elsewhere = self._ownership.standing(ref) is Standing.FOREIGN
+        elif operation.touches in _WRITES:
+            elsewhere = operation.touches is Touches.OBJECT and not self._ownership.writes_here(ref)
+        else:
+            raise not_of_cluster(f"{operation.name} is executed by the proxy that the client called")
+        if elsewhere:
+            raise Misdirected(f"Another node serves {ref}, by the view of this one")
+
+
+async def _noting_refusal(exchange: Exchange, serving: Awaitable[None]) -> None:
+    try:
+        await serving
+    except (AuthError, Misdirected, ShuttingDown) as error:
+        exchange.refused = type(error).__name__
+        raise

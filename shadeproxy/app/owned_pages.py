@@ -1,0 +1,179 @@
+"""Opens the parts by which the proxies of a cluster share their pages (cluster.pages = "owned"): the port to
+ownership, the way to the other proxies, and the listener for them.
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import numpy as np
+from aiohttp import web
+
+from shadeproxy.api.s3.auth.peers import PeerAuthenticator
+from shadeproxy.api.s3.lane import FastLane
+from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.api.s3.server import S3Server
+from shadeproxy.app.admin import Observer
+from shadeproxy.app.draining import DRAIN_S, drain
+from shadeproxy.app.handlers import make_peer_handler
+from shadeproxy.app.listening import listen
+from shadeproxy.app.reload import SettingsStatus
+from shadeproxy.app.reloadable import is_verbose, remembers
+from shadeproxy.app.tls import ServerTls
+from shadeproxy.cluster.membership import Keep
+from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
+from shadeproxy.cluster.peer_reads import PeerReads
+from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.relay_counts import RelayCounts
+from shadeproxy.cluster.relaying_origin import RelayingOrigin
+from shadeproxy.config import Settings
+from shadeproxy.config.sections import Telemetry
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.engine import Engine
+from shadeproxy.engine.rules import Freshness, Rules
+from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.origin.base import Origin
+from shadeproxy.telemetry.counters import ClusterCounters, RelayedRequests
+from shadeproxy.telemetry.requests import RequestCounts
+from shadeproxy.telemetry.stats import Stats
+
+
+class OwnedPages:
+    """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
+    ``relays``: plain reads at other proxies.
+    ``address``: of the listener for other proxies, "" until it is open.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        node: str,
+        *,
+        rules: Rules,
+        hints: HintRegistry,
+        clock: Clock,
+        stats: Stats,
+        counters: ClusterCounters,
+    ) -> None:
+        """``node``: the proxy's name in the cluster. Raises ConfigError if the secret cannot be read."""
+        cluster = settings.cluster
+        self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
+        self.clock = LeaseClock(clock, self.objects)
+        self._counts = counts = RelayCounts()
+        stats.relayed = lambda: [RelayedRequests(*row) for row in counts.rows()]
+        self.address = ""
+        self._settings = settings
+        self._clock = clock
+        self._stats = stats
+        self._hints = hints
+        secrets = cluster.resolve_secrets()
+        self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
+        self._peers = Peers(
+            node,
+            cluster.name,
+            secrets,
+            clock=clock,
+            tls=bool(settings.s3.tls.cert),
+            ca_file=cluster.peer_ca_file or None,
+            least_patience_s=cluster.peer_timeout,
+            max_connections=settings.origin.max_connections,
+        )
+        self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
+        self._engine: Engine | None = None
+        self._lanes: tuple[FastLane, ...] = ()
+        self._status: SettingsStatus | None = None
+        self._handler: PeerHandler | None = None
+        self._observer: Observer | None = None
+
+    def past(self, origin: Origin, stack: AsyncExitStack) -> Origin:
+        """Return the origin for reads past the cache and for forwarded requests. It asks ``origin`` for all
+        but the objects of other proxies.
+        """
+        stack.push_async_callback(self._peers.aclose)
+        return RelayingOrigin(
+            origin, routes=self.objects, peers=self._peers, counts=self._counts, clock=self._clock
+        )
+
+    async def listen(
+        self,
+        stack: AsyncExitStack,
+        engine: Engine,
+        lane: FastLane,
+        *,
+        tls: ServerTls | None,
+        status: SettingsStatus,
+    ) -> None:
+        """Open the listener for the other proxies. ``lane``: of the S3 listener."""
+        observer = Observer(
+            self._stats,
+            self._hints,
+            self._clock,
+            access_log=self._settings.telemetry.access_log,
+            counts=RequestCounts(),
+        )
+        handler, own_lane = make_peer_handler(
+            self._settings,
+            engine,
+            self._authenticator,
+            self.objects,
+            observer,
+            clock=self.clock,
+        )
+        self._engine, self._lanes, self._status = engine, (lane, own_lane), status
+        self._handler, self._observer = handler, observer
+        # Other proxies are few, and each has a limited pool, so their connections are not limited here.
+        runner = web.ServerRunner(S3Server(handler, own_lane), shutdown_timeout=DRAIN_S)
+        stack.push_async_callback(drain, runner, DRAIN_S)
+        context = None if tls is None else tls.context
+        self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)
+
+    def reloaded(self, telemetry: Telemetry) -> None:
+        """Act on settings that were just reloaded."""
+        if self._handler is not None and self._observer is not None:
+            self._handler.verbose = is_verbose(telemetry)
+            self._observer.access_log = telemetry.access_log
+        self.forget_requests()
+
+    def forget_requests(self) -> None:
+        """Drop the remembered requests of clients and of other proxies."""
+        for lane in self._lanes:
+            assert self._status is not None, "it comes with the lanes"
+            lane.forget(remembers=remembers(self._status.settings.telemetry))
+
+    def distrust(self, keep: Keep | None) -> None:
+        """Check cached pages once before they answer, except those of objects that ``keep`` returns."""
+        if self._engine is not None:
+            self._engine.distrust(keep)
+        self.forget_requests()
+
+    def void(self) -> None:
+        """Drop what answers without a look at the lease: page handles and remembered requests."""
+        if self._engine is not None:
+            self._engine.hits.forget()
+        self.forget_requests()
+
+    def retain_peers(self) -> None:
+        """Close the connections to proxies that have left."""
+        self._peers.retain(self.objects.others())
+
+    @property
+    def skipped_peers(self) -> int:
+        """Number of proxies past which reads go now, because they failed."""
+        return sum(self._peers.skipped().values())
+
+
+def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:
+    """Return the function that tells which objects are answered by their rule while the log is silent."""
+    cut_off = settings.cluster.cut_off
+    if cut_off != "datasets":
+        return lambda _ref: cut_off == "rule"
+    return lambda ref: rules.of(ref).freshness is Freshness.IMMUTABLE or _is_in_use(hints, ref)
+
+
+def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
+    """Return whether a data set of a job in use holds the object."""
+    hashes = np.array([object_hash(ref)], np.uint64)
+    names = {job.dataset for job in hints.jobs.by_name.values() if job.in_use and job.dataset is not None}
+    found = (hints.datasets.get(name) for name in names)
+    return any(dataset is not None and dataset.groups.find(hashes)[0] >= 0 for dataset in found)

@@ -1,0 +1,144 @@
+"""A DeleteObjects whose keys have several writers: one document for each of them, and one answer of all.
+
+The document is the one that the S3 listener wrote for the origin, so its form is known. Elements of answers
+are copied as they came.
+"""
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from shadeproxy.core.errors import InvalidRequest, OriginError, OutcomeUnknown
+from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.origin.s3answers import MAX_LISTING_BYTES, document_root, read_bounded
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_HEADING = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+
+_Writer = TypeVar("_Writer", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePart(Generic[_Writer]):
+    """The part of one writer. ``objects``: the Object elements; ``request``: deletes exactly these."""
+
+    writer: _Writer
+    objects: tuple[Element, ...]
+    request: ForwardRequest
+
+
+def is_delete(request: ForwardRequest) -> bool:
+    """Return whether the request is a DeleteObjects."""
+    names = {part.partition("=")[0] for part in request.raw_query.split("&")}
+    return request.method == "POST" and not request.ref.key and "delete" in names
+
+
+async def split_delete(
+    request: ForwardRequest, writer_of: Callable[[ObjectRef], _Writer]
+) -> list[DeletePart[_Writer]]:
+    """Return the parts of a DeleteObjects, in the order in which their writers first occur. Raises
+    InvalidRequest.
+    """
+    body = await read_bounded(_once(b"") if request.body is None else request.body, MAX_LISTING_BYTES)
+    root = document_root(body)
+    if root is None:
+        raise InvalidRequest("The body of DeleteObjects is not a document")
+    objects: dict[_Writer, list[Element]] = {}
+    for one in root.iterfind("Object"):
+        writer = writer_of(request.ref.beside(one.findtext("Key", "")))
+        objects.setdefault(writer, []).append(one)
+    quiet = root.findtext("Quiet", "") == "true"
+    return [
+        DeletePart(writer, tuple(some), _request_of(request, some, quiet=quiet))
+        for writer, some in objects.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnd:
+    """The end of one part: an answer, or the error for which there is none."""
+
+    objects: tuple[Element, ...]
+    error: OriginError | None = None
+    status: int = 0
+    headers: Headers = ()
+    body: bytes = b""
+
+    def elements(self) -> Iterator[Element]:
+        """Yield the elements of the merged answer: the results of this part, or an error for each object."""
+        root = document_root(self.body)
+        if self.error is not None:
+            code = "InternalError" if isinstance(self.error, OutcomeUnknown) else "ServiceUnavailable"
+            yield from _errors(self.objects, code, str(self.error))
+        elif self.status == 200 and root is not None and root.tag == "DeleteResult":
+            yield from root
+        elif root is not None and root.tag == "Error":
+            code = root.findtext("Code", "") or "InternalError"
+            yield from _errors(self.objects, code, root.findtext("Message", ""))
+        else:
+            yield from _errors(self.objects, "InternalError", f"answered {self.status}, and no result")
+
+
+async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
+    """Return the end of a part that was answered. Raises OriginError."""
+    body = await read_bounded(answer.chunks, MAX_LISTING_BYTES)
+    return PartEnd(part.objects, None, answer.status, answer.headers, body)
+
+
+def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
+    """Return one answer. Parts that all failed are answered as one request would be: with their common
+    error. Raises OriginError if none was answered.
+    """
+    errors = [end.error for end in ends if end.error is not None]
+    if len(errors) == len(ends):
+        raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+    if len({end.status for end in ends}) == 1 and ends[0].status != 200:
+        return ForwardResponse(ends[0].status, ends[0].headers, _once(ends[0].body))
+    root = Element("DeleteResult", {"xmlns": _NAMESPACE})
+    root.extend(element for end in ends for element in end.elements())
+    document = _written(root)
+    fields = (("Content-Type", "application/xml"), ("Content-Length", str(len(document))))
+    return ForwardResponse(200, fields, _once(document))
+
+
+def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
+    """Yield Error elements for objects that were not deleted, or perhaps not."""
+    for one in objects:
+        error = Element("Error")
+        for name in ("Key", "VersionId"):
+            if (value := one.findtext(name)) is not None:
+                SubElement(error, name).text = value
+        SubElement(error, "Code").text = code
+        SubElement(error, "Message").text = message
+        yield error
+
+
+def _request_of(request: ForwardRequest, objects: list[Element], *, quiet: bool) -> ForwardRequest:
+    root = Element("Delete", {"xmlns": _NAMESPACE})
+    root.extend(objects)
+    if quiet:
+        SubElement(root, "Quiet").text = "true"
+    document = _written(root)
+    digest = base64.b64encode(hashlib.md5(document, usedforsecurity=False).digest()).decode()
+    headers = (pair for pair in request.headers if pair[0].lower() != "content-md5")
+    return replace(
+        request,
+        headers=(*headers, ("Content-MD5", digest)),
+        body=_once(document),
+        content_length=len(document),
+        payload_hash=hashlib.sha256(document).hexdigest(),
+    )
+
+
+def _written(root: Element) -> bytes:
+    # The serialiser leaves a carriage return as it is, and a parser would read a line feed. No mark-up of
+    # these documents has one, so each belongs to a text.
+    return _HEADING + tostring(root).replace(b"\r", b"&#13;")
+
+
+async def _once(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece

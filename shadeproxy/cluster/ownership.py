@@ -1,0 +1,248 @@
+"""Ownership of objects by leases: the port of the engine (engine/ownership.py) over ``Membership``, and the
+routes to the other nodes (routes.py).
+
+Laws: a lease ends by time alone, so every call reads the clock. The first call after the end voids all that
+answers without a check, before it returns; which call that is does not matter. A page handle does not ask:
+callers judge it by a ``LeaseClock``, which makes that call.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.membership import Keep, Membership
+from shadeproxy.cluster.view import NodeFacts, View
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import ClusterUnavailable
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.memo import Memo
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.ownership import Began, Standing
+from shadeproxy.telemetry.counters import ClusterCounters
+
+_LOOK_S = 0.02
+_WAIT_S = 5.0
+"""Longest wait of a write for its share. A dead proxy's share is free again sooner, with the usual lease."""
+_DISTRUST_S = 10.0
+_MOST_PLACES = 32_768
+
+
+class _Place(NamedTuple):
+    """``home``: the node that caches the object. ``named``: this node owns it, while it has the lease."""
+
+    home: str | None
+    named: bool
+
+
+class OwnedObjects:
+    """The objects that this process owns. ``join`` is called once; before that it owns none.
+
+    ``by_rule``: returns whether an object is answered by its freshness rule while the log is out of reach.
+    ``counters``: counts lapses of the lease, and rises of the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        by_rule: Callable[[ObjectRef], bool],
+        counters: ClusterCounters | None = None,
+        clock: Callable[[], float] = boot_time_s,
+    ) -> None:
+        self.counters = ClusterCounters() if counters is None else counters
+        self._by_rule = by_rule
+        self._clock = clock
+        self._heartbeat: Heartbeat | None = None
+        self._member: Membership | None = None
+        self._distrust: Callable[[Keep | None], None] = lambda _keep: None
+        self._void: Callable[[], None] = lambda: None
+        self._epoch = 0
+        self._leased = False
+        self._ruled = False
+        """True if an object was OWN by its rule alone since the last answer of the log."""
+        self._views: tuple[View | None, View | None] = (None, None)
+        self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
+        """Places of objects in these two views. To compute one takes some microseconds a node."""
+
+    def join(
+        self,
+        heartbeat: Heartbeat,
+        *,
+        distrust: Callable[[Keep | None], None],
+        void: Callable[[], None],
+    ) -> None:
+        """Take part by the beats of ``heartbeat``, whose ``adopted`` is ``self.adopted``.
+
+        ``distrust`` is called at each rise of the trust epoch, with the objects that are still trusted; None:
+        no object is. ``void`` is called when the lease has ended: page handles, flights and checks that began
+        before may no longer answer.
+        """
+        self._heartbeat, self._member = heartbeat, heartbeat.membership
+        self._distrust, self._void = distrust, void
+
+    def adopted(self) -> None:
+        """Act on an answer of the log that the membership has just adopted."""
+        member = self._member
+        if member is None:
+            return
+        epoch, self._epoch = self._epoch, member.epoch
+        if member.epoch != epoch:
+            self.counters.distrusted += 1
+            self._distrust(member.keep_since(epoch))
+        if member.leased(self._clock()):
+            self._leased, self._ruled = True, False
+        else:
+            self.notice()
+            if self._ruled:  # The log answers again and grants nothing: the rule alone is not enough now.
+                self._ruled = False
+                self._void()
+
+    def notice(self) -> None:
+        """Void what answers without a check, if the lease has ended since the last call."""
+        if self._leased and self._member is not None and not self._member.leased(self._clock()):
+            self._leased = False
+            self.counters.lapses += 1
+            self._void()
+
+    # ------------------------------------------------------------------ routes.py ``Routes``
+
+    def reader(self, ref: ObjectRef) -> NodeFacts | None:
+        """See ``Routes.reader``."""
+        member, view = self._member, self._view()
+        if member is None or view is None:
+            return None
+        return self._other(view, self._place(member, view, object_hash(ref)).home)
+
+    def writer(self, ref: ObjectRef) -> NodeFacts | None:
+        """See ``Routes.writer``."""
+        view = self._view()
+        return None if view is None else self._other(view, view.owner(object_hash(ref)))
+
+    def others(self) -> list[NodeFacts]:
+        """Return all other nodes of the newest view."""
+        member = self._member
+        if member is None or member.view is None:
+            return []
+        return [facts for node, facts in member.view.facts.items() if node != member.node]
+
+    def _view(self) -> View | None:
+        """Return the newest view, if this node may be one of it. Other nodes of a cluster that has other
+        settings, or another origin, are not asked.
+        """
+        member = self._member
+        return None if member is None or member.duties.refusal else member.view
+
+    def _other(self, view: View, node: str | None) -> NodeFacts | None:
+        assert self._member is not None, "there is a view"
+        if node is None or node == self._member.node or view.seats[node].away:
+            return None
+        return view.facts[node]
+
+    # ------------------------------------------------------------------ engine/ownership.py ``Ownership``
+
+    def standing(self, ref: ObjectRef) -> Standing:
+        """See ``Ownership.standing``."""
+        self.notice()
+        member = self._member
+        if member is None or member.view is None:
+            return Standing.CHECK
+        now_s, hashed = self._clock(), object_hash(ref)
+        place = self._place(member, member.view, hashed)
+        if place.home != member.node:
+            return Standing.FOREIGN
+        if place.named and member.leased(now_s):
+            return Standing.CHECK if member.must_check(hashed, now_s) else Standing.OWN
+        if member.cut_off(now_s) and self._by_rule(ref):
+            self._ruled = True
+            return Standing.OWN
+        return Standing.CHECK
+
+    def own_for_s(self, ref: ObjectRef) -> float:
+        """See ``Ownership.own_for_s``. Page handles are judged by a ``LeaseClock``, which voids them at the
+        end of the lease, so they need no end of their own.
+        """
+        return inf if self.standing(ref) is Standing.OWN else 0.0
+
+    def begin(self) -> Began:
+        """See ``Ownership.begin``."""
+        return Began(0 if self._member is None else self._member.epoch, self._clock())
+
+    def trusts(self, ref: ObjectRef, began: Began) -> bool:
+        """See ``Ownership.trusts``."""
+        if self.standing(ref) is not Standing.OWN:
+            return False
+        member, hashed = self._member, object_hash(ref)
+        assert member is not None, "without a membership nothing is OWN"
+        return member.trusts(hashed, began.epoch) and not member.must_check(hashed, began.at_s)
+
+    def mine(self, ref: ObjectRef) -> bool:
+        """See ``Ownership.mine``."""
+        self.notice()
+        member = self._member
+        if member is None or member.view is None or not member.leased(self._clock()):
+            return False
+        return self._place(member, member.view, object_hash(ref)).named
+
+    def writes_here(self, ref: ObjectRef) -> bool:
+        """See ``Ownership.writes_here``. Without a view no other process is known that could write."""
+        view = None if self._member is None else self._member.view
+        return view is None or self._member is None or view.owner(object_hash(ref)) == self._member.node
+
+    async def wait_until_mine(self, refs: Sequence[ObjectRef]) -> bool:
+        """See ``Ownership.wait_until_mine``. Ends early if another process is to write one of them."""
+        until_s = self._clock() + _WAIT_S
+        while not all(map(self.mine, refs)):
+            if self._clock() >= until_s or not all(map(self.writes_here, refs)):
+                return False
+            await self._look_later()
+        return True
+
+    async def distrust_bucket(self, bucket: str, namespace: str) -> None:
+        """See ``Ownership.distrust_bucket``. All proxies distrust all buckets, because a view names none."""
+        del namespace
+        if self._member is None:
+            raise _not_distrusted(bucket)
+        number, until_s = self._member.ask_for_distrust(), self._clock() + _DISTRUST_S
+        while not self._member.is_distrusted(number):
+            if self._clock() >= until_s:
+                raise _not_distrusted(bucket)
+            await self._look_later()
+
+    def _place(self, member: Membership, view: View, hashed: int) -> "_Place":
+        views = (view, member.settled)
+        if views != self._views:
+            self._views = views
+            self._places = Memo(_MOST_PLACES)
+        place = self._places.get(hashed)
+        if place is None:
+            place = _Place(view.home(hashed), member.is_named(hashed))
+            self._places.put(hashed, place)
+        return place
+
+    async def _look_later(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.hurry()
+        await asyncio.sleep(_LOOK_S)
+
+
+class LeaseClock:
+    """A clock by whose ``now_s`` page handles are judged: reading it voids them if the lease has ended."""
+
+    def __init__(self, clock: Clock, ownership: OwnedObjects) -> None:
+        self._wall_s = clock.now_s
+        self._notice = ownership.notice
+        self.monotonic_s = clock.monotonic_s
+        self.sleep = clock.sleep
+
+    def now_s(self) -> float:
+        """Return Unix time."""
+        self._notice()
+        return self._wall_s()
+
+
+def _not_distrusted(bucket: str) -> ClusterUnavailable:
+    return ClusterUnavailable(
+        f"not all proxies of the cluster know that bucket {bucket!r} changed: the origin has made the change;"
+        " repeat the call"
+    )

@@ -1,0 +1,122 @@
+"""Plain GETs of other nodes by callbacks: sent without waiting, on an idle connection.
+
+An answer that is not plain is handed over to ``RelayingOrigin``, which continues it in a task.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+
+from shadeproxy.cluster.peer_requests import PeerField, job_field
+from shadeproxy.cluster.peers import Peer, Peers
+from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
+from shadeproxy.cluster.routes import Routes
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream
+from shadeproxy.origin.base import ForwardResponse, Relayed
+from shadeproxy.origin.connection import Connection, Receiver
+from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.s3answers import end_to_end
+from shadeproxy.origin.s3reads import body_of
+
+_SOURCES = {str(source): source for source in Source}
+
+
+def relayed_by(node: str, headers: Headers) -> Relayed:
+    """Return the way of an answer of ``node`` with these fields."""
+    source = next((value for name, value in headers if name.lower() == "x-shade-cache"), "")
+    return Relayed(node, _SOURCES.get(source, Source.BYPASS))
+
+
+class PendingAnswer:
+    """A read that was sent to ``peer``. ``connection``: has the answer, whose head alone was read; None if
+    there will be no answer.
+    """
+
+    def __init__(self, peer: Peer, began_s: float) -> None:
+        self.peer = peer
+        self.began_s = began_s
+        self.connection: Connection | None = None
+        self.head: Head | None = None
+
+    @asynccontextmanager
+    async def exchange(self) -> AsyncIterator[ForwardResponse]:
+        """Yield the answer. Raises OriginUnavailable if there is none."""
+        if self.connection is None or self.head is None:
+            raise OriginUnavailable(f"the node {self.peer.node} gave no answer")
+        try:
+            yield ForwardResponse(self.head.status, end_to_end(self.head.headers), body_of(self.connection))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Give the connection back; idempotent."""
+        if self.connection is not None:
+            self.peer.put_back(self.connection)
+            self.connection = None
+
+
+BEGUN: ContextVar[PendingAnswer | None] = ContextVar("begun", default=None)
+"""A read that was begun by callbacks, for the task that continues it."""
+
+
+class PeerReads:
+    """Begins reads of objects that other nodes cache. The arguments are those of ``RelayingOrigin``."""
+
+    def __init__(self, *, routes: Routes, peers: Peers, counts: RelayCounts, clock: Clock) -> None:
+        self._routes = routes
+        self._peers = peers
+        self._counts = counts
+        self._clock = clock
+        self._fields: dict[tuple[str, Upstream, str], str] = {}
+
+    def find(self, ref: ObjectRef) -> Peer | None:
+        """Return the node that caches the object; None if this one does, or none is to be asked."""
+        facts = self._routes.reader(ref)
+        if facts is None or not facts.peer:
+            return None
+        peer = self._peers.find(facts)
+        return None if peer.skipped else peer
+
+    def start(
+        self,
+        peer: Peer,
+        ref: ObjectRef,
+        path: str,
+        *,
+        upstream: Upstream,
+        job: JobContext | None,
+        range_field: str,
+        checksums: bool,
+        receiver: Receiver,
+        request_id: str,
+    ) -> Connection | None:
+        """Send a GET of ``path``, whose answer ``receiver`` gets. Return the connection, which the caller
+        must put back; None if none is idle.
+        """
+        connection = peer.take_now()
+        if connection is not None:
+            request = peer.heads.render(
+                path,
+                peer_field=self._field(peer.node, upstream, ref.namespace),
+                job_field="" if job is None else job_field(job),
+                checksums=checksums,
+                range_field=range_field,
+                secret=self._peers.secret,
+                now_s=self._clock.now_s(),
+                request_id=request_id,
+            )
+            connection.start(request, receiver)
+        return connection
+
+    def count(self, peer: Peer, end: RelayEnd, size_bytes: int, seconds: float) -> None:
+        """Count a read that was not handed over."""
+        self._counts.note(peer.node, end, size_bytes, seconds)
+
+    def _field(self, receiver: str, upstream: Upstream, namespace: str) -> str:
+        key = (receiver, upstream, namespace)
+        field = self._fields.get(key)
+        if field is None:
+            field = self._fields[key] = PeerField(self._peers.node, *key).render()
+        return field

@@ -1,0 +1,79 @@
+"""Requests of one node to another, as S3 requests: who asks, for which client, and signed with which key.
+
+A node signs as an internal client, by a secret that is derived from ``cluster.secret``. The client's own
+signature ends at the node that it called, which has also checked its rights.
+"""
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from shadeproxy.core.errors import ConfigError, InvalidRequest
+from shadeproxy.core.tracing import JOB_FIELD, NONCE_FIELD, PEER_FIELD
+from shadeproxy.core.types import SHARED, JobContext, Upstream
+from shadeproxy.origin.base import ForwardRequest
+
+PEER_KEY = "shade-peer"
+"""The access key of the internal client."""
+REGION = "shade-cluster"
+"""The region in the scope of its signatures."""
+_LABEL = b"shadeproxy peer listener\0"
+
+
+def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
+    """Return the secret keys of the internal client: the first signs, all are accepted. ``accepted``: the
+    values of ``cluster.secret``. Raises ConfigError if there is none, because the key would protect nothing.
+    """
+    if not accepted or not all(accepted):
+        raise ConfigError(
+            "cluster.secret is missing, so the nodes cannot know each other", remedy="set it to a random text"
+        )
+    return tuple(
+        hmac.digest(secret.encode(), _LABEL + cluster.encode(), "sha256").hex() for secret in accepted
+    )
+
+
+class PeerField(NamedTuple):
+    """The content of the field ``x-shade-peer``. ``sender``, ``receiver``: names of nodes. ``upstream``,
+    ``namespace``: those of the client for which the sender asks.
+    """
+
+    sender: str
+    receiver: str
+    upstream: Upstream
+    namespace: str
+
+    def render(self) -> str:
+        """Return the value of the field: four texts, each percent-encoded."""
+        return ";".join(quote(text, safe="") for text in self)
+
+    @classmethod
+    def parse(cls, field: str) -> "PeerField":
+        """Parse the value of the field. Raises InvalidRequest."""
+        texts = [unquote(text) for text in field.split(";")]
+        if len(texts) != 4:
+            raise InvalidRequest(f"The header {PEER_FIELD} cannot be understood")
+        sender, receiver, upstream, namespace = texts
+        return cls(sender, receiver, Upstream(upstream), namespace)
+
+
+def job_field(job: JobContext) -> str:
+    """Return the value of ``x-shade-job``."""
+    numbers = (("epoch", job.epoch), ("rank", job.rank))
+    return ";".join([job.job, *(f"{name}={value}" for name, value in numbers if value is not None)])
+
+
+def addressed(request: ForwardRequest, sender: str, receiver: str, *, writes: bool) -> ForwardRequest:
+    """Return ``request`` as it is sent to another node. ``writes``: make it differ from every other request,
+    so that it cannot be sent twice.
+    """
+    field = PeerField(sender, receiver, request.upstream, request.ref.namespace)
+    fields = [(PEER_FIELD, field.render())]
+    if request.job is not None:
+        fields.append((JOB_FIELD, job_field(request.job)))
+    if writes:
+        fields.append((NONCE_FIELD, secrets.token_hex(16)))
+    return replace(request, headers=(*request.headers, *fields), upstream=SHARED, here=None)

@@ -1,0 +1,189 @@
+"""The other nodes, as S3 servers: their connections, the time that each needs to answer, and whether to ask
+it now.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+
+from shadeproxy.cluster.peer_requests import PEER_KEY, REGION, peer_secrets
+from shadeproxy.cluster.relay_heads import RelayHeads
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.origin.connection import Connection
+from shadeproxy.origin.credentials import StaticCredentials
+from shadeproxy.origin.pool import Timeouts
+from shadeproxy.origin.s3 import S3Origin
+
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S, _TIMES_P99 = 1.0, 10.0, 3.0
+_TIMES = 512
+_COMPUTE_EVERY = 64
+_FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
+PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
+"""A node may wait for its origin, whose time limit is half of this, before it answers a write."""
+
+
+class Peer:
+    """One other node at one address. ``least_patience_s``: how long to wait for it at least."""
+
+    def __init__(
+        self, node: str, address: str, origin: S3Origin, clock: Clock, least_patience_s: float
+    ) -> None:
+        self.node = node
+        self.origin = origin
+        self.heads = RelayHeads(address)
+        self._gets = origin.forwards
+        self._at = origin.forwards.peer_of(ObjectRef("b", ""))
+        self.patience_s = self._least_s = least_patience_s
+        """Seconds for which a read waits for the head of the answer."""
+        self._clock = clock
+        self._times_s: deque[float] = deque(maxlen=_TIMES)
+        self._count = 0
+        self._failed_s: deque[float] = deque(maxlen=_FAILURES)
+        self._skipped_until_s = float("-inf")
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    def take_now(self) -> Connection | None:
+        """Return an idle connection, and keep all of them open; None if none is idle. The caller must put it
+        back.
+        """
+        connection = None if self._at is None else self._gets.pool.take_now(self._at)
+        if connection is not None:
+            self.enter()
+        return connection
+
+    def put_back(self, connection: Connection) -> None:
+        """Take back a connection that ``take_now`` returned."""
+        self._gets.pool.put_back(connection)
+        self.leave()
+
+    def enter(self) -> None:
+        """Keep the connections open until ``leave`` is called."""
+        self._users += 1
+        self._unused.clear()
+
+    def leave(self) -> None:
+        """End one use that ``enter`` began."""
+        self._users -= 1
+        if not self._users:
+            self._unused.set()
+
+    async def aclose(self) -> None:
+        """Close the connections when no request uses them any more."""
+        await self._unused.wait()
+        await self.origin.aclose()
+
+    @property
+    def skipped(self) -> bool:
+        """True while reads go straight to the origin, because this node failed several times."""
+        return self._clock.monotonic_s() < self._skipped_until_s
+
+    def answered(self, seconds: float) -> None:
+        """Note the time to the head of an answer."""
+        self._failed_s.clear()
+        self._times_s.append(seconds)
+        self._count += 1
+        if self._count % _COMPUTE_EVERY == 0:
+            slow_s = sorted(self._times_s)[len(self._times_s) * 99 // 100]
+            self.patience_s = max(self._least_s, min(_TIMES_P99 * slow_s, _MOST_PATIENCE_S))
+
+    def failed(self) -> None:
+        """Note that the node could not be reached, did not answer in time, or broke off."""
+        now_s = self._clock.monotonic_s()
+        self._failed_s.append(now_s)
+        if len(self._failed_s) == _FAILURES and now_s - self._failed_s[0] <= _WITHIN_S:
+            self._skipped_until_s = now_s + _OPEN_S
+
+
+class Peers:
+    """The other nodes of a cluster. ``node``: this node's name. ``secrets``: values of ``cluster.secret``, of
+    which the first one signs. ``tls``: the nodes speak TLS. ``ca_file``: PEM certificates to trust instead of
+    the system's.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        cluster: str,
+        secrets: Sequence[str],
+        *,
+        clock: Clock,
+        tls: bool = False,
+        ca_file: str | None = None,
+        timeouts: Timeouts = PEER_TIMEOUTS,
+        least_patience_s: float = _LEAST_PATIENCE_S,
+        max_connections: int = 256,
+    ) -> None:
+        """Connect to none yet. Raises ConfigError if no secret is given."""
+        self.node = node
+        self._cluster = cluster
+        self._provider = StaticCredentials(_credentials(cluster, secrets))
+        self._clock = clock
+        self._scheme = "https" if tls else "http"
+        self._ca_file = ca_file
+        self._timeouts = timeouts
+        self._least_patience_s = least_patience_s
+        self._max_connections = max_connections
+        self._peers: dict[tuple[str, str], Peer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def adopt(self, secrets: Sequence[str]) -> None:
+        """Sign with another secret from now on. Raises ConfigError, and then changes nothing."""
+        self._provider.current = _credentials(self._cluster, secrets)
+
+    @property
+    def secret(self) -> str:
+        """The secret key that signs."""
+        assert self._provider.current is not None, "there is always a key"
+        return self._provider.current.secret_key
+
+    def find(self, facts: NodeFacts) -> Peer:
+        """Return a node by its name and address."""
+        key = (facts.node, facts.peer)
+        peer = self._peers.get(key)
+        if peer is None:
+            peer = self._peers[key] = Peer(
+                facts.node, facts.peer, self._connect(facts.peer), self._clock, self._least_patience_s
+            )
+        return peer
+
+    def retain(self, nodes: Collection[NodeFacts]) -> None:
+        """Close the connections to all nodes and addresses that are not among ``nodes``. Requests under way
+        end first.
+        """
+        kept = {(facts.node, facts.peer) for facts in nodes}
+        for key in self._peers.keys() - kept:
+            task = asyncio.create_task(self._peers.pop(key).aclose(), name=f"close {key[0]}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def skipped(self) -> dict[str, bool]:
+        """Return, for each node that was asked, whether reads now go past it."""
+        return {peer.node: peer.skipped for peer in self._peers.values()}
+
+    async def aclose(self) -> None:
+        """Close all connections; idempotent."""
+        self.retain(())
+        await asyncio.gather(*self._closing)
+
+    def _connect(self, address: str) -> S3Origin:
+        return S3Origin(
+            f"{self._scheme}://{address}",
+            credentials={SHARED: self._provider},
+            region=REGION,
+            addressing="path",
+            timeouts=self._timeouts,
+            max_connections=self._max_connections,
+            ca_file=self._ca_file,
+            trailing_checksums="always",
+            reserved_names=(),
+            clock=self._clock,
+        )
+
+
+def _credentials(cluster: str, secrets: Sequence[str]) -> Credentials:
+    return Credentials(PEER_KEY, peer_secrets(cluster, secrets)[0])

@@ -1,0 +1,97 @@
+"""Signed heads of plain GETs for another node: the same signature as core/sigv4.py, made from fewer parts.
+
+Such a head stays the same for a second, except for path, range, request id and signature; see
+origin/signing.py, which does this for page GETs.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+from shadeproxy.cluster.peer_requests import PEER_KEY, REGION
+from shadeproxy.core.sigv4 import (
+    ALGORITHM,
+    EMPTY_SHA256,
+    Scope,
+    Signer,
+    canonical_request,
+    encode_path,
+    format_amz_date,
+    signing_key,
+)
+from shadeproxy.core.tracing import JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
+
+_CHECKSUM_MODE = "x-amz-checksum-mode"
+
+
+class _SignedParts(NamedTuple):
+    """Parts of a head and its signature that stay the same. ``canonical``: the canonical request after its
+    path. ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the
+    signature.
+    """
+
+    fields: str
+    canonical: str
+    inner: "hashlib._Hash"
+    outer: "hashlib._Hash"
+    authorization: str
+
+
+class RelayHeads:
+    """Renders heads for one node at ``host``."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._second = -1
+        self._kept: dict[tuple[str, str, str, bool], _SignedParts] = {}
+
+    def render(
+        self,
+        path: str,
+        *,
+        peer_field: str,
+        job_field: str,
+        checksums: bool,
+        range_field: str,
+        secret: str,
+        now_s: float,
+        request_id: str,
+    ) -> bytes:
+        """Return the head of a GET of ``path``, as it is encoded in a request. ``peer_field``: value of
+        ``x-shade-peer``; ``job_field``, ``range_field``: values, or "". ``checksums``: the client asks for
+        those of the object.
+        """
+        if int(now_s) != self._second:
+            self._second = int(now_s)
+            self._kept.clear()
+        key = (peer_field, job_field, secret, checksums)
+        kept = self._kept.get(key) or self._keep(key)
+        inner, outer = kept.inner.copy(), kept.outer.copy()
+        text = f"GET\n{encode_path(path)}{kept.canonical}"
+        inner.update(hashlib.sha256(text.encode()).hexdigest().encode())
+        outer.update(inner.digest())
+        wanted = f"Range: {range_field}\r\n" if range_field else ""
+        return (
+            f"GET {path} HTTP/1.1\r\n{kept.fields}{wanted}{ORIGIN_FIELD}: {request_id}\r\n"
+            f"{kept.authorization}{outer.hexdigest()}\r\n\r\n"
+        ).encode()
+
+    def _keep(self, key: tuple[str, str, str, bool]) -> _SignedParts:
+        peer_field, job_field, secret, checksums = key
+        amz_date = format_amz_date(self._second)
+        added = [("x-amz-content-sha256", EMPTY_SHA256), ("x-amz-date", amz_date), (PEER_FIELD, peer_field)]
+        if job_field:
+            added.append((JOB_FIELD, job_field))
+        if checksums:
+            added.append((_CHECKSUM_MODE, "ENABLED"))
+        signed = sorted([("host", self._host), *added])
+        scope = Scope(amz_date[:8], REGION)
+        signer = Signer(signing_key(secret, scope), str(scope))
+        names = ";".join(name for name, _ in signed)
+        kept = self._kept[key] = _SignedParts(
+            f"Host: {self._host}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in added),
+            canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
+            signer.begin(amz_date.encode()),
+            signer.outer,
+            f"Authorization: {ALGORITHM} Credential={PEER_KEY}/{scope}, SignedHeaders={names}, Signature=",
+        )
+        return kept

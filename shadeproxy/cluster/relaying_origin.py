@@ -1,0 +1,282 @@
+"""``RelayingOrigin``: sends reads and writes of objects to the nodes that own them, and all else to the
+origin.
+
+Laws: a read has two ways. If the node gives no answer, the origin is read, uncached, which is always right. A
+write has one way. It is sent once, and an error says whether it may have been executed. A request of another
+node is never sent to a third one.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Self, Unpack
+
+from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
+from shadeproxy.cluster.peer_reads import BEGUN, relayed_by
+from shadeproxy.cluster.peer_requests import addressed
+from shadeproxy.cluster.peers import Peer, Peers
+from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
+from shadeproxy.cluster.relayed_read import answered_read, read_request
+from shadeproxy.cluster.routes import Routes
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.clock import Clock
+from shadeproxy.core.errors import (
+    Misdirected,
+    OriginError,
+    OriginUnavailable,
+    OutcomeUnknown,
+    WriterUnavailable,
+)
+from shadeproxy.core.tracing import READER, REFUSED_FIELD, RELAYED
+from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.origin.base import (
+    ForwardRequest,
+    ForwardResponse,
+    OpenOptions,
+    Origin,
+    OriginRead,
+    Relayed,
+)
+from shadeproxy.origin.wrapping import WrappedOrigin
+
+_READS = frozenset({"GET", "HEAD"})
+_PLAIN_FIELDS = frozenset({"x-amz-checksum-mode", "x-amz-user-agent"})
+# A JavaScript client names the operation in each URL; the parameter changes nothing.
+_PLAIN_QUERIES = frozenset({"", "x-id=GetObject", "x-id=HeadObject"})
+_MISDIRECTED = 421
+_CHANGING = "The cluster's view is changing: nothing was written; retry"
+_FROM_ORIGIN = Relayed("", Source.ORIGIN)
+
+
+class _Sent:
+    """A request to ``peer``: its end, and the bytes of its bodies. Counts it when the block is left."""
+
+    def __init__(self, peer: Peer, counts: RelayCounts, clock: Clock) -> None:
+        self.peer = peer
+        self.began_s = clock.monotonic_s()
+        self.result = RelayEnd.OK
+        self.bytes = 0
+        self._counts = counts
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        self.peer.enter()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.peer.leave()
+        seconds = self._clock.monotonic_s() - self.began_s
+        self._counts.note(self.peer.node, self.result, self.bytes, seconds)
+
+
+class RelayingOrigin(WrappedOrigin):
+    """Wraps ``inner``, the whole chain to the real origin; see ``Origin`` for the methods. ``aclose`` closes
+    ``peers`` too.
+    """
+
+    def __init__(
+        self, inner: Origin, *, routes: Routes, peers: Peers, counts: RelayCounts, clock: Clock
+    ) -> None:
+        super().__init__(inner)
+        self._routes = routes
+        self._peers = peers
+        self._counts = counts
+        self._clock = clock
+
+    def open(self, ref: ObjectRef, **options: Unpack[OpenOptions]) -> AbstractAsyncContextManager[OriginRead]:
+        facts = self._reader(ref)
+        return self._inner.open(ref, **options) if facts is None else self._open(facts, ref, options)
+
+    def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
+        if request.here is not None:
+            return self._delete(request) if is_delete(request) else self._write(request)
+        facts = self._reader(request.ref) if _is_plain_read(request) else None
+        return self._inner.forward(request) if facts is None else self._read(facts, request)
+
+    async def aclose(self) -> None:
+        await self._peers.aclose()
+        await super().aclose()
+
+    # ------------------------------------------------------------------ reads
+
+    def _reader(self, ref: ObjectRef) -> NodeFacts | None:
+        facts = self._routes.reader(ref)
+        if facts is not None and RELAYED.get():
+            raise Misdirected(f"{facts.node} caches {ref}, by the view of this node")
+        return facts if facts is not None and facts.peer else None
+
+    @asynccontextmanager
+    async def _open(
+        self, facts: NodeFacts, ref: ObjectRef, options: OpenOptions
+    ) -> AsyncIterator[OriginRead]:
+        reader = READER.get()
+        request = read_request(ref, options, reader if isinstance(reader, JobContext) else None)
+        async with AsyncExitStack() as stack:
+            answer = await self._ask(facts, request, stack)
+            if answer is None:
+                yield await stack.enter_async_context(self._inner.open(ref, **options))
+            else:
+                yield await answered_read(answer, ref, options, now_s=self._clock.now_s())
+
+    @asynccontextmanager
+    async def _read(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        async with AsyncExitStack() as stack:
+            answer = await self._ask(facts, request, stack)
+            if answer is None:
+                given = await stack.enter_async_context(self._inner.forward(request))
+                answer = replace(given, relayed=_FROM_ORIGIN)
+            yield answer
+
+    async def _ask(
+        self, facts: NodeFacts, request: ForwardRequest, stack: AsyncExitStack
+    ) -> ForwardResponse | None:
+        """Send a read to its node. Return None if the origin must be asked instead."""
+        if (begun := BEGUN.get()) is not None:
+            # Only the first request of the task continues what was begun.
+            BEGUN.set(None)
+            peer, exchange = begun.peer, begun.exchange()
+        else:
+            peer = self._peers.find(facts)
+            if peer.skipped:
+                self._counts.note(peer.node, RelayEnd.FALLBACK, 0, 0.0)
+                return None
+            exchange = peer.origin.forward(addressed(request, self._peers.node, peer.node, writes=False))
+        async with AsyncExitStack() as attempt:
+            tally = attempt.enter_context(_Sent(peer, self._counts, self._clock))
+            try:
+                async with asyncio.timeout(peer.patience_s):
+                    answer = await attempt.enter_async_context(exchange)
+            except (OriginError, TimeoutError):
+                peer.failed()
+                tally.result = RelayEnd.FALLBACK
+                return None
+            if (refusal := _refusal_of(answer)) is not None:
+                tally.result = refusal
+                return None
+            if begun is None:
+                peer.answered(self._clock.monotonic_s() - tally.began_s)
+            else:
+                tally.began_s = begun.began_s
+            stack.push_async_exit(attempt.pop_all())
+        return _passed_on(answer, tally)
+
+    # ------------------------------------------------------------------ writes
+
+    def _writer(self, ref: ObjectRef) -> NodeFacts:
+        """Return the other node that executes writes of the object. Raises Misdirected, WriterUnavailable."""
+        facts = self._routes.writer(ref)
+        if RELAYED.get():
+            raise Misdirected(f"this node does not write {ref}, by its view")
+        if facts is None:
+            raise WriterUnavailable(_CHANGING)
+        return facts
+
+    @asynccontextmanager
+    async def _write(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        async with self._sent(self._writer(request.ref), request) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _sent(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        """Send a write to its node, once. Raises WriterUnavailable if nothing was written, OutcomeUnknown if
+        something may have been.
+        """
+        name = f"The node {facts.node}, which writes this object for the cluster,"
+        if not facts.peer:
+            raise WriterUnavailable(f"{name} has no address for other nodes: nothing was written")
+        peer = self._peers.find(facts)
+        outgoing = addressed(request, self._peers.node, peer.node, writes=True)
+        async with AsyncExitStack() as stack:
+            tally = stack.enter_context(_Sent(peer, self._counts, self._clock))
+            tally.bytes = request.content_length or 0
+            try:
+                answer = await stack.enter_async_context(peer.origin.forward(outgoing))
+            except OutcomeUnknown as error:
+                tally.result = RelayEnd.BROKEN
+                raise OutcomeUnknown(
+                    f"{name} did not answer, so it may have carried out the write"
+                ) from error
+            except OriginUnavailable as error:
+                tally.result = RelayEnd.REFUSED
+                raise WriterUnavailable(f"{name} cannot be reached: nothing was written; retry") from error
+            if (refusal := _refusal_of(answer)) is not None:
+                tally.result = refusal
+                if refusal is RelayEnd.MISDIRECTED:
+                    raise WriterUnavailable(_CHANGING)
+                raise WriterUnavailable(
+                    f"{name} refused it ({_field(answer, REFUSED_FIELD)}): nothing was written"
+                )
+            yield _passed_on(answer, tally)
+
+    @asynccontextmanager
+    async def _delete(self, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
+        here = request.here or frozenset()
+        parts = await split_delete(request, lambda ref: None if ref in here else self._writer(ref))
+        if len(parts) == 1:
+            async with self._sent_part(parts[0]) as answer:
+                yield answer
+            return
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(self._end_of(part)) for part in parts]
+        answer = merged([task.result() for task in running])
+        yield answer
+
+    def _sent_part(self, part: DeletePart[NodeFacts | None]) -> AbstractAsyncContextManager[ForwardResponse]:
+        if part.writer is None:
+            return self._inner.forward(replace(part.request, here=None))
+        return self._sent(part.writer, part.request)
+
+    async def _end_of(self, part: DeletePart[NodeFacts | None]) -> PartEnd:
+        try:
+            async with self._sent_part(part) as answer:
+                return await end_of(part, answer)
+        except OriginError as error:
+            return PartEnd(part.objects, error)
+
+
+def _is_plain_read(request: ForwardRequest) -> bool:
+    """Return whether the node that caches the object may answer from its cache. All other reads of the object
+    go past every cache, so they need no other node.
+    """
+    return (
+        request.method in _READS
+        and bool(request.ref.key)
+        and request.body is None
+        and request.raw_query in _PLAIN_QUERIES
+        and not any(map(_asks_for_more, request.headers))
+    )
+
+
+def _asks_for_more(field: tuple[str, str]) -> bool:
+    name = field[0].lower()
+    return name == "origin" or (name.startswith("x-amz-") and name not in _PLAIN_FIELDS)
+
+
+def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
+    """Return the result if the node did nothing; None if it answered the request."""
+    if answer.status == _MISDIRECTED:
+        return RelayEnd.MISDIRECTED
+    return RelayEnd.REFUSED if _field(answer, REFUSED_FIELD) else None
+
+
+def _field(answer: ForwardResponse, wanted: str) -> str:
+    return next((value for name, value in answer.headers if name.lower() == wanted), "")
+
+
+def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:
+    """Return the answer of a node as it is passed on, and count its bytes."""
+    chunks, relayed = _tallied(answer.chunks, tally), relayed_by(tally.peer.node, answer.headers)
+    return ForwardResponse(answer.status, answer.headers, chunks, relayed)
+
+
+async def _tallied(chunks: AsyncIterator[bytes], tally: _Sent) -> AsyncGenerator[bytes, None]:
+    # The connection's own context closes ``chunks``.
+    try:
+        async for chunk in chunks:
+            tally.bytes += len(chunk)
+            yield chunk
+    except OriginError:
+        tally.peer.failed()
+        tally.result = RelayEnd.BROKEN
+        raise

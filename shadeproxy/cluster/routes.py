@@ -1,0 +1,20 @@
+"""The port to the view: which other node answers the reads of an object, and which executes its writes."""
+
+from typing import Protocol
+
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.types import ObjectRef
+
+
+class Routes(Protocol):
+    """The ways to other nodes, by the newest view that this node has adopted. No call waits."""
+
+    def reader(self, ref: ObjectRef) -> NodeFacts | None:
+        """Return the other node that caches the object. None: this node does, or the node that does
+        is away.
+        """
+        ...
+
+    def writer(self, ref: ObjectRef) -> NodeFacts | None:
+        """Return the other node that executes writes of the object. None: this node does, or none can."""
+        ...

@@ -1,0 +1,38 @@
+"""States of cached objects according to a listing, and the order of keys in it. No I/O."""
+
+from enum import Enum, auto
+from typing import NamedTuple
+
+from shadeproxy.engine.ownership import Began
+
+
+class Listed(Enum):
+    """The state of a cached object according to a listing."""
+
+    CURRENT = auto()
+    FRESH = auto()  # The cached version is current, and no check was due yet.
+    OTHER = auto()  # Another version is cached.
+    UNKNOWN = auto()  # Nothing of the object is cached, or it is being written.
+
+
+class ListingAsked(NamedTuple):
+    """The instant before a listing: Unix time, how often all checks were voided before, and ``began`` of the
+    cluster's protocol.
+    """
+
+    at_s: float
+    voided: int
+    began: Began | None
+
+
+def prefix_of(key: str) -> str:
+    """Return the directory of a key, with its slash."""
+    return key[: key.rfind("/") + 1]
+
+
+def just_before(key: str) -> str:
+    """Return a string that sorts just before ``key``, because ``start_after`` is exclusive."""
+    last = ord(key[-1]) - 1
+    if last <= 0x20 or 0xD800 <= last <= 0xDFFF:
+        return key[:-1]
+    return key[:-1] + chr(last) + "\uffef"

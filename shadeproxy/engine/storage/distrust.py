@@ -1,0 +1,78 @@
+"""Marks all cached pages, so that each is checked once with the origin before it answers again.
+
+Laws: the marks are set before any other code runs. Pages that may keep their time of validation get it back
+later, and only if nothing has changed them since. Their stamps stay changed: page handles of before are void.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy.core.off_loop import OffLoop
+from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
+
+Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+"""The type of a function from object hashes (u64[n]) to whether their pages keep their time of validation. It
+may be called in any thread, and after the caller has gone on.
+"""
+
+AT_ONCE = 1 << 16
+"""Most pages for which ``keep`` is called on the event loop: about 30 ms."""
+
+
+class Distrust:
+    """Marks the pages of ``residents``. ``coming``: called to mark pages that are not recovered yet."""
+
+    def __init__(self, residents: Residents, coming: Callable[[], None], off_loop: OffLoop) -> None:
+        self._residents = residents
+        self._coming = coming
+        self._off_loop = off_loop
+
+    def mark_all(self, keep: Keep | None = None) -> None:
+        """Mark every page, readable or being written. ``keep``: see ``Keep``; None: no page."""
+        self._coming()
+        table = self._residents
+        count = table.slots
+        former = table.validated_s[:count].copy()
+        table.mark_stale(slice(0, count))
+        if keep is None:
+            return
+        slots = np.flatnonzero((former > 0) & (table.tier[:count] != NO_TIER))
+        parts = [
+            _Part(table, part, former[part]) for part in np.split(slots, range(AT_ONCE, len(slots), AT_ONCE))
+        ]
+        if len(parts) == 1:
+            parts[0].give_back(keep(parts[0].hashes))
+        else:
+            self._next(keep, iter(parts))
+
+    def _next(self, keep: Keep, parts: "Iterator[_Part]") -> None:
+        part = next(parts, None)
+        if part is None:
+            return
+
+        def done(kept: NDArray[np.bool_]) -> None:
+            part.give_back(kept)
+            self._next(keep, parts)
+
+        # If ``keep`` fails, the pages stay marked.
+        self._off_loop(partial(keep, part.hashes), done, lambda: None)
+
+
+class _Part:
+    """Marked pages, with their former times of validation."""
+
+    def __init__(self, table: Residents, slots: Slots, former: NDArray[np.float64]) -> None:
+        self._table = table
+        self._slots = slots
+        self._former = former
+        self._stamps = table.stamp[slots]
+        self.hashes = table.object_hash[slots]
+
+    def give_back(self, kept: NDArray[np.bool_]) -> None:
+        """Give the times of the ``kept`` pages back, where nothing has happened to the page since."""
+        table, slots = self._table, self._slots
+        same = kept & (table.stamp[slots] == self._stamps) & (table.validated_s[slots] == 0.0)
+        table.validated_s[slots[same]] = self._former[same]

@@ -1,0 +1,234 @@
+"""A proxy with cluster.pages = "owned", in this process, over a log in memory and a clock since boot that the
+test sets. The clock stands, so that beats prolong the lease only when the test says so.
+"""
+
+import asyncio
+import json
+import urllib.request
+from functools import partial
+
+import numpy as np
+import pytest
+
+from shadeproxy.api.s3 import COMPILED, lane
+from shadeproxy.app import clustering
+from shadeproxy.app.clustering import agreed
+from shadeproxy.app.owned_pages import answers_by_rule
+from shadeproxy.app.proxy import Proxy
+from shadeproxy.cluster import heartbeat, ownership
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.config import Settings
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.rules import Freshness, Rule, Rules
+from tests.support.cluster_log import FakeLog, Server
+
+SECRET = "a secret of at least sixteen"
+BIG = 16 << 20  # More than socket buffers hold.
+
+
+class Boot:
+    """The clock since boot."""
+
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def boot(monkeypatch):
+    clock = Boot()
+    for target in (heartbeat.Heartbeat, ownership.OwnedObjects):
+        kept = dict(target.__init__.__kwdefaults__)
+        monkeypatch.setattr(target.__init__, "__kwdefaults__", kept | {"clock": clock})
+    monkeypatch.setattr(clustering, "boot_time_s", clock)
+    return clock
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def each_lane(request, monkeypatch):
+    if request.param == "interpreted":
+        monkeypatch.setattr(lane, "compiled_hits", lambda *_, **__: None)
+    elif not COMPILED:
+        pytest.skip("the lane is not compiled here")
+
+
+def settings(tmp_path, *more):
+    (tmp_path / "buckets" / "data").mkdir(parents=True, exist_ok=True)
+    return Settings.load(
+        None,
+        [
+            "s3.listen=127.0.0.1:0", "control.listen=127.0.0.1:0", f"state.path={tmp_path / 'state'}",
+            f"cache.ram.path={tmp_path / 'ram'}", "cache.ram.capacity=32 MiB", "cache.disk.capacity=0",
+            f"cache.disk.path={tmp_path / 'disk'}", "origin.kind=file", f"origin.path={tmp_path / 'buckets'}",
+            "cluster.name=c", "cluster.pages=owned", "cluster.listen=127.0.0.1:0", "cluster.secret=env:S",
+            "prefetch.enabled=false", "s3.workers=1", *more,
+        ],
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def alone(tmp_path, monkeypatch, boot):
+    """The only proxy of a cluster, which owns all objects."""
+    monkeypatch.setenv("S", SECRET)
+    server = Server()
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
+    monkeypatch.setattr(clustering, "Timing", partial(Timing, late_write_s=0.0))
+    proxy = Proxy(settings(tmp_path))
+    await proxy.start()
+    beats = proxy._clustering._heartbeat
+    beats._task.cancel()
+    for _ in range(12):
+        await beats.beat()
+        boot.now_s += 1
+    await beats.beat()
+    yield proxy
+    await proxy.stop()
+
+
+async def get(url, data=None):
+    def ask():
+        request = urllib.request.Request(url, data=data)
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.read(), answer.headers
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.mark.usefixtures("each_lane")
+async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path):
+    """Whichever call is the first after the end: nothing else has looked at the clock meanwhile."""
+    path = tmp_path / "buckets" / "data" / "x"
+    path.write_bytes(b"old")
+    reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"))
+
+    async def get():
+        """Read the object over a connection that is kept, as the request cache needs it."""
+        writer.write(b"GET /data/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        head = (await reader.readuntil(b"\r\n\r\n")).lower().decode()
+        length = int(head.partition("content-length: ")[2].partition("\r")[0])
+        return await reader.readexactly(length), head.partition("x-shade-cache: ")[2].partition("\r")[0]
+
+    for _ in range(4):
+        found = await get()
+    assert found == (b"old", "ram")
+    asked = []
+    standing = alone._clustering.owned.objects.standing
+    alone._clustering.owned.objects.standing = lambda ref: asked.append(ref) or standing(ref)
+    path.write_bytes(b"new!")  # As by a write through another proxy.
+    boot.now_s += 2.9
+    assert await get() == (b"old", "ram"), "the lease lasts, and the rule says an hour"
+    assert asked == [], "the request cache has answered"
+    boot.now_s += 0.2
+    assert (await get())[0] == b"new!"
+    assert asked
+    assert alone.stats.snapshot()["cluster"]["lapses"] == 1
+    writer.close()
+
+
+async def batch(proxy):
+    uris = {"items": [{"bucket": "data", "key": "x"}]}
+    body, _ = await get(f"http://{proxy.control_address}/v1/batch", json.dumps(uris).encode())
+    return body
+
+
+@pytest.mark.parametrize("call", ["batch", "find_handle"])
+async def test_other_callers_of_page_handles_judge_them_by_the_lease_too(alone, boot, tmp_path, call):
+    path = tmp_path / "buckets" / "data" / "x"
+    path.write_bytes(b"old")
+    for _ in range(3):
+        assert b"old" in await batch(alone)
+    handles = alone._clustering.owned._engine.hits.handles
+    assert len(handles) == 1
+    path.write_bytes(b"new!")
+    boot.now_s += 3.1
+    if call == "batch":
+        assert b"new!" in await batch(alone)
+    else:
+        alone._clustering.clock.now_s()
+        assert len(handles) == 0
+
+
+async def test_writes_wait_for_the_lease_and_are_refused_without_it(alone, boot, monkeypatch):
+    url = f"http://{alone.s3_address}/data/x"
+
+    def put():
+        request = urllib.request.Request(url, data=b"body", method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, {}
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers
+
+    assert (await asyncio.to_thread(put))[0] == 200
+    monkeypatch.setattr(ownership, "_WAIT_S", 0.0)
+    alone._clustering._log.server.up = False
+    boot.now_s += 3.1
+    status, fields = await asyncio.to_thread(put)
+    assert status == 503
+    assert fields["Retry-After"] == "1"
+
+
+async def test_the_lease_is_given_up_after_the_last_answer(alone, tmp_path):
+    """A reader that takes its time is served to the end while the proxy stops."""
+    (tmp_path / "buckets" / "data" / "big").write_bytes(bytes(BIG))
+    reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"), limit=1 << 10)
+    writer.write(b"GET /data/big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    stopping = asyncio.create_task(alone.stop())
+    await asyncio.sleep(0.2)
+    member = alone._clustering._heartbeat.membership
+    assert not stopping.done()
+    assert not member._ended
+    assert len(await reader.readexactly(BIG)) == BIG
+    await stopping
+    writer.close()
+    assert member._ended
+
+
+# ---------------------------------------------------------------------- what the others must agree in
+
+
+def test_nodes_must_agree_in_pages_page_size_and_upstreams(tmp_path):
+    token = "control.token=env:T"
+    own = 'upstream={{access_key="{0}", secret_env="K"}}'
+    client = 'auth.clients=[{{access_key="{0}", secret_env="K", ' + own + "}}]"
+    base = settings(tmp_path)
+    others = [
+        ["cluster.pages=local"],
+        ["cluster.cut_off=check"],
+        ["cache.page_size=2 MiB"],
+        [client.format("one"), token],
+        [client.format("two"), token],
+    ]
+    digests = [agreed(base), *(agreed(settings(tmp_path, *other)) for other in others)]
+    assert len(set(digests)) == len(digests)
+    assert digests[1] == "local", "as earlier releases say it"
+    same = settings(tmp_path, "cache.ram.capacity=64 MiB", "cluster.lease=5 s", "telemetry.log_level=debug")
+    assert agreed(same) == agreed(base)
+
+
+class Jobs:
+    def __init__(self, *jobs):
+        self.by_name = dict(enumerate(jobs))
+
+
+class Named:
+    def __init__(self, **fields):
+        vars(self).update(fields)
+
+
+def test_the_rule_alone_counts_for_immutable_objects_and_data_sets_in_use(tmp_path):
+    held = ObjectRef("data", "held")
+    rules = Rules([Rule("*", "fixed/", Freshness.IMMUTABLE)])
+    groups = Named(find=lambda hashes: np.where(hashes == np.uint64(ownership.object_hash(held)), 0, -1))
+    hints = Named(jobs=Jobs(Named(dataset="d", in_use=True)), datasets={"d": Named(groups=groups)})
+    fixed, other = ObjectRef("data", "fixed/x"), ObjectRef("data", "other")
+    expected = {"datasets": (True, True, False), "check": (False, False, False), "rule": (True, True, True)}
+    for cut_off, answers in expected.items():
+        by_rule = answers_by_rule(settings(tmp_path, f"cluster.cut_off={cut_off}"), rules, hints)
+        assert tuple(map(by_rule, (fixed, held, other))) == answers
+    hints.jobs = Jobs(Named(dataset="d", in_use=False), Named(dataset=None, in_use=True))
+    assert not answers_by_rule(settings(tmp_path), rules, hints)(held)

@@ -1,0 +1,490 @@
+"""Three proxies that share their pages, as processes, with a real Redis or Valkey: each object has one owner.
+
+The origin is a proxy of its own, without a cache: an S3 server on which the tests count requests.
+"""
+
+import http.client
+import json
+import signal
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.support.certificate import write_certificate
+from tests.support.redis_server import redis_server
+from tests.support.served import Served, readyz, wait_for
+
+COUNT = 40
+SECRET = "a secret of at least sixteen"
+LEASE_S = 0.5
+KEYS = [f"{n:03d}" for n in range(COUNT)]
+RULES = """
+[[rules]]
+bucket = "*"
+cache = {cache}
+freshness = "ttl"
+ttl = "1 h"
+"""
+OWNED = """
+[cluster]
+name = "c"
+pages = "owned"
+secret = "env:CLUSTER_SECRET"
+listen = "127.0.0.1:0"
+lease = "500 ms"
+"""
+
+QUICK = """
+import runpy, sys
+from shadeproxy.cluster.timing import Timing
+Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
+runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def late_writes_end_soon(monkeypatch):
+    """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
+    test of a lease's end show anything.
+    """
+    start = Served.start
+
+    def quickly(served):
+        served.program = (sys.executable, "-c", QUICK)
+        start(served)
+
+    monkeypatch.setattr(Served, "start", quickly)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with redis_server(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def origin(serve, bucket_directory, tmp_path):
+    for key in KEYS:
+        (bucket_directory / "data" / key).write_bytes(key.encode() * 500)
+    config = tmp_path / "origin.toml"
+    config.write_text(RULES.format(cache="false"))
+    return serve(config, origin__kind="file", origin__path=str(bucket_directory))
+
+
+@pytest.fixture
+def join(serve, engine, origin, tmp_path, monkeypatch):
+    """Start a proxy of the cluster; settings as in ``serve``."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    config = tmp_path / "member.toml"
+    config.write_text(RULES.format(cache="true") + OWNED)
+
+    def start(**settings):
+        return serve(
+            config,
+            environment={"CLUSTER_SECRET": SECRET},
+            origin__endpoint=origin.s3,
+            origin__region="us-east-1",
+            cluster__engine=engine.url,
+            prefetch__enabled="false",
+            **settings,
+        )
+
+    return start
+
+
+@pytest.fixture
+def three(join):
+    proxies = [join() for _ in range(3)]
+    settled(*proxies)
+    return proxies
+
+
+def cluster(proxy):
+    return proxy.get("/v1/cluster")
+
+
+def settled(*proxies):
+    """Wait until all proxies have one settled view with all of them, and a lease."""
+
+    def whole():
+        found = [cluster(proxy) for proxy in proxies]
+        here = {one["node"] for one in found}
+        return (
+            len({one["view"] for one in found} | {one["settled"] for one in found}) == 1
+            and {node["node"] for node in found[0]["nodes"] if not node["away"]} == here
+            and all(one["lease_s"] > 0 for one in found)
+        )
+
+    wait_for(whole)
+
+
+def get(proxy, key, *, timeout_s=10):
+    """Return the body of an object, and the header of the answer."""
+    with urllib.request.urlopen(f"{proxy.s3}/data/{key}", timeout=timeout_s) as answer:
+        return answer.read(), answer.headers
+
+
+def connected(proxy):
+    return http.client.HTTPConnection(proxy.s3.removeprefix("http://"), timeout=20)
+
+
+def read_again(connection, key):
+    """Return the body of an object, over a connection that stays open."""
+    connection.request("GET", f"/data/{key}")
+    return connection.getresponse().read()
+
+
+def put(proxy, key, body, *, timeout_s=20):
+    request = urllib.request.Request(f"{proxy.s3}/data/{key}", data=body, method="PUT")
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        assert answer.status == 200
+
+
+def origin_requests(origin):
+    """Return how many requests for objects the origin has answered so far."""
+    found = origin.stats()["requests"]["by_operation"]
+    return sum(sum(one["statuses"].values()) for name, one in found.items() if name.endswith("Object"))
+
+
+def answers_alone(origin, proxy, key):
+    """Return whether the proxy answers without asking the origin."""
+    get(proxy, key)
+    before = origin_requests(origin)
+    assert get(proxy, key)[1]["x-shade-cache"] == "ram"
+    return origin_requests(origin) == before
+
+
+def put_until(proxy, key, body, limit_s=30.0):
+    """Repeat a write that is answered 500 or 503 until it succeeds; return how long that took."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            put(proxy, key, body)
+        except urllib.error.HTTPError as error:
+            if error.code not in {500, 503} or time.monotonic() - began_s > limit_s:
+                raise
+            time.sleep(0.02)
+        else:
+            return time.monotonic() - began_s
+
+
+def owner_of(key, proxies):
+    node = json.loads(proxies[0].call("GET", f"/v1/cluster/owner/data/{key}"))["home"]
+    return next(proxy for proxy in proxies if cluster(proxy)["node"] == node)
+
+
+def shares(proxies):
+    """Return the keys of each proxy's share, in the order of the proxies."""
+    owners = {key: owner_of(key, proxies) for key in KEYS}
+    return [[key for key in KEYS if owners[key] is proxy] for proxy in proxies]
+
+
+def sent_bodies(origin):
+    """Return how many objects the origin has sent."""
+    found = origin.stats()["requests"]["by_operation"].get("GetObject", {"statuses": {}})
+    return sum(found["statuses"].values())
+
+
+class Traffic:
+    """Writers and readers at proxies. Each key has one writer, which writes growing numbers.
+
+    ``stale``: answers older than the last acknowledged write of before the read. ``failures``: reads that
+    failed twice, and writes that were answered in another way than by success, 500 or 503.
+    """
+
+    def __init__(self, readers, writer, keys):
+        self.stale, self.failures = [], []
+        self.acked, self.reads, self.writes = dict.fromkeys(keys, 0), 0, 0
+        self._done = threading.Event()
+        self._tasks = [threading.Thread(target=self._read, args=(one, keys)) for one in readers]
+        self._tasks += [threading.Thread(target=self._write, args=(writer, keys))]
+
+    def __enter__(self):
+        for task in self._tasks:
+            task.start()
+        self.goes_on(writes=True)
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        for task in self._tasks:
+            task.join()
+
+    def goes_on(self, *, writes=False):
+        """Wait until more objects were read, and written."""
+        reads, written = self.reads, self.writes
+        wait_for(lambda: self.reads > reads + 60 and (not writes or self.writes > written + 10))
+
+    def _write(self, proxy, keys):
+        number = 0
+        while not self._done.is_set():
+            number += 1
+            key = keys[number % len(keys)]
+            try:
+                put(proxy, key, f"{number} ".encode() * 300)
+            except urllib.error.HTTPError as error:
+                if error.code not in {500, 503}:
+                    self.failures.append(f"write {error.code} {error.read()}")
+            except OSError as error:
+                self.failures.append(f"write {error!r}")
+            else:
+                self.acked[key] = number
+                self.writes += 1
+            time.sleep(0.005)
+
+    def _read(self, proxy, keys):
+        while not self._done.is_set():
+            for key in keys:
+                self._look(proxy, key)
+
+    def _look(self, proxy, key):
+        for last in (False, True):
+            acked = self.acked[key]
+            try:
+                body, fields = get(proxy, key)
+            except (OSError, http.client.HTTPException) as error:
+                if last:
+                    self.failures.append(f"read {error!r}")
+                continue
+            words = set(body.split())
+            if len(words) != 1 or (acked and int(words.pop()) < acked):
+                self.stale.append((key, acked, body[:20], fields["x-shade-cache"], fields["x-shade-node"]))
+            self.reads += 1
+            return
+
+    def assert_right(self):
+        assert self.stale == []
+        assert self.failures == []
+
+
+def test_each_object_is_read_from_the_origin_once(three, origin):
+    for proxy in three:
+        for key in KEYS:
+            body, fields = get(proxy, key)
+            assert body == key.encode() * 500
+            assert fields["x-shade-node"] or owner_of(key, three) is proxy
+    assert sent_bodies(origin) == COUNT
+    assert [one.stats()["tiers"]["ram"]["pages"] for one in three] == [len(keys) for keys in shares(three)]
+    assert sum(one.stats()["totals"]["requests"] for one in three) == 3 * COUNT, "each read counts once"
+    node = cluster(three[0])["node"]
+    relayed = [row for one in three[1:] for row in one.stats()["cluster"]["relayed"] if row["peer"] == node]
+    assert sum(row["requests"] for row in relayed) == 2 * len(shares(three)[0])
+    assert b'shadeproxy_cluster_relayed_bytes_total{peer="' in three[0].call("GET", "/metrics")
+
+
+@pytest.mark.usefixtures("late_writes_end_soon")
+def test_a_write_through_any_proxy_is_seen_at_once_through_every_other(three):
+    for number, writer in enumerate(three * 2):
+        for key in KEYS[:6]:
+            body = f"{number}-{key}".encode()
+            put(writer, key, body)
+            assert [get(reader, key)[0] for reader in three] == [body] * 3
+    client = three[1].client()
+    client.delete_objects(Bucket="data", Delete={"Objects": [{"Key": key} for key in KEYS[:6]]})
+    for proxy in three:
+        for key in KEYS[:6]:
+            with pytest.raises(urllib.error.HTTPError) as raised:
+                get(proxy, key)
+            assert raised.value.code == 404
+    client.copy_object(Bucket="data", Key=KEYS[0], CopySource=f"data/{KEYS[7]}")
+    assert get(three[2], KEYS[0])[0] == KEYS[7].encode() * 500
+
+
+def test_a_multipart_upload_through_any_proxy_replaces_what_all_have_read(three):
+    part = bytes(range(256)) * (20 << 10)
+    for writer in three:
+        for key in KEYS[:3]:
+            for proxy in three:
+                get(proxy, key)
+            client, name = writer.client(), {"Bucket": "data", "Key": key}
+            upload = client.create_multipart_upload(**name)["UploadId"]
+            tags = [
+                client.upload_part(**name, UploadId=upload, PartNumber=number, Body=part)["ETag"]
+                for number in (1, 2)
+            ]
+            parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+            client.complete_multipart_upload(**name, UploadId=upload, MultipartUpload={"Parts": parts})
+            assert {hash(get(proxy, key)[0]) for proxy in three} == {hash(part * 2)}
+            put(writer, key, b"short again")
+
+
+def test_a_batch_at_one_proxy_has_the_objects_of_all(three, origin):
+    items = [{"bucket": "data", "key": key} for key in KEYS]
+    for proxy in three * 2:
+        body = proxy.call("POST", "/v1/batch", {"items": items})
+        assert all(key.encode() * 500 in body for key in KEYS)
+    assert sent_bodies(origin) == COUNT
+
+
+def test_warming_at_every_proxy_loads_each_object_once(three, origin):
+    for proxy in three:
+        began = json.loads(proxy.call("POST", "/v1/warm", {"uri": "s3://data/"}))
+        ended = wait_for(
+            lambda proxy=proxy, name=began["id"]: (
+                found if (found := proxy.get(f"/v1/operations/{name}"))["state"] != "running" else None
+            )
+        )
+        assert (ended["done"], ended["failed"]) == (COUNT, 0)
+    assert sent_bodies(origin) == COUNT
+    assert [one.stats()["tiers"]["ram"]["pages"] for one in three] == [len(keys) for keys in shares(three)]
+
+
+@pytest.mark.usefixtures("late_writes_end_soon")
+def test_reads_and_writes_go_on_when_an_owner_is_killed(three):
+    a, b, c = three
+    *_, keys = shares(three)
+    other, keys = keys[4], keys[:4]
+    with Traffic([a, b], a, keys) as traffic:
+        c.stop(signal.SIGKILL)
+        took_s = put_until(b, other, b"x")
+        traffic.goes_on(writes=True)
+    traffic.assert_right()
+    # A killed owner is retired after 1.25 leases that begin at most a beat after its last one; the rest is
+    # time for a machine that does other things.
+    assert took_s < 2 * LEASE_S + 2 * LEASE_S / 3 + 5
+    assert {row["result"] for row in a.stats()["cluster"]["relayed"]} > {"ok"}
+    c.start()
+    settled(*three)
+    for key in keys:
+        put(b, key, b"back")
+        assert {get(proxy, key)[0] for proxy in three} == {b"back"}
+
+
+@pytest.mark.usefixtures("late_writes_end_soon")
+@pytest.mark.parametrize("fault", ["stop", "kill", "flush"])
+def test_nothing_is_stale_while_the_engine_fails(three, engine, fault):
+    keys = [share[0] for share in shares(three)]
+    with Traffic(three[:2], three[2], keys) as traffic:
+        if fault == "flush":
+            engine.command("FLUSHALL")
+        else:
+            engine.stop_process() if fault == "stop" else engine.kill()
+            wait_for(lambda: all(cluster(proxy)["lease_s"] == 0 for proxy in three))
+            with pytest.raises(urllib.error.HTTPError) as raised:
+                put(three[0], keys[0], b"no")
+            assert raised.value.code == 503
+            status, body = readyz(three[0])
+            assert status == 200
+            assert any("writes are refused" in warning for warning in body["warnings"])
+            traffic.goes_on()
+            engine.continue_process() if fault == "stop" else engine.start()
+        settled(*three)
+        traffic.goes_on(writes=True)
+    traffic.assert_right()
+    assert all(proxy.stats()["cluster"]["distrusted"] > 1 for proxy in three)
+
+
+@pytest.mark.usefixtures("late_writes_end_soon")
+def test_an_owner_that_was_paused_never_serves_what_was_overwritten_meanwhile(three, origin):
+    a, b, c = three
+    *_, keys = shares(three)
+    keys = keys[:4]
+    for key in keys:
+        put(a, key, b"old")
+        assert get(c, key)[0] == b"old"
+        wait_for(lambda key=key: answers_alone(origin, c, key))
+    # These reads wait in the kernel when c continues, so they are its first work, before any beat.
+    waiting = [(key, connected(c)) for key in keys for _ in range(8)]
+    for key, connection in waiting:
+        assert read_again(connection, key) == b"old"
+    c.process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(3 * LEASE_S)
+        for key in keys:
+            put_until(b, key, b"new")
+        assert {get(a, key)[0] for key in keys} == {b"new"}
+        for key, connection in waiting:
+            connection.request("GET", f"/data/{key}")
+    finally:
+        c.process.send_signal(signal.SIGCONT)
+    for _, connection in waiting:
+        assert connection.getresponse().read() == b"new"
+        connection.close()
+    for _ in range(20):
+        for proxy in three:
+            assert {get(proxy, key)[0] for key in keys} == {b"new"}
+    settled(*three)
+    assert {get(c, key)[0] for key in keys} == {b"new"}
+
+
+def test_a_restarted_proxy_has_its_share_and_its_pages_again(three, origin):
+    a, b, c = three
+    before = shares(three)
+    for key in KEYS:
+        get(a, key)
+    assert sent_bodies(origin) == COUNT
+    c.stop()
+    for key in before[2]:
+        assert get(b, key)[0] == key.encode() * 500
+    read = sent_bodies(origin)
+    assert read == COUNT + len(before[2]), "no other proxy has cached the share meanwhile"
+    c.start_whole()
+    settled(*three)
+    assert shares(three) == before
+    for key in KEYS:
+        assert get(a, key)[0] == key.encode() * 500
+    assert sent_bodies(origin) == read
+
+
+def test_a_proxy_that_stops_finishes_what_it_began(three):
+    a, b, c = three
+    *_, keys = shares(three)
+    with Traffic([a, b], a, keys[:4]) as traffic:
+        assert c.stop() == 0
+        traffic.goes_on(writes=True)
+    traffic.assert_right()
+
+
+def test_a_proxy_with_other_settings_gets_no_share_and_asks_no_other(join, three):
+    other = join(cache__page_size="2 MiB")
+    wait_for(lambda: cluster(other)["refusal"])
+    assert any("other settings" in warning for warning in readyz(other)[1]["warnings"])
+    assert get(other, KEYS[0])[0] == KEYS[0].encode() * 500
+    assert other.stats()["cluster"]["relayed"] == []
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        put(other, KEYS[0], b"x")
+    assert raised.value.code == 503
+    settled(*three)
+
+
+def test_a_bucket_that_is_changed_is_distrusted_by_all(three):
+    client = three[0].client()
+    before = [cluster(proxy)["distrusted"] for proxy in three]
+    client.create_bucket(Bucket="other")
+    client.put_object(Bucket="other", Key="x", Body=b"x")
+    client.delete_object(Bucket="other", Key="x")
+    client.delete_bucket(Bucket="other")
+    assert all(cluster(proxy)["distrusted"] > then for proxy, then in zip(three, before, strict=True))
+
+
+def test_proxies_speak_tls_with_each_other(join, tmp_path):
+    made = write_certificate(tmp_path)
+    tls = {"s3__tls__cert": str(made.cert), "s3__tls__key": str(made.key)}
+    a, b = (join(**tls, cluster__peer_ca_file=str(made.authority)) for _ in range(2))
+    settled(a, b)
+    context = made.client_context()
+    for number, writer in enumerate((a, b)):
+        for name in KEYS[:8]:
+            body = f"{number} {name}".encode()
+            request = urllib.request.Request(f"{writer.s3}/data/{name}", data=body, method="PUT")
+            urllib.request.urlopen(request, context=context).close()
+            for proxy in (a, b):
+                with urllib.request.urlopen(f"{proxy.s3}/data/{name}", context=context) as answer:
+                    assert answer.read() == body
+    assert {row["result"] for row in a.stats()["cluster"]["relayed"]} == {"ok"}
+
+
+def test_the_listener_for_proxies_serves_no_client(three):
+    address = next(node["peer"] for node in cluster(three[0])["nodes"])
+    for method in ("GET", "PUT"):
+        request = urllib.request.Request(f"http://{address}/data/{KEYS[0]}", method=method)
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request)
+        assert raised.value.code == 403
