@@ -91,6 +91,8 @@ class Orders:
             return
         tracker = self.trackers.get(job.name)
         again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        if again:
+            self._resumed.pop(job.name, None)
         if tracker is not None:
             tracker.liveness.announce(now_s, begins=again)
         self._restored.discard(job.name)
@@ -213,13 +215,16 @@ class Orders:
         job, tracker = prepared.job, prepared.tracker
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
+        has_places, place = len(built.columns.sequence.ids) > 0, self.position(job.name)
+        if has_places:
+            self._resumed.pop(job.name, None)
+        elif place is not None:
+            self._resumed[job.name] = place  # The next share may have places.
         if tracker is None:
             restored = job.name in self._restored
             self.trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
         else:
             tracker.finish(built)
-        if len(built.columns.sequence.ids):
-            self._resumed.pop(job.name, None)
         self._changed()
 
     def give_up(self, prepared: Prepared) -> None:
@@ -293,9 +298,10 @@ class Orders:
         name = tracker.job.name
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
-        if self.share is not None and (at := tracker.sequence.epoch_at(tracker.cursor)) is not None:
-            # The job may still read the rest of this epoch elsewhere, and the next share may have it.
-            over = [epoch for epoch in over if epoch.number < at.number]
+        if self.share is not None:
+            # The job may still read the rest of its epoch elsewhere, and the next share may have it.
+            at = tracker.sequence.epoch_at(min(tracker.cursor, len(tracker.sequence.ids) - 1))
+            over = [epoch for epoch in over if at is not None and epoch.number < at.number]
         for epoch in over:
             # Drop announcements of epochs that are over; the sequence keeps their ids until the next build.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
@@ -352,7 +358,7 @@ class Orders:
         """Return the place of a job in its order."""
         state = self.state(job)
         if state is None or state.epoch is None or state.position is None:
-            return None
+            return self._resumed.get(job)
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:

@@ -30,7 +30,7 @@ class Share:
 
     def __init__(self, number: Hashable, owns: Callable[[Hashes], Bits]) -> None:
         self.number = number
-        self._owns = owns
+        self.owns = owns
         self._lock = Lock()
         self._samples: WeakKeyDictionary[Lookup, Bits] = WeakKeyDictionary()
         asked = np.random.default_rng(0).integers(1 << 64, size=_ASKED, dtype=np.uint64, endpoint=False)
@@ -47,7 +47,7 @@ class Share:
             if found is None:
                 groups, found = lookup.dataset.groups, np.empty(lookup.dataset.count, dtype=np.bool_)
                 sizes = 1 if groups.starts is None else np.diff(groups.starts)
-                found[groups.members] = np.repeat(self._owns(groups.hashes), sizes)
+                found[groups.members] = np.repeat(self.owns(groups.hashes), sizes)
                 found.flags.writeable = False
                 self._samples[lookup] = found
             return found

@@ -28,8 +28,9 @@ class OrderState(NamedTuple):
 
 def state_of(tracker: OrderTracker, now_s: float) -> OrderState:
     """Return the state of an order at a time."""
-    at, accuracy = tracker.sequence.epoch_at(tracker.cursor), tracker.accuracy
-    coming = (epoch for epoch in tracker.sequence.epochs if epoch.stop > tracker.floor)
+    sequence, accuracy = tracker.sequence, tracker.accuracy
+    at = sequence.epoch_at(tracker.cursor) if len(sequence.ids) else None
+    coming = (epoch for epoch in sequence.epochs if epoch.stop > tracker.floor)
     return OrderState(
         epochs={epoch.number: sum(epoch.lengths) for epoch in coming},
         epoch=None if at is None else at.number,
