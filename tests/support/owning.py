@@ -53,7 +53,7 @@ class Owned:
             node.orders.note_read(int(self.hashes[sample]), 0, JobContext(job, epoch) if job else None, now_s)
 
     def steadily(self, ids, per_s, start_s=NOW_S, **kwargs):
-        """Read at a constant rate, each proxy hearing every two seconds that the job lives. Return the end."""
+        """Read at a constant rate; each proxy hears every two seconds that the job lives. Return the end."""
         heard_s = start_s
         for number, sample in enumerate(np.asarray(ids).tolist()):
             now_s = start_s + number / per_s

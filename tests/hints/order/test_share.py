@@ -206,7 +206,7 @@ def test_a_loader_that_reads_ahead_is_believed_after_the_view_changes():
     for state in job.states:
         assert state.believed
         assert state.surprises <= state.found // 100
-        assert state.missed <= state.found // 20
+        assert state.missed <= state.found // 10
 
 
 def test_a_proxy_that_joins_finds_the_place_of_a_job_that_reports_no_progress():

@@ -9,6 +9,7 @@ counted.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -38,9 +39,8 @@ _PER_S = 1000.0
 
 
 class Workload(NamedTuple):
-    """Epochs of one job. ``orders``: the ids of each epoch, in the order in which its ranks read them in turn.
-    ``weights``: for each epoch, the scores by which it was drawn; None without scores. ``hashes``: of the
-    objects.
+    """Epochs of one job. ``orders``: the ids of each epoch, as its ranks read them in turn. ``weights``: for
+    each epoch, the scores by which it was drawn; None without scores. ``hashes``: those of the objects.
     """
 
     orders: list[NDArray[np.uint32]]
@@ -73,14 +73,18 @@ class Node:
         self.hints.set_share(share)
         self._work, self._ranks, self._world = work, ranks, world
         mine = np.ones(len(work.hashes), np.bool_) if share is None else share.owns(work.hashes)
-        ids, epochs, calls = [], [], []
+        ids: list[NDArray[np.uint32]] = []
+        epochs: list[NDArray[np.uint16]] = []
+        calls: list[tuple[int, int, bool]] = []  # before which read, the epoch, and whether it begins
+        read = 0
         for epoch, order in enumerate(work.orders):
             kept = mine[order] & np.isin(np.arange(len(order)) % world, ranks)
-            calls.append((sum(map(len, ids)), epoch, True))
+            calls.append((read, epoch, True))
             ids.append(order[kept])
             epochs.append(np.full(len(ids[-1]), epoch, np.uint16))
             half = int(np.count_nonzero(kept[: len(kept) // 2]))
-            calls.append((calls[-1][0] + half, epoch + 1, False))
+            calls.append((read + half, epoch + 1, False))
+            read += len(ids[-1])
         self.ids, self.epochs = np.concatenate(ids), np.concatenate(epochs)
         self._calls = iter(calls)
         self._call = next(self._calls, None)
@@ -150,13 +154,22 @@ def one_cache(work: Workload, nodes: int, places: int) -> float:
 
 def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float:
     """Return the hit ratio of nodes that each cache the objects they own."""
-    shares = [Share(number, lambda hashes, number=number: owner(hashes) == number) for number in range(nodes)]
-    return _ratio([Node(work, range(nodes), nodes, share).hits(places) for share in shares])
+    return _ratio(
+        [
+            Node(work, range(nodes), nodes, Share(number, partial(_owned_by, owner, number))).hits(places)
+            for number in range(nodes)
+        ]
+    )
 
 
 def alone(work: Workload, nodes: int, places: int) -> float:
     """Return the hit ratio of nodes that each cache anything for one rank."""
     return _ratio([Node(work, [rank], nodes, None).hits(places) for rank in range(nodes)])
+
+
+def _owned_by(owner: Owner, number: int, hashes: Hashes) -> Bits:
+    owned: Bits = owner(hashes) == number
+    return owned
 
 
 def _ratio(hits: Sequence[NDArray[np.bool_]]) -> float:
