@@ -23,7 +23,7 @@ PLAIN_WORDS = """
     limit line list mds media merge message meta meter mixin name not nothing now observe once one
     openapi outgoing outlet overdue own pack parameter pass path peer plain position post prepare
     propose protocol purge put query readiness ready recent redis refuse report revalidate s3 scan
-    script sdk seed semantics sent serve service setting shade shadeproxy share side sign sigv2 sigv4
+    script sdk seed semantics sent serve service setting shade shadeproxy side sign sigv2 sigv4
     silence silent site spec stack status step sum system tar tensor tfrecord throttle time touch train
     type uncounted unpack unreachable unsupported vector verify wait want watch wire withdraw work
 """.split()  # noqa: SIM905 - as a list it takes a line a word

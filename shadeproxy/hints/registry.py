@@ -19,7 +19,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, ignore, refuse_if_any
 from shadeproxy.hints.order.announcements import Announcement, check_order
 from shadeproxy.hints.order.orders import Orders
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 from shadeproxy.hints.scoreboard import Batch, ScoreColumn, Scores, Weights, check_ids, check_scores
 from shadeproxy.hints.stored import StoredHints
@@ -202,7 +202,7 @@ class HintRegistry(StoredHints):
         checked = check_order(ids, space.count, dataset=title_of(space))
         return Announcement(name, epoch, rank, offset, checked, space.digest)
 
-    def set_share(self, share: Share | None) -> None:
+    def set_share(self, share: OwnedShare | None) -> None:
         """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
         each change of the view of a cluster in which each object has one owner; a share with the number of
         the present one changes nothing. None, the first state: this proxy answers what comes to it.

@@ -4,7 +4,7 @@ import numpy as np
 
 from shadeproxy.core.types import JobContext
 from shadeproxy.hints.jobs import Progress
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 from tests.support.announcing import NOW_S, Long
 
 SIGNS_S = 2.0
@@ -17,7 +17,7 @@ def owners_of(hashes, nodes, view=0):
 
 
 def share_of(node, nodes, view=0):
-    return Share((view, nodes), lambda hashes: owners_of(hashes, nodes, view) == node)
+    return OwnedShare((view, nodes), lambda hashes: owners_of(hashes, nodes, view) == node)
 
 
 class Owned:

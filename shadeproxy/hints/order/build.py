@@ -30,7 +30,7 @@ from shadeproxy.hints.order.sequence import (
     seek,
     sequence_of,
 )
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 
 _LEAST_READ = 64
 _MARGIN_SHARE = 8
@@ -124,7 +124,7 @@ class Build:
     unannounced: Ids | None = None
     near: int = 0
     stops_at: int | None = None
-    share: Share | None = None
+    share: OwnedShare | None = None
 
     def run(self) -> Built:
         """Build the order."""

@@ -23,7 +23,7 @@ from shadeproxy.hints.order.accuracy import JobMatch
 from shadeproxy.hints.order.announcements import Announcement, Announcements, order_name, unknown_order
 from shadeproxy.hints.order.build import Build, Built
 from shadeproxy.hints.order.sequence import NEVER
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.order.state import OrderState, state_of
 from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.order.upcoming import Outlook
@@ -62,7 +62,7 @@ class Orders:
         self._page_size = page_size
         self._dirty = dirty
         self.announced = announcements or Announcements()
-        self.share: Share | None = None
+        self.share: OwnedShare | None = None
         self.part = 1.0
         """About which part of the reads of all jobs this proxy answers."""
         self.trackers: dict[str, OrderTracker] = {}
@@ -115,7 +115,7 @@ class Orders:
             self._unsettle(job, None)
         return moved
 
-    def set_share(self, share: Share | None) -> None:
+    def set_share(self, share: OwnedShare | None) -> None:
         """Use the orders of all ranks, for samples in ``share`` alone; None: whole orders of the ranks that
         read here. If that is a change, all orders must be built again; until then the old ones are used.
         """

@@ -5,8 +5,8 @@ tracker has these alone too, so all counts agree: places, the cursor, the pace, 
 ticks, which are reads of this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores,
 frozen columns and draws stay whole, because ranks get them.
 
-Laws: a Share never changes; any thread may use it. Memory is one byte a sample for each dataset with an
-order.
+Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with
+an order.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,7 +22,7 @@ _ASKED = 4096
 _LEAST_PART = 1 / _ASKED
 
 
-class Share:
+class OwnedShare:
     """The objects that this proxy caches. ``number``: differs from the numbers of shares with other objects,
     as that of a view does. ``owns``: returns for object hashes, u64[n], which are in the share, bool[n]; any
     thread may call it.

@@ -1,30 +1,19 @@
 """Announced orders at proxies that each answer the reads of a share of the objects."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
-from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.hints.order.sequence import Epoch, carry_share, position_of, sequence_of
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.registry import HintRegistry
-from tests.hints.order.test_liveness import restarted
+from shadeproxy.hints.shared_columns import PageUnits
 from tests.support.announcing import NOW_S, Long, known
 from tests.support.owning import Owned, owners_of, share_of
 
 COUNT = 4096
-NEAR = 128
-"""Reads of a proxy by which its place of a job may be late."""
-
-
-def by_ranks(order, ranks):
-    """Return the order in which ``ranks`` ranks read their parts of ``order`` in lock step."""
-    return np.concatenate([order[position : position + ranks] for position in range(0, len(order), ranks)])
 
 
 # ------------------------------------------------------------------ the order of a share
@@ -96,6 +85,11 @@ def test_a_page_of_another_proxy_is_not_expected_and_one_of_its_own_is_as_often_
     foreign = job.order[job.owners[job.order] != 0]
     for ids in (foreign[:64], foreign[:2]):
         assert (proxy.expect(ids)[1] == 0).all()
+    one, dataset = proxy.hints.jobs.get("one"), proxy.hints.dataset("train")
+    asked = np.append(foreign[:64], mine[:64]).astype(np.intp)
+    pages = PageUnits.of(dataset, proxy.hashes[asked], np.zeros(128, np.uint32))
+    table = proxy.hints.expectations._each.of_jobs([one], dataset, pages, COUNT)
+    assert ((table.draws > 0) == (np.arange(128) >= 64)).all(), "also in columns of many jobs"
     whole = Long(COUNT)
     whole.announce()
     whole.read(whole.order, NOW_S)
@@ -165,139 +159,6 @@ def test_progress_moves_each_proxy_to_the_same_position():
         assert node.state.missed == 0
     job.report(0, 3000)
     assert [state.position for state in job.states] == [3000] * 4
-
-
-# ------------------------------------------------------------------ another view
-
-
-@pytest.mark.parametrize("nodes", [3, 5])
-def test_in_the_middle_of_an_epoch_each_proxy_goes_on_with_its_new_share(nodes):
-    job = Owned(max(nodes, 4))
-    job.set_view(0, 4)
-    job.announce()
-    job.announce(job.order[::-1].copy(), epoch=1)
-    job.read(job.order[:2000], epoch=0)
-    job.set_view(1, nodes)
-    job.report(0, 2000)
-    for number, left in enumerate(job.left()):
-        coming = job.mine(number, [*job.order[2000:], *job.order[::-1]])
-        assert left[-len(coming) :] == coming if coming else not left
-        assert len(left) - len(coming) <= NEAR, "what was read is over, but for a little near the place"
-    job.read(job.order[2000:], epoch=0)
-    job.read(job.order[::-1][:2000], epoch=1)
-    for number, state in enumerate(job.states):
-        assert (state.believed, state.surprises) == (True, 0)
-        assert state.missed <= NEAR
-        if job.mine(number, job.order):
-            assert state.epoch == 1
-            assert state.position == pytest.approx(2000, abs=nodes * NEAR)
-
-
-def test_a_loader_that_reads_ahead_is_believed_after_the_view_changes():
-    """Workers read batches next to each other, so the reads of a stretch come in any order."""
-    job, random = Owned(4), np.random.default_rng(4)
-    reads = np.concatenate([random.permutation(part) for part in np.split(job.order, 16)])
-    job.announce()
-    for start in range(0, COUNT, 128):
-        if start % 1024 == 128:
-            job.set_view(start, 3 + start // 1024 % 2)
-        job.report(0, start)
-        job.read(reads[start : start + 128])
-    for state in job.states:
-        assert state.believed
-        assert state.surprises <= state.found // 100
-        assert state.missed <= state.found // 10
-
-
-def test_a_proxy_that_joins_finds_the_place_of_a_job_that_reports_no_progress():
-    job = Owned(5)
-    job.set_view(0, 4)
-    for epoch in range(2):
-        job.announce(job.order[:: 1 - 2 * epoch].copy(), epoch=epoch)
-    job.read(job.order[:1000])
-    job.set_view(1, 5)
-    job.read(job.order[1000:])
-    assert [state.believed for state in job.states] == [True] * 5
-    assert [state.surprises for state in job.states[:4]] == [0] * 4
-    assert job.nodes[4].orders.coming("one", COUNT).tolist() == job.mine(4, job.order[::-1])
-
-
-def test_an_epoch_that_a_proxy_has_read_is_kept_until_the_job_has_left_it():
-    """The next view gives this proxy other samples of it."""
-    job = Owned(2)
-    job.announce()
-    job.announce(job.order[::-1].copy(), epoch=1)
-    job.read(job.mine(0, job.order), epoch=0)
-    job.set_view(1)
-    job.read(job.order[:1], epoch=0)
-    assert job.nodes[0].orders.announced.ids("one", 0, 0) is not None
-    job.read(job.order[::-1], epoch=1)
-    assert job.nodes[0].orders.announced.ids("one", 0, 0) is None
-    assert job.nodes[0].orders.announced.ids("one", 1, 0) is not None
-
-
-def test_a_proxy_that_owns_nothing_forgets_epochs_that_are_over():
-    job = Owned(2)
-    job.set_view(1, 1)
-    for epoch in range(3):
-        job.announce(epoch=epoch)
-    job.report(1, 5)
-    announced = job.nodes[1].orders.announced
-    assert [announced.ids("one", epoch, 0) is None for epoch in range(3)] == [True, False, False]
-
-
-def test_a_share_of_the_same_number_changes_nothing_and_another_one_builds_orders_again():
-    lost = []
-    job = Long(COUNT, on_lost=lambda _orders, name: lost.append(name))
-    job.announce()
-    job.hints.set_share(None)
-    assert lost == []
-    for view, times in ((1, 1), (1, 1), (2, 2)):
-        job.hints.set_share(share_of(0, 2, view))
-        assert lost == ["one"] * times
-        job.orders.settle()
-    job.hints.set_share(None)
-    assert lost == ["one"] * 3
-
-
-async def test_orders_of_a_new_view_are_built_off_the_loop_and_reads_meanwhile_count():
-    asked = []
-
-    def owns(hashes):
-        asked.append((asyncio._get_running_loop(), len(hashes)))
-        return owners_of(hashes, 2) == 0
-
-    with ThreadPoolExecutor(1) as pool:
-        builder = OrderBuilder(pool)
-        job = Long(COUNT, on_lost=builder.seek)
-        job.announce()
-        job.announce(job.order[::-1].copy(), epoch=1)
-        mine = [one for one in job.order.tolist() if owners_of(job.hashes[[one]], 2)[0] == 0]
-        share = Share(7, owns)
-        asked.clear()
-        job.hints.set_share(share)
-        assert job.state.left == 2 * COUNT, "the old order is used until the new one is built"
-        job.read(mine[:100], epoch=0)
-        await builder.settled(job.orders, "one")
-    assert job.state.left == 2 * len(mine) - 100
-    assert job.orders.coming("one", 3).tolist() == mine[100:103]
-    assert asked == [(None, COUNT)], "once, and in no event loop"
-
-
-def test_after_a_restart_a_proxy_without_a_view_keeps_the_place_of_the_job():
-    job = Owned(2)
-    job.announce()
-    job.read(job.order[:2000])
-    again = restarted(job.nodes[0].hints, NOW_S)
-    again.set_share(Share(0, lambda hashes: np.zeros(len(hashes), np.bool_)))
-    again.orders.settle()
-    assert again.orders.state("one").left == 0
-    again.set_share(share_of(0, 2, 1))
-    again.orders.settle()
-    mine = [one for one in job.order[2000:].tolist() if owners_of(job.hashes[[one]], 2, 1)[0] == 0]
-    left = again.orders.coming("one", COUNT).tolist()
-    assert left[-len(mine) :] == mine
-    assert len(left) - len(mine) <= NEAR
 
 
 # ------------------------------------------------------------------ reads that contradict, and silence
@@ -413,7 +274,7 @@ def test_the_rate_of_a_job_is_that_of_its_reads_here():
 
 def test_about_a_part_of_all_objects_is_in_a_share():
     assert share_of(0, 4).part == pytest.approx(0.25, abs=0.03)
-    assert Share(0, lambda hashes: np.zeros(len(hashes), np.bool_)).part > 0
+    assert OwnedShare(0, lambda hashes: np.zeros(len(hashes), np.bool_)).part > 0
 
 
 def test_positions_are_checked_against_the_whole_order():

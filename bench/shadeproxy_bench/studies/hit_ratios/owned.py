@@ -22,7 +22,7 @@ from shadeproxy.core.types import JobContext, ObjectRef
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.manifest import ManifestBuilder
-from shadeproxy.hints.order.share import Share
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.base import Column
 from shadeproxy.policy.registry import get_policy
@@ -66,7 +66,7 @@ class Node:
     ``share``: the objects that it caches; None: all.
     """
 
-    def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: Share | None) -> None:
+    def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: OwnedShare | None) -> None:
         self.hints = HintRegistry(page_size=1 << 20, on_lost=lambda orders, _job: orders.settle())
         self.hints.put_dataset(work.dataset)
         self.hints.put_job(Job(_JOB, dataset=work.dataset.name, world_size=world), 0.0)
@@ -156,7 +156,9 @@ def owned_caches(work: Workload, nodes: int, places: int, owner: Owner) -> float
     """Return the hit ratio of nodes that each cache the objects they own."""
     return _ratio(
         [
-            Node(work, range(nodes), nodes, Share(number, partial(_owned_by, owner, number))).hits(places)
+            Node(work, range(nodes), nodes, OwnedShare(number, partial(_owned_by, owner, number))).hits(
+                places
+            )
             for number in range(nodes)
         ]
     )
