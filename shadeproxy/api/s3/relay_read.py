@@ -20,6 +20,7 @@ from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
 from shadeproxy.cluster.peers import Peer
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.core.clock import Clock
+from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
@@ -52,14 +53,17 @@ class RelayRead:
         *,
         clock: Clock,
         held: Ledger,
+        deadline: Deadline,
         request_id: str,
     ) -> None:
-        """Prepare the read. ``held``: memory budget of the bodies of all such reads."""
+        """Prepare the read. ``held``: memory budget of the bodies of all such reads. ``deadline``: of a task
+        that may continue it.
+        """
         self.asked = asked
         self.peer = peer
         self.request_id = request_id
         self.started_s = clock.monotonic_s()
-        self.deadline = None
+        self.deadline = deadline
         self.status = CLIENT_CLOSED
         self.bytes_sent = 0
         self.held = held

@@ -1,0 +1,67 @@
+"""Patience with other nodes, and the nodes that reads go past."""
+
+import pytest
+
+from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import ConfigError
+from tests.support.clock import ManualClock
+
+B = NodeFacts(node="b", weight=1.0, peer="127.0.0.1:1")
+
+
+@pytest.fixture
+async def peers():
+    peers = Peers("a", "c", ["secret"], clock=ManualClock(), least_patience_s=1.0)
+    yield peers
+    await peers.aclose()
+
+
+async def test_patience_follows_the_slowest_answers_of_late_within_bounds(peers):
+    peer = peers.find(B)
+    assert peer.patience_s == 1.0
+    for seconds, patience_s in ((0.01, 1.0), (0.9, 2.7), (20.0, 10.0), (0.01, 1.0)):
+        for _ in range(512):
+            peer.answered(seconds)
+        assert peer.patience_s == pytest.approx(patience_s)
+
+
+async def test_one_slow_answer_in_many_changes_nothing(peers):
+    peer = peers.find(B)
+    for number in range(512):
+        peer.answered(9.0 if number % 256 == 0 else 0.01)
+    assert peer.patience_s == 1.0
+
+
+async def test_three_failures_in_five_seconds_skip_a_node_for_two(peers):
+    peer, clock = peers.find(B), peers._clock
+    for _ in range(6):
+        peer.failed()
+        assert not peer.skipped
+        clock.advance(3.0)
+    peer.answered(0.1)
+    for _ in range(2):
+        peer.failed()
+    assert not peer.skipped
+    peer.failed()
+    assert peer.skipped
+    clock.advance(1.9)
+    assert peer.skipped
+    clock.advance(0.2)
+    assert not peer.skipped
+    peer.failed()
+    assert peer.skipped, "it has not answered since"
+
+
+async def test_a_node_at_a_new_address_is_another_server(peers):
+    peer = peers.find(B)
+    assert peers.find(B) is peer
+    moved = NodeFacts(node="b", weight=1.0, peer="127.0.0.1:2")
+    assert peers.find(moved) is not peer
+    peers.retain([moved])
+    assert peers.find(B) is not peer
+
+
+def test_a_cluster_without_a_secret_has_no_peers():
+    with pytest.raises(ConfigError, match=r"cluster\.secret"):
+        Peers("a", "c", [], clock=ManualClock())
