@@ -7,6 +7,7 @@ import itertools
 import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from shadeproxy.origin.memory import MemoryOrigin
@@ -33,9 +34,7 @@ class Hesitant(MemoryOrigin):
         await asyncio.sleep(0)
         async with super().forward(request) as response:
             await asyncio.sleep(0)
-            yield types.SimpleNamespace(
-                status=response.status, headers=response.headers, chunks=_hesitating(response.chunks)
-            )
+            yield replace(response, chunks=_hesitating(response.chunks))
             await asyncio.sleep(0)
 
 
