@@ -261,6 +261,16 @@ def test_a_second_process_of_one_node_id_gets_no_lease_and_is_reported(cluster, 
     assert not a.duties.conflict
 
 
+def test_two_processes_of_one_node_id_do_not_take_turns_at_its_seat(cluster, three):
+    a, *rest = three
+    copy = cluster.start("a", boot="2", peer="10.0.0.9:9002")
+    cluster.run(4, a, copy, *rest)
+    view = a.view.id
+    cluster.run(10, a, copy, *rest)
+    assert a.view.id == view == a.settled.id
+    assert a.view.facts["a"].peer == ""
+
+
 def test_a_restarted_process_takes_over_from_the_one_before(cluster, three):
     share = cluster.mine(three[0])
     again = cluster.start("a", boot="2")
