@@ -24,7 +24,7 @@ PLAIN_WORDS = """
     nothing now observe once one openapi outgoing outlet overdue own pack parameter pass path peer
     plain position post prepare propose protocol purge put query readiness ready recent redis refuse
     report revalidate s3 scan script sdk seed semantics sent serve service setting shade shadeproxy
-    share side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
+    side sign sigv2 sigv4 silence silent site spec stack status step sum system tar tensor
     tfrecord throttle time touch train type uncounted unpack unreachable unsupported vector verify
     wait want watch wire withdraw work
 """.split()  # noqa: SIM905 - as a list it takes a line a word

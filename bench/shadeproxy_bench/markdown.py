@@ -65,12 +65,12 @@ def _shortfalls(rows: Sequence[Row]) -> list[str]:
         if row.met is not False:
             continue
         note = f" ({row.note})" if row.note else ""
-        if row.shortfall is None:
+        if row.ours is None or row.target is None:
             lines.append(f"- {row.name}: {row.status}{note}")
-        else:
-            value = row.ours if row.ratio is None else row.ratio
-            missed = f"{number(value)} where {row.target} is wanted, {row.shortfall:.0%} off"
-            lines.append(f"- {row.name}: {missed}{note}")
+            continue
+        value = row.ours if row.ratio is None or row.target.endswith(row.unit) else row.ratio
+        off = "" if row.shortfall is None else f", {row.shortfall:.0%} off"
+        lines.append(f"- {row.name}: {number(value)} where {row.target} is wanted{off}{note}")
     return lines
 
 

@@ -32,11 +32,11 @@ class Target(msgspec.Struct, frozen=True):
         return value >= self.bound if self.at_least else value <= self.bound
 
     def shortfall(self, *, ours: float, ratio: float | None) -> float | None:
-        """Return by which share of the bound the target was missed; None if it was met or cannot be
-        judged.
+        """Return by which share of the bound the target was missed; None if it was met, if it cannot be
+        judged, or if the bound is 0.
         """
         value = ours if self.of == "ours" else ratio
-        if value is None or self.met(ours=ours, ratio=ratio):
+        if value is None or not self.bound or self.met(ours=ours, ratio=ratio):
             return None
         return abs(value - self.bound) / self.bound
 

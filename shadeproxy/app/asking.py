@@ -1,5 +1,7 @@
 """Demands of a job on link and cache: its need in samples per second, and its data set in bytes."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from shadeproxy.app.measuring import MeasuredJob
@@ -17,12 +19,17 @@ def samples_of(hints: HintRegistry, dataset: str | None) -> float:
     return _UNCOUNTED if known is None else float(known.count)
 
 
-def length_in(hints: HintRegistry, dataset: str | None) -> float:
-    """Return the mean length of the samples as the manifest states it; 0 if it does not."""
+def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, MeasuredJob]) -> float:
+    """Return the mean length of the samples of a data set, as its manifest states it, or else as one of
+    ``jobs`` has read them; 0 if neither is known.
+    """
     known = hints.datasets.get(dataset or "")
-    lengths = None if known is None else known.length
-    stated = lengths[lengths > 0] if lengths is not None else None
-    return float(stated.mean()) if stated is not None and len(stated) else 0.0
+    if known is None:
+        return 0.0
+    if known.length is not None and len(stated := known.length[known.length > 0]):
+        return float(stated.mean())
+    readers = (jobs.get(job.name) for job in hints.jobs if job.dataset == dataset)
+    return next((one.sample_bytes for one in readers if one is not None and one.sample_bytes), 0.0)
 
 
 def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -> float:

@@ -183,7 +183,7 @@ class Clustering:
         if self._replication is not None:
             self._replication.keeper.look.set()  # The log may have lost its data.
         if self.owned is not None:
-            self.owned.retain_peers()
+            self.owned.view_changed()
 
     def _seals(self) -> Seals:
         cluster = self._settings.cluster

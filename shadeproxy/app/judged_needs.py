@@ -12,7 +12,8 @@ import structlog
 
 from shadeproxy.app.asking import demands_of
 from shadeproxy.app.measuring import MeasuredJob
-from shadeproxy.hints.needs import JobNeed
+from shadeproxy.hints.jobs import Job
+from shadeproxy.hints.needs import JobNeed, JobShare
 from shadeproxy.origin.link import LinkQueue
 from shadeproxy.policy.sharing import Room, fits, is_behind, least_of_others, most_for
 from shadeproxy.telemetry.stats import JobEpochs, Stats
@@ -84,6 +85,20 @@ class JudgedNeed:
     raised: float = 1.0
     off_s: float = 0.0
     schedule: Schedule = field(default_factory=Schedule)
+
+
+def judged(job: Job, *known: Mapping[str, JudgedNeed]) -> JudgedNeed | None:
+    """Return the state of the job's present need; None if it has none, or if the need was not judged yet."""
+    claims = (by_name.get(job.name) for by_name in known)
+    return next((claim for claim in claims if claim is not None and claim.need == job.need), None)
+
+
+def remedy_of(claim: JudgedNeed, share: JobShare) -> str:
+    """Return what to change if a job misses its need."""
+    if claim.admitted and share.feasible is not False:
+        return "`shadeproxy stats` shows link and cache by job; give it more workers, or announce its order"
+    least = "" if share.would_get_per_s is None else f" at most {share.would_get_per_s:.4g} samples a second,"
+    return f"ask for{least} a larger cache (`shadeproxy plan`), or less from the other jobs"
 
 
 def admit(

@@ -80,6 +80,7 @@ class OwnedPages:
             max_connections=settings.origin.max_connections,
         )
         self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
+        self.view_changed()
         self._engine: Engine | None = None
         self._lanes: tuple[FastLane, ...] = ()
         self._status: SettingsStatus | None = None
@@ -153,8 +154,11 @@ class OwnedPages:
             self._engine.hits.forget()
         self.forget_requests()
 
-    def retain_peers(self) -> None:
-        """Close the connections to proxies that have left."""
+    def view_changed(self) -> None:
+        """Use announced orders for the objects that are this proxy's now, and close the connections to
+        proxies that have left.
+        """
+        self._hints.set_share(self.objects.share())
         self._peers.retain(self.objects.others())
 
     @property

@@ -17,7 +17,7 @@ import structlog
 
 from shadeproxy.app.asking import demands_of, length_in, needed_rate, reason_of, samples_of
 from shadeproxy.app.diagnosis import MissedNeed
-from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, jobs_behind
+from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, jobs_behind, judged, remedy_of
 from shadeproxy.app.measuring import MeasuredJob, MeasuredLink
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import NotFeasible
@@ -100,6 +100,7 @@ class JobSharing:
         self._queue = LinkQueue(self._job_of, LinkDepth(clock.monotonic_s), page_bytes=page_bytes)
         self._jobs: dict[str, MeasuredJob] = {}
         self._claims: dict[str, JudgedNeed] = {}
+        self._new: dict[str, JudgedNeed] = {}  # Judged since the last step.
         self._cache_share: dict[str, float] = {}
         self._state = _State()
         self._served: dict[str, float] = {}
@@ -128,6 +129,7 @@ class JobSharing:
         self._claims = {
             job.name: self._claim_of(job, now_s) for job in self._hints.jobs if job.need and job.in_use
         }
+        self._new = {}
         self._admit(now_s)
         self._watch(elapsed_s, now_s)
         self._move(now_s)
@@ -160,7 +162,7 @@ class JobSharing:
         if name in self._hints.jobs:
             job.progress = self._hints.jobs.get(name).progress
         needed = self._needed(job)
-        sample_bytes = measured.sample_bytes or length_in(self._hints, dataset)
+        sample_bytes = measured.sample_bytes or length_in(self._hints, dataset, self._jobs)
         if not needed or not sample_bytes or not self._link.is_known:
             return
         data_bytes = samples_of(self._hints, dataset) * sample_bytes
@@ -169,6 +171,10 @@ class JobSharing:
         demands, room = demands_of(rows), self._room()
         least = least_of_others(demands, room)
         if fits(demands, least, room):
+            now_s, raised = self._clock.monotonic_s(), first_weight(len(self._claims) + 1)
+            self._new[name] = JudgedNeed(
+                need, feasible=True, would_get=needed, changed_s=now_s, raised=raised
+            )
             return
         would = most_for(demands, len(names), least, room)
         raise NotFeasible(
@@ -179,7 +185,8 @@ class JobSharing:
 
     def share_of(self, name: str) -> JobShare:
         """See ``SharesJobs.share_of``."""
-        job, measured, claim = self._hints.jobs.get(name), self._jobs.get(name), self._claims.get(name)
+        job, measured = self._hints.jobs.get(name), self._jobs.get(name)
+        claim = judged(job, self._claims, self._new)
         average = None if measured is None or math.isnan(measured.average) else measured.average
         needed = None if claim is None else self._needed(job) or None
         kept = None
@@ -215,10 +222,12 @@ class JobSharing:
         """Return the jobs that get less than they need."""
         found = []
         for name in self._claims:
+            if name not in self._hints.jobs:
+                continue  # It was forgotten after the last step.
             share = self.share_of(name)
             if share.kept is False and share.needs_per_s and share.got_per_s is not None:
                 need = share.needs_per_s, share.got_per_s
-                found.append(MissedNeed(name, *need, share.reason, self._remedy(name, share)))
+                found.append(MissedNeed(name, *need, share.reason, remedy_of(self._claims[name], share)))
         return tuple(found)
 
     # ------------------------------------------------------------------ measuring
@@ -274,23 +283,23 @@ class JobSharing:
 
     def _asked_by(self, name: str) -> list[float]:
         """Return the row of a job in ``Demands``."""
-        job, measured, claim = self._hints.jobs.get(name), self._jobs[name], self._claims.get(name)
+        job, measured = self._hints.jobs.get(name), self._jobs[name]
+        claim = judged(job, self._claims, self._new)
         needed = self._needed(job) if claim is not None and claim.admitted else 0.0
         rate = max(measured.rate, needed if measured.compute == 0 else 0.0)
         data_bytes = samples_of(self._hints, job.dataset) * measured.sample_bytes
         return [rate, needed or math.nan, measured.sample_bytes, data_bytes]
 
     def _claim_of(self, job: Job, now_s: float) -> JudgedNeed:
-        known = self._claims.get(job.name)
+        known = judged(job, self._claims, self._new)
         assert job.need is not None, "asked for before"
-        if known is not None and known.need == job.need:
-            return known
-        return JudgedNeed(job.need, changed_s=now_s, raised=first_weight(len(self._claims) + 1))
+        return known or JudgedNeed(job.need, changed_s=now_s, raised=first_weight(len(self._claims) + 1))
 
     def _admit(self, now_s: float) -> None:
         """Decide which needs fit, in the order in which their jobs were registered."""
         names = self._asking()
         if not self._link.is_known or not any(name in self._claims for name in names):
+            self._state.outlook = {}
             return
         rows = {name: self._asked_by(name) for name in names}
         needed = {name: self._needed(self._hints.jobs.get(name)) for name in names if name in self._claims}
@@ -379,16 +388,6 @@ class JobSharing:
             is_link_known=self._link.is_known,
             missed=missed,
         )
-
-    def _remedy(self, name: str, share: JobShare) -> str:
-        if self._claims[name].admitted and share.feasible is not False:
-            return (
-                "`shadeproxy stats` shows link and cache by job; give it more workers, or announce its order"
-            )
-        least = (
-            "" if share.would_get_per_s is None else f" at most {share.would_get_per_s:.4g} samples a second,"
-        )
-        return f"ask for{least} a larger cache (`shadeproxy plan`), or less from the other jobs"
 
     def _why_missed(self, job: Job) -> str:
         if self._clock.monotonic_s() < self._equal_until_s:

@@ -16,7 +16,7 @@ from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.units import format_size, parse_duration, parse_size, parse_speed
-from shadeproxy.plan.grid import CacheSize, Plan, Question, Row, make_plan
+from shadeproxy.plan.grid import UNKNOWN_ERROR, CacheSize, Plan, Question, Row, make_plan
 from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
 from shadeproxy.plan.prices import Prices, load_prices
@@ -27,6 +27,7 @@ from shadeproxy.simulate.trace_file import load_trace
 _Value = TypeVar("_Value")
 _MOST_ROWS = 1000
 _MOST_WORKERS = 1024
+_SEVERAL = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +163,8 @@ def _cache(text: str, profile: Profile) -> CacheSize:
         if not 0 <= share <= 1:
             raise ConfigError(f"--cache: {text!r} is not a share of the data; write 0% to 100%")
         return CacheSize(text, share, share * data_bytes)
+    if text.isdecimal() and text != "0":
+        raise ConfigError(f'--cache: {text!r} has no unit; write a share as {text}%, or "{text} GiB"')
     try:
         size_bytes = parse_size(text)
     except ValueError:
@@ -228,13 +231,15 @@ def _instances(text: str, prices: Prices | None) -> Sequence[str]:
         return ("",)
     if not text:
         return tuple(prices.instances)
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in prices.instances:
-            raise ConfigError(
-                f"--instances: the prices name no {name!r}; they name {', '.join(prices.instances)}"
-            )
-    return tuple(names)
+    return _list("--instances", text, lambda name: _instance(name, prices))
+
+
+def _instance(name: str, prices: Prices) -> str:
+    if name not in prices.instances:
+        raise ConfigError(
+            f"--instances: the prices name no {name!r}; they name {', '.join(prices.instances)}"
+        )
+    return name
 
 
 def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
@@ -259,7 +264,7 @@ def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
     for number, row in enumerate(plan.rows):
         table.add_row(*_cells(row, plan, question, chosen=number == plan.chosen))
     console.print(table)
-    for line in _remarks(plan, question):
+    for line in _remarks(plan, question, profile):
         console.print(line, highlight=False)
 
 
@@ -280,10 +285,20 @@ def _cells(row: Row, plan: Plan, question: Question, *, chosen: bool) -> list[st
     return [*cells, f"{row.bound_by}{''.join(marks)}"]
 
 
-def _remarks(plan: Plan, question: Question) -> list[str]:
+def _remarks(plan: Plan, question: Question, profile: Profile) -> list[str]:
     remarks = []
+    if profile.samples and profile.reads_per_epoch > _SEVERAL * profile.samples:
+        remarks.append(
+            f"an epoch has {profile.reads_per_epoch:,} reads of {profile.samples:,} samples: if these were"
+            " several epochs, give the loader a sampler of the SDK (or shade.announce(sampler)), and call its"
+            " set_epoch before each"
+        )
     if plan.error is None:
-        remarks.append("one epoch was measured, so the error of these numbers is not known: 10% is assumed")
+        waited = " in which training waited" if len(profile.whole_epochs()) > 1 else ""
+        remarks.append(
+            f"one epoch{waited} was measured, so the error of these numbers is not known:"
+            f" {UNKNOWN_ERROR:.0%} is assumed"
+        )
     if any(row.outside for row in plan.rows):
         remarks.append(
             "outside the profile: over twice or under half of its workers, speed or latency, or another order"
@@ -291,7 +306,8 @@ def _remarks(plan: Plan, question: Question) -> list[str]:
     if question.deadline_s is not None and plan.chosen is None:
         best = min(plan.rows, key=lambda row: row.run_s)
         remarks.append(
-            f"no row ends within {_time(question.deadline_s)}; the fastest takes {_time(best.run_s)}:"
+            f"no row ends within {_time(question.deadline_s)} with its error of {best.error:.0%} added; the"
+            f" fastest takes {_time(best.run_s)}:"
             f" cache {best.cache}, {best.workers} workers, order {'announced' if best.announced else 'no'}"
         )
     if question.prices and plan.prices_of:

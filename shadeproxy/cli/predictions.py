@@ -8,6 +8,8 @@ import typer
 from shadeproxy.cli.options import ConfigOption, JsonOption, OverrideOption, TokenOption, UrlOption, client
 from shadeproxy.core.errors import ConfigError
 
+_CACHES, _ORDERS, _EPOCHS = "5%,10%,20%,50%,100%", "no,announced", 30
+
 
 def simulate_policies(
     trace: Annotated[
@@ -66,14 +68,12 @@ def plan_runs(
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Recording of its reads; else uniform epochs.")
     ] = None,
-    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = (
-        "5%,10%,20%,50%,100%"
-    ),
+    cache: Annotated[str, typer.Option(metavar="SIZE,...", help="Shares of the data, or sizes.")] = _CACHES,
     workers: Annotated[str, typer.Option(metavar="N,...", help="Workers; by default as profiled.")] = "",
-    order: Annotated[str, typer.Option(metavar="no,announced", help="Whether orders are announced.")] = (
-        "no,announced"
-    ),
-    epochs: Annotated[int, typer.Option(min=1, max=1_000_000, help="Epochs of the run.")] = 30,
+    order: Annotated[
+        str, typer.Option(metavar="no,announced", help="Whether orders are announced.")
+    ] = _ORDERS,
+    epochs: Annotated[int, typer.Option(min=1, max=1_000_000, help="Epochs of the run.")] = _EPOCHS,
     prices: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="Your prices.")] = None,
     instances: Annotated[str, typer.Option(metavar="NAME,...", help="Of the prices; by default all.")] = "",
     deadline: Annotated[str, typer.Option(metavar="TIME", help="Longest run, as 12h.")] = "",
@@ -110,6 +110,22 @@ def plan_runs(
     if place:
         from shadeproxy.cli.placement import run_place  # noqa: PLC0415
 
+        _refuse_with_place(
+            job=job,
+            profile=profile,
+            cache=cache != _CACHES,
+            workers=workers,
+            order=order != _ORDERS,
+            epochs=epochs != _EPOCHS,
+            prices=prices,
+            instances=instances,
+            deadline=deadline,
+            latency=latency,
+            samples_per_s=samples_per_s,
+            loader=loader,
+            save=save,
+            plot=plot,
+        )
         run_place(
             lambda: client(config, override, url, token),
             devices=devices,
@@ -137,3 +153,10 @@ def plan_runs(
         loader=loader,
     )
     run_plan(lambda: client(config, override, url, token), options, save=save, as_json=as_json, plot=plot)
+
+
+def _refuse_with_place(**given: object) -> None:
+    """Raise ConfigError if an option is given that ``--place`` does not use."""
+    names = ["--" + name.replace("_", "-") for name, value in given.items() if value]
+    if names:
+        raise ConfigError(f"--place takes no {names[0]}: leave one of them out")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
+import numpy as np
+
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.membership import Keep, Membership
 from shadeproxy.cluster.view import NodeFacts, View
@@ -20,6 +22,8 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.memo import Memo
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.ownership import Began, Standing
+from shadeproxy.hints.datasets import Bits, Hashes
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.telemetry.counters import ClusterCounters
 
 _LOOK_S = 0.02
@@ -125,6 +129,18 @@ class OwnedObjects:
         if member is None or member.view is None:
             return []
         return [facts for node, facts in member.view.facts.items() if node != member.node]
+
+    def share(self) -> OwnedShare:
+        """Return the share of the objects that this node caches by the newest view, for announced orders."""
+        view = self._view()
+        if view is None or self._member is None:
+            return OwnedShare(None, _none)
+        homes, node = view.homes, self._member.node
+        if node not in homes.nodes:
+            return OwnedShare((), _none)
+        return OwnedShare(
+            (homes.nodes, homes.weights), lambda hashes: homes.find_many(hashes) == homes.nodes.index(node)
+        )
 
     def _view(self) -> View | None:
         """Return the newest view, if this node may be one of it. Other nodes of a cluster that has other
@@ -239,6 +255,10 @@ class LeaseClock:
         """Return Unix time."""
         self._notice()
         return self._wall_s()
+
+
+def _none(hashes: Hashes) -> Bits:
+    return np.zeros(len(hashes), np.bool_)
 
 
 def _not_distrusted(bucket: str) -> ClusterUnavailable:

@@ -169,7 +169,7 @@ class Expectations:
                 continue
             if (shared := self._shared_by(space)) is None:
                 for job in jobs:
-                    self._each.add_samples(parts, job, space.count, samples, tick)
+                    self._each.add_samples(parts, job, space, samples, tick)
             else:
                 for part, sample in zip(parts, samples, strict=True):
                     if sample >= 0:

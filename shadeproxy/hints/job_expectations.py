@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shadeproxy.hints.datasets import Dataset
+from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.order.activity import LEAST_TRUST, JobActivity
@@ -52,8 +52,10 @@ class JobExpectations:
             places = _places(tracker, pages)
             left = np.maximum(places - (tracker.cursor - 1.0), 1.0)
             left[places == NEVER] = np.inf
-        draws = self._draws(job.name, space, pages, 1 / space.count)
+        draws = self._draws(job.name, space, pages, 1 / (space.count * self._orders.part))
         draws[pages.outside] = 0.0
+        if tracker is not None and tracker.columns.mine is not None:
+            draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
@@ -68,25 +70,28 @@ class JobExpectations:
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
                 places[row], cursors[row] = _places(tracker, pages), tracker.cursor + tracker.unsettled
-            draws[row] = self._draws(job.name, space, pages, 1 / space.count)
+            draws[row] = self._draws(job.name, space, pages, 1 / (space.count * self._orders.part))
+            if tracker is not None and tracker.columns.mine is not None:
+                draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
         draws[:, pages.outside] = 0.0
         left = np.maximum(places - (cursors - 1.0), 1.0)
         left[places == NEVER] = np.inf
         return JobTable.of([self._scale(job, tick) for job in jobs], left, draws)
 
     def add_samples(
-        self, parts: list[list[JobColumns[float]]], job: Job, count: int, samples: list[int], tick: float
+        self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
     ) -> None:
         """Add the reads of each sample that are expected from a job, as in ``of_pages``. Skip samples of
         -1.
         """
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
-        scale = self._scale(job, tick)
-        trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * (1 / count)
+        scale, mean_draws = self._scale(job, tick), 1 / (space.count * self._orders.part)
+        mine = None if tracker is None else tracker.columns.mine
+        trust = max(self._activities[job.name].score_trust, LEAST_TRUST) * mean_draws
         for part, sample in zip(parts, samples, strict=True):
             if sample < 0:
                 continue
-            left, draws = np.inf, 1 / count
+            left, draws = np.inf, mean_draws
             if (
                 tracker is not None
                 and tracker.left
@@ -94,7 +99,9 @@ class JobExpectations:
             ):
                 left = max(place - (tracker.cursor - 1.0), 1.0)
             if scores is not None:
-                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), count) * trust
+                draws = min(max(scores.draw_weight(sample), _LEAST_WEIGHT), space.count) * trust
+            if mine is not None and not mine[sample]:
+                draws = 0.0
             part.append(scale.columns(left, draws))
 
     def _scale(self, job: Job, tick: float) -> JobScale:
@@ -126,3 +133,14 @@ def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
     places = tracker.columns.next_at.take(pages.samples)
     places[pages.outside] = NEVER
     return places
+
+
+def _foreign(mine: Bits, space: Space, pages: PageUnits) -> Ids:
+    """Return the indices of pages of objects whose reads other proxies answer, all of them. ``mine``: the
+    samples of which this proxy does.
+    """
+    if pages.samples is not None:
+        return np.flatnonzero(~mine[pages.samples])
+    assert isinstance(space, Dataset), "only datasets have orders"
+    groups = space.groups.find(pages.object_hashes)
+    return np.flatnonzero(~mine[space.groups.first(np.maximum(groups, 0))])

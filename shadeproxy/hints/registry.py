@@ -19,6 +19,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, Jobs, Progress, check_progress, check_rank, ignore, refuse_if_any
 from shadeproxy.hints.order.announcements import Announcement, check_order
 from shadeproxy.hints.order.orders import Orders
+from shadeproxy.hints.order.share import OwnedShare
 from shadeproxy.hints.pages import PAGE_SIZE_BYTES
 from shadeproxy.hints.scoreboard import Batch, ScoreColumn, Scores, Weights, check_ids, check_scores
 from shadeproxy.hints.stored import StoredHints
@@ -200,6 +201,16 @@ class HintRegistry(StoredHints):
         check_rank(job, rank)
         checked = check_order(ids, space.count, dataset=title_of(space))
         return Announcement(name, epoch, rank, offset, checked, space.digest)
+
+    def set_share(self, share: OwnedShare | None) -> None:
+        """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
+        each change of the view of a cluster in which each object has one owner; a share with the number of
+        the present one changes nothing. None, the first state: this proxy answers what comes to it.
+
+        Orders of jobs are built again off the event loop (``on_lost``), with the samples in the share. Each
+        job keeps its place. Announcements, scores, frozen columns and positions are whole in any share.
+        """
+        self.orders.set_share(share)
 
     # ------------------------------------------------------------------ scores
 

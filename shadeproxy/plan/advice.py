@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.plan.predict import Predictor, Setting
+from shadeproxy.plan.predict import MUCH, Predictor, Setting
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
-
-_MUCH = 0.1
-"""Share of its time that a job may wait without a finding."""
 
 _ENOUGH_S = 10.0  # Reports of a shorter time say little.
 _MOST_REMEDIES = 2
@@ -33,7 +30,7 @@ class Advice:
 def advise(profile: Profile) -> Advice | None:
     """Return the finding about a job; None if the job waits little, or if its wait is not known."""
     epoch = _latest(profile)
-    if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < _MUCH:
+    if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < MUCH:
         return None
     return Advice(
         waits,

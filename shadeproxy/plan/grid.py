@@ -13,7 +13,8 @@ from shadeproxy.plan.predict import Bound, Predictor, Setting
 from shadeproxy.plan.prices import Cost, Prices, cost
 
 UNKNOWN_ERROR = 0.1
-"""Error that is assumed if only one epoch was profiled, because one epoch does not show how epochs differ."""
+"""Error that is assumed if only one epoch tells something, because one epoch does not show how epochs differ.
+"""
 
 
 class CacheSize(msgspec.Struct, frozen=True):
@@ -71,9 +72,10 @@ class Question:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. ``error``: the prediction's error on the profiled epochs; None: one epoch was profiled, and
-    ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline (without prices:
-    of the one with the smallest cache, then fewest workers); None: none does, or no deadline was given.
+    """The answer. ``error``: the prediction's error on the profiled epochs; None: only one of them tells
+    something, and ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline
+    (without prices: of the one with the smallest cache, then fewest workers); None: none does, or no deadline
+    was given.
     """
 
     job: str

@@ -18,6 +18,9 @@ from shadeproxy.plan.loop import Loop, replay
 from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch, require_epochs
 
 Bound = Literal["compute", "latency", "link"]
+MUCH = 0.1
+"""Share of its time that a job may wait and still be bound by computing."""
+
 _STEPS = 15  # The fit is then within 1/32,768 of its range.
 _FIT_SAMPLES = 8192
 _MOST_EPOCHS = 16  # The latest epochs are used.
@@ -43,8 +46,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A predicted epoch. ``hit_ratio``: share of the reads that were cached in an earlier epoch. ``bounds``:
-    the least seconds that computing, the origin's latency and the link take. ``origin_bytes`` and
-    ``requests``: sums over the whole epoch and all ranks.
+    the least seconds that computing, the origin's latency and the link take. ``stall_share``: share of the
+    epoch in which training waits. ``origin_bytes`` and ``requests``: sums over the whole epoch and all ranks.
     """
 
     epoch_s: float
@@ -56,7 +59,11 @@ class Predicted:
 
     @property
     def bound_by(self) -> Bound:
-        return max(self.bounds, key=lambda name: self.bounds[name])
+        """The largest bound. Computing bounds no epoch in which training waits much: then reads do. Their
+        latency takes more than its bound if batches end with their slowest read.
+        """
+        able: list[Bound] = ["latency", "link"] if self.stall_share > MUCH else [*self.bounds]
+        return max(able, key=lambda name: self.bounds[name])
 
 
 class Predictor:
@@ -84,7 +91,9 @@ class Predictor:
         fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
         self._own_s = self._choose(fitted)
         self.error = self._left_out(fitted)
-        """The largest error of an epoch predicted from the others; None if there is only one."""
+        """The largest error of an epoch predicted from the others; None if there is only one, or only one in
+        which training waited, from which alone anything is learned.
+        """
         self._known: dict[tuple[Setting, float, bool], Predicted] = {}
 
     def predict(self, setting: Setting, hit_ratio: float, *, first: bool = False) -> Predicted:
@@ -156,7 +165,7 @@ class Predictor:
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
         """Return the seconds of a read of the origin, from the request to its last byte: the first byte comes
         as in the profile, or after ``latency_s``; the body takes as long as in the profile, or as long as the
-        link needs for it.
+        link needs for it. ``faster_s``: at most 0; how much faster the reads were than on average.
         """
         first_s = self.profile.first_byte_s
         if first_s is None:  # Not measured: any part of the time may be the link's.
@@ -164,7 +173,8 @@ class Predictor:
         body_s = max(self._origin_s - first_s, link_s)
         if setting.latency_s is not None:
             first_s = setting.latency_s
-        return max(first_s + faster_s, 0.0) + body_s
+        # The mean of reads beside each other contains their wait for the link, so the body may be faster.
+        return max(first_s + body_s + faster_s, link_s)
 
     def _link_s(self, setting: Setting) -> float:
         """Return the seconds for which one sample occupies the link."""
@@ -172,7 +182,7 @@ class Predictor:
 
     @staticmethod
     def _latency_s(loop: Loop, samples: float, hit_ratio: float) -> float:
-        lanes = max(loop.workers, 1) * loop.reads_at_once
+        lanes = max(loop.workers, 1) * min(loop.reads_at_once, loop.batch_size)
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
     def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
@@ -208,7 +218,7 @@ class Predictor:
         return float(np.median(waited)) if waited else min(fitted.values())
 
     def _left_out(self, fitted: dict[int, float]) -> float | None:
-        if len(self._epochs) < _LEAST_EPOCHS:
+        if len(self._epochs) < _LEAST_EPOCHS or sum(map(self._waited, self._epochs)) == 1:
             return None
         errors = []
         for epoch in self._epochs:

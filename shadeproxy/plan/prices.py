@@ -13,7 +13,7 @@ import msgspec
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.toml_file import load_toml
 
-_Price = Annotated[float, msgspec.Meta(ge=0)]
+_Price = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _GIB = 1 << 30
 _HOUR_S = 3600.0
 
@@ -22,7 +22,7 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine that trains. ``speed``: how fast it computes, as a multiple of the profiled machine."""
 
     per_hour: _Price
-    speed: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    speed: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
 
 
 class OriginPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

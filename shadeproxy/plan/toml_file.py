@@ -25,4 +25,4 @@ def load_toml(path: Path, table: type[_Table], *, option: str, form: str) -> _Ta
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{option} {path} is no TOML: {error}") from None
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{option} {path}: {error}; it has {form}") from None
+        raise ConfigError(f"{option} {path}: {error}; such a file has {form}") from None

@@ -23,6 +23,9 @@ _BOOSTED = 4.0  # From this boost on, late pages have another cause than latency
 LEAD = 2.0  # A page is early if its read is further away than this multiple of the depth.
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
+# Losses come in bursts: a mean over fewer pages calls a job harmful that loses three in a hundred.
+_LOST_LEARNING = 1 / 128
+_LOST_HALF_LIFE_S = 20.0
 _LEAST_SHARE = 0.25
 _MORE_SHARE = 1.25
 _SHARE_HALF_LIFE_S = 60.0
@@ -91,7 +94,7 @@ class FetchPace:
         faded = 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
         self.share = _LEAST_SHARE + (self.share - _LEAST_SHARE) * faded
         self._reach *= 0.5 ** (elapsed_s / _REACH_HALF_LIFE_S)
-        self._lost *= 0.5 ** (elapsed_s / _SHARE_HALF_LIFE_S)
+        self._lost *= 0.5 ** (elapsed_s / _LOST_HALF_LIFE_S)
         if self._lost < _FEW_LOST:
             self.pays = True
 
@@ -107,11 +110,11 @@ class FetchPace:
 
     def note_used(self) -> None:
         """Record that a prefetched page was read."""
-        self._lost *= 1 - _LEARNING
+        self._lost *= 1 - _LOST_LEARNING
 
     def note_lost(self) -> None:
         """Record that a prefetched page was gone before its reader came. The reader fetched it again."""
-        self._lost += (1 - self._lost) * _LEARNING
+        self._lost += (1 - self._lost) * _LOST_LEARNING
         if self._lost > _MOST_LOST:
             self.pays = False
 

@@ -7,7 +7,7 @@ hints of jobs (hint_arrays.py); or it is the recording of a proxy (recorded.py).
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ _BY_READ = {"jobs": np.uint8, "epochs": np.uint16, "sources": np.uint8, "ranks":
 _OTHERS = {"ids": 1, "sizes": 1, "weights": 2, "times": 1, "prefixes": 1, "stock": 1}
 _ARRAYS = _OTHERS | dict.fromkeys(_BY_READ, 1)
 _MOST_IDS = 1 << 28
+_ONE_ARRAY = b"\x93NUMPY"
 _WRITE_IT = "write it with numpy.savez(path, ids=...)"
 
 
@@ -86,9 +87,8 @@ def _stock(path: Path, arrays: Mapping[str, NDArray[Any]], jobs: Jobs | None) ->
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as opened:
+            _check_archive(path, opened)
             file = np.load(opened, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ConfigError(f"{path}: one array, not an .npz of named arrays; {_WRITE_IT}")
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
@@ -109,6 +109,16 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         if array.ndim != dimensions:
             raise ConfigError(f"{path}: {name} has {array.ndim} dimensions; it must have {dimensions}")
     return arrays
+
+
+def _check_archive(path: Path, opened: BinaryIO) -> None:
+    """Check that a file just opened is an archive. Raises ConfigError."""
+    start = opened.read(len(_ONE_ARRAY))
+    if start == _ONE_ARRAY:
+        raise ConfigError(f"{path}: one array, not an .npz of named arrays; {_WRITE_IT}")
+    if not zipfile.is_zipfile(opened):
+        raise ConfigError(f"{path}: not an .npz, or cut short; {_WRITE_IT}")
+    opened.seek(0)
 
 
 def _numbers(path: Path, name: str, array: NDArray[Any], dtype: Any) -> NDArray[Any]:

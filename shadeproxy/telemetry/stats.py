@@ -32,6 +32,7 @@ MAX_JOBS = 64
 MAX_EPOCHS = 256
 MAX_KINDS = 64
 
+_REPORTED_S = 10.0
 # These members are looked up once: the lookup of an attribute of an Enum class costs as much as an increment.
 _RAM, _DISK, _ORIGIN, _COALESCED = Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED
 
@@ -40,19 +41,29 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch. Reads without an epoch have the key None. Above ``MAX_EPOCHS`` the
-    oldest epochs are added to "other".
+    """The reads of one job by epoch. Reads that name no epoch are of the epoch that training reported within
+    the last ten seconds, or else have the key None. Above ``MAX_EPOCHS`` the oldest epochs are added to
+    "other".
     """
 
     def __init__(self) -> None:
         self.recent = False
         self.latest: int | None = None
         """The epoch of the latest read."""
+        self.trained: int | None = None
+        """The epoch that training reported last, at ``trained_s``."""
+        self.trained_s = 0.0
         self.epochs: Capped[int | str | None, JobReads] = Capped(JobReads, cap=MAX_EPOCHS, other=OTHER)
 
     def add(self, other: "JobEpochs") -> None:
         for reads in other.epochs.values():
             self.epochs[OTHER].add(reads)
+
+    def begin_run(self) -> None:
+        """Add all epochs to "other", so that the epochs of a new run have counters of their own."""
+        for epoch in [epoch for epoch in self.epochs if epoch != OTHER]:
+            self.epochs[OTHER].add(self.epochs.pop(epoch))
+        self.latest = self.trained = None
 
     def totals(self) -> JobReads:
         return _sum(JobReads(), self.epochs.values())
@@ -116,11 +127,13 @@ class Stats:
         """Count ``count`` demand GETs that were answered with ``size_bytes`` of body altogether."""
         groups = [self.buckets[bucket]]
         if job is not None:
-            epochs = self.jobs[job.job]
+            epochs, epoch, now_s = self.jobs[job.job], job.epoch, self._now_s()
+            if epoch is None and now_s - epochs.trained_s < _REPORTED_S:
+                epoch = epochs.trained
             epochs.recent = bool(epochs.epochs)
-            epochs.latest = job.epoch
-            reads_of_epoch = epochs.epochs[job.epoch]
-            reads_of_epoch.note_life(self._now_s())
+            epochs.latest = epoch
+            reads_of_epoch = epochs.epochs[epoch]
+            reads_of_epoch.note_life(now_s)
             if source is _ORIGIN:
                 reads_of_epoch.origin_bytes += size_bytes
             groups.append(reads_of_epoch)
@@ -216,12 +229,19 @@ class Stats:
         """Add the seconds that training of ``job`` waited for data, and those that it computed, since its
         last report.
         """
-        reads = self.jobs[job].epochs[epoch]
+        epochs, now_s = self.jobs[job], self._now_s()
+        epochs.trained, epochs.trained_s = epoch, now_s
+        reads = epochs.epochs[epoch]
         reads.stall_s += stall_s
         reads.compute_s += compute_s
         self.stall_s += stall_s
         self.compute_s += compute_s
-        reads.note_life(self._now_s())
+        reads.note_life(now_s)
+
+    def begin_run(self, job: str) -> None:
+        """Begin to count the epochs of a new run of ``job``."""
+        if job in self.jobs:
+            self.jobs[job].begin_run()
 
     def record_prefetched(self, job: str, size_bytes: int) -> None:
         """Count bytes that the origin sent for a coming read of ``job``. They belong to its present epoch."""

@@ -128,6 +128,12 @@ async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path
     writer.close()
 
 
+async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):
+    """The share of the cluster's view has come to the hints; before the first view it is empty."""
+    hints = alone._clustering.owned._hints
+    assert hints.orders.share.part == 1.0
+
+
 async def batch(proxy):
     uris = {"items": [{"bucket": "data", "key": "x"}]}
     body, _ = await get(f"http://{proxy.control_address}/v1/batch", json.dumps(uris).encode())

@@ -134,6 +134,74 @@ def test_a_need_is_refused_at_once_with_what_the_job_would_get():
     assert world.hints.jobs.get("b").need is None
 
 
+def test_a_need_that_fits_is_answered_so_before_the_next_step():
+    world = World()
+    world.register("a")
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    for rate in (10.0, 20.0):
+        need = JobNeed(samples_per_s=rate)
+        world.sharing.judge("b", "b", need)
+        world.put("b", need)
+        share = world.sharing.share_of("b")
+        assert (share.needs_per_s, share.feasible, share.would_get_per_s) == (rate, True, rate)
+    world.step(a=50, b=50)
+    assert world.sharing.share_of("b").feasible is True
+
+
+def test_a_new_job_on_a_data_set_that_another_job_has_read_is_judged():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=60.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    with pytest.raises(NotFeasible):
+        world.sharing.judge("new", "b", JobNeed(samples_per_s=90.0))
+    world.sharing.judge("new", None, JobNeed(samples_per_s=90.0))
+
+
+def test_a_need_is_judged_beside_one_that_was_admitted_a_moment_ago():
+    world = World()
+    for name in "abc":
+        world.register(name)
+    world.steps(8, a=50, b=50, c=50)
+    need = JobNeed(samples_per_s=60.0)
+    world.sharing.judge("a", "a", need)
+    world.put("a", need)
+    with pytest.raises(NotFeasible):
+        world.sharing.judge("b", "b", need)
+
+
+def test_nothing_is_foretold_once_no_job_has_a_need():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=50, b=50)
+    assert world.sharing.share_of("b").would_get_per_s == pytest.approx(50.0, rel=0.01)
+    world.put("a", best_effort=True)
+    world.step(a=50, b=50)
+    assert world.sharing.share_of("b").would_get_per_s is None
+
+
+def test_a_need_that_is_not_judged_is_not_answered_with_the_verdict_on_an_earlier_one():
+    world = World()
+    world.register("a")
+    world.register("b", JobNeed(samples_per_s=10.0))
+    world.steps(8, a=50, b=50)
+    assert world.sharing.share_of("b").feasible is True
+    world.put("b", JobNeed(samples_per_s=90.0))
+    assert world.sharing.share_of("b").feasible is None
+
+
+def test_a_job_that_was_forgotten_after_the_last_step_misses_nothing():
+    world = World()
+    world.register("a", JobNeed(samples_per_s=50.0))
+    world.register("b")
+    world.steps(8, a=40, b=50)
+    assert [one.name for one in world.sharing.missed()] == ["a"]
+    world.hints.delete_job("a")
+    assert world.sharing.missed() == ()
+
+
 def test_a_slowdown_in_the_words_of_the_refusal():
     world = World()
     world.register("a", JobNeed(samples_per_s=60.0))

@@ -44,6 +44,7 @@ def test_sides_take_turns_and_medians_count():
         (Target(1.0, at_least=False), 5.0, 1.5, False, 0.5),
         (Target(150.0, at_least=False, of="ours"), 300.0, None, False, 1.0),
         (Target(150.0, at_least=False, of="ours"), 150.0, None, True, None),
+        (Target(0.0, at_least=False, of="ours"), 3.0, None, False, None),
         (Target(1.0), 5.0, None, False, None),
         (Target(1.0), 5.0, float("nan"), False, None),
     ],

@@ -108,6 +108,9 @@ def test_a_proxy_whose_jobs_have_read_nothing_is_said(shade, monkeypatch, tmp_pa
             ("--place", "--devices", "FILE", "--link", "1 MB/s"),
             "--devices and --link: the file says how fast",
         ),
+        (("--place", "--devices", "FILE", "--deadline", "3h"), "--place takes no --deadline: leave one of"),
+        (("--place", "--cache", "20%"), "--place takes no --cache: leave one of them out"),
+        (("--place", "--samples-per-s", "5"), "--place takes no --samples-per-s"),
         (("--place", "--devices", "FILE", "--trace", "none.npz"), "none.npz: there is no such file"),
     ],
 )

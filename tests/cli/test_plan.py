@@ -1,12 +1,13 @@
 """``shadeproxy plan``, run as a command, on the profile of a replayed run."""
 
 import json
+import re
 
 import msgspec
 import pytest
 
 from shadeproxy.simulate.workloads import uniform
-from tests.support.profiles import PRICES, epoch, profile, truth
+from tests.support.profiles import PRICES, SAMPLES, epoch, profile, truth
 from tests.support.traces import save_trace
 
 
@@ -75,7 +76,30 @@ def test_a_store_that_is_further_away_is_asked_about(shade, kept):
 
 def test_no_row_in_time_names_the_fastest(shade, kept):
     result = shade("plan", "--profile", kept, "--deadline", "1 s", "--cache", "20%")
-    assert "no row ends within 1.0 s; the fastest takes" in result.stdout
+    assert re.search(
+        r"no row ends within 1\.0 s with its error of \d+% added; the\s+fastest takes", result.stdout
+    )
+
+
+def test_several_epochs_that_are_counted_as_one_are_noticed(shade, tmp_path):
+    path = tmp_path / "p.json"
+    for samples, noticed in ((SAMPLES, False), (SAMPLES // 2, True)):
+        path.write_bytes(msgspec.json.encode(profile(epoch(0, truth(), 0.2), samples=samples)))
+        result = shade("plan", "--profile", path, "--cache", "20%")
+        assert (
+            "an epoch has 8,192 reads of 4,096 samples: if these were several" in result.stdout
+        ) == noticed
+        assert "one epoch was measured, so the error" in result.stdout
+
+
+def test_one_epoch_with_waits_among_others_has_an_unknown_error(shade, tmp_path):
+    path = tmp_path / "p.json"
+    path.write_bytes(
+        msgspec.json.encode(profile(*(epoch(number, truth(), 1.0 if number else 0.0) for number in range(3))))
+    )
+    result = shade("plan", "--profile", path, "--cache", "20%")
+    assert "one epoch in which training waited was measured, so the error" in result.stdout
+    assert "±" not in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -84,6 +108,7 @@ def test_no_row_in_time_names_the_fastest(shade, kept):
         (("--cache", "120%"), "--cache: '120%' is not a share of the data; write 0% to 100%"),
         (("--cache", "much"), "--cache: 'much' is no size; write a share as 20%, or \"8 GiB\""),
         (("--cache", ","), "--cache: no value is named"),
+        (("--cache", "20"), "--cache: '20' has no unit; write a share as 20%, or \"20 GiB\""),
         (("--workers", "-1"), "--workers: '-1' is no number of workers from 0 to 1024"),
         (("--order", "yes"), "--order: 'yes' is neither no nor announced"),
         (("--deadline", "0"), "--deadline: '0' is over already; write how long the run may take, as 12h"),
@@ -109,6 +134,9 @@ def test_an_instance_without_a_price_is_named(shade, kept, prices):
     result = shade("plan", "--profile", kept, "--prices", prices, "--instances", "small,huge")
     assert result.exit_code == 2
     assert "--instances: the prices name no 'huge'; they name small, big" in result.stderr
+    result = shade("plan", "--profile", kept, "--prices", prices, "--instances", ",")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--instances: no value is named" in result.stderr
 
 
 def test_a_profile_that_is_not_there_is_named(shade, tmp_path):

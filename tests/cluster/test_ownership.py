@@ -109,6 +109,28 @@ async def test_every_object_is_of_one_node_and_foreign_to_the_others(world, thre
         assert [node.owned.own_for_s(ref) > 0 for ref in REFS] == [ref in share for ref in REFS]
 
 
+async def test_orders_count_at_the_node_that_caches_their_objects(world, three):
+    hashes = np.array([object_hash(ref) for ref in REFS], np.uint64)
+
+    def shares():
+        return [node.owned.share() for node in three]
+
+    for node, share in zip(three, shares(), strict=True):
+        assert share.owns(hashes).tolist() == [ref in node.all(OWN) for ref in REFS]
+    before = [share.number for share in shares()]
+    assert [share.number for share in shares()] == before
+    await world.run(9, *three[:2])
+    assert [share.number for share in shares()] == before, "a node that is away keeps its share"
+    await world.run(125, *three[:2])
+    assert three[0].owned.share().number != before[0]
+    assert sum(node.owned.share().owns(hashes).sum() for node in three[:2]) == len(REFS)
+
+
+def test_before_the_first_view_no_order_counts(world):
+    share = world.start("a").owned.share()
+    assert not share.owns(np.arange(1000, dtype=np.uint64)).any()
+
+
 async def test_a_node_that_just_came_checks_its_share_while_a_late_write_may_arrive(world):
     node = world.start("a")
     await world.run(12)

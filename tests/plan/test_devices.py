@@ -42,7 +42,7 @@ def test_a_file_has_devices_the_origin_last_and_data_sets(written):
         (
             "reads_per_s = 150",
             "seeks = 150",
-            "contains unknown field `seeks` - at `$.devices[...]`; it has [origin]",
+            "contains unknown field `seeks` - at `$.devices[...]`; such a file has [origin]",
         ),
         ('"2 TB"', '"much"', "devices.hdd.capacity: 'much' is not a size: write it as"),
         ('"150 MB/s"', '"0"', "devices.hdd.read_speed: '0' is no speed; write bytes a second, as"),

@@ -130,6 +130,43 @@ def test_pages_take_more_than_their_bytes():
     assert shards.stored_bytes_per_sample == pytest.approx(BYTES + 212 / 40)
 
 
+def test_the_bound_of_an_epoch_that_mostly_waits_is_not_computing():
+    # Each batch is read at once and ends with its slowest read, which the mean latency does not show.
+    loader = Loader(workers=1, batch_size=64, reads_at_once=64)
+    told = truth(1, compute_s=0.002, miss_s=0.1)
+    told = replace(told, reads_at_once=64, spread=0.8)
+    found = Predictor(
+        profile(*(epoch(number, told, 0.0) for number in range(2)), loader=loader, origin_spread=0.8,
+                origin_s=0.1)
+    ).predict(Setting(1, announced=False), 0.0)  # fmt: skip
+    assert found.bounds["compute"] > found.bounds["latency"]
+    assert found.stall_share > 0.5
+    assert found.bound_by == "latency"
+
+
+def test_reads_at_once_are_no_more_than_a_batch_has(predictor):
+    wide = Loader(workers=8, batch_size=16, reads_at_once=64)
+    narrow = Loader(workers=8, batch_size=16, reads_at_once=16)
+    bounds = [
+        Predictor(predictor.profile, loader=loader)
+        .predict(Setting(8, announced=False), 0.2)
+        .bounds["latency"]
+        for loader in (wide, narrow)
+    ]
+    assert bounds[0] == pytest.approx(bounds[1], rel=0.01)
+
+
+def test_reads_that_waited_for_a_full_link_are_fitted():
+    # 64 reads at once share a link: most of a read's time is its wait for the others.
+    link_s = 0.02
+    told = replace(truth(compute_s=0.001, miss_s=0.05 + link_s, link_s=link_s), reads_at_once=8)
+    loader = Loader(workers=8, batch_size=64, reads_at_once=8)
+    measured = [epoch(number, told, 0.2) for number in range(2)]
+    waited = profile(*measured, origin_s=64 * link_s, first_byte_s=0.05, loader=loader)
+    found = Predictor(waited).predict(Setting(8, announced=False), 0.2)
+    assert found.epoch_s == pytest.approx(measured[0].wall_s, rel=0.05)
+
+
 def test_the_bound_is_named(predictor):
     assert predictor.predict(Setting(8, announced=False), 0.0).bound_by == "latency"
     assert predictor.predict(Setting(8, announced=False), 1.0).bound_by == "compute"
@@ -143,6 +180,9 @@ def test_the_error_is_how_far_epochs_are_from_the_others():
     )
     assert 0.1 < slow.error < 0.3
     assert Predictor(profile(epoch(0, truth(), 0.2))).error is None
+    # Only the first epoch waits, and the others cannot predict it.
+    filled = Predictor(profile(*(epoch(number, truth(), 1.0 if number else 0.0) for number in range(3))))
+    assert filled.error is None
 
 
 def test_epochs_without_waiting_give_a_bound_that_is_not_too_fast():

@@ -14,8 +14,8 @@ class Table(msgspec.Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"size = 'x'", "--option {path}: Expected `int`, got `str` - at `$.size`; it has size"),
-        (b"other = 1", "--option {path}: Object contains unknown field `other`; it has size"),
+        (b"size = 'x'", "--option {path}: Expected `int`, got `str` - at `$.size`; such a file has size"),
+        (b"other = 1", "--option {path}: Object contains unknown field `other`; such a file has size"),
         (b"size", "--option {path} is no TOML: "),
         (b"\xff", "--option {path}: it is no text"),
     ],

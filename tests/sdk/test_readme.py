@@ -9,9 +9,9 @@ README = Path(shade.__file__).parents[1] / "README.md"
 
 
 def example(number, proxy):
-    """Return Python block ``number`` of the README, with the URL of ``proxy``."""
-    text = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]][number]
-    assert "http://127.0.0.1:9001" in text
+    """Return complete example ``number`` of the README: a Python block that connects, to ``proxy``."""
+    blocks = [part.split("```")[0] for part in README.read_text().split("```python\n")[1:]]
+    text = [block for block in blocks if "http://127.0.0.1:9001" in block][number]
     return text.replace("http://127.0.0.1:9001", proxy.url).replace("http://127.0.0.1:9000", proxy.url)
 
 

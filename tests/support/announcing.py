@@ -7,6 +7,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, ignore
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.registry import HintRegistry
+from shadeproxy.hints.stored import KINDS
 
 NOW_S = 1000.0
 COUNT = 24
@@ -56,6 +57,22 @@ def read_together(hints, ids, now_s=NOW_S, job="one", *, hashes=HASHES, gap=1):
 
 def coming(hints, count=1 << 20, job="one", skip=0):
     return hints.orders.coming(job, count, skip=skip).tolist()
+
+
+def restarted(hints, now_s):
+    """Return the registry that a restart of the proxy restores from the durable state."""
+    again, announced = HintRegistry(), hints.orders.announced
+    names = {kind: ["train"] if kind == "datasets" else ["one"] for kind in KINDS}
+    names["orders"] = [
+        f"one/{epoch}/{rank}" for epoch, ranks in announced.of("one").items() for rank in ranks
+    ]
+    for kind in KINDS:
+        for name in names[kind]:
+            blob = hints.export(kind, name)
+            if blob is not None:
+                again.restore(kind, name, blob, now_s)
+    again.orders.settle()
+    return again
 
 
 class Long:

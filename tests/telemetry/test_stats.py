@@ -7,6 +7,7 @@ from shadeproxy.core.types import JobContext, Source
 from shadeproxy.telemetry.counters import TierGauges
 from shadeproxy.telemetry.metrics import Metrics
 from shadeproxy.telemetry.stats import MAX_BUCKETS, MAX_EPOCHS, MAX_JOBS, MAX_KINDS, Stats
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture
@@ -61,6 +62,40 @@ def test_reads_of_a_job_are_counted_by_epoch(stats):
     assert job["epochs"]["1"]["hit_ratio"] == 1.0
     assert job["epochs"]["1"]["stall_s"] == 0.75
     assert stats.snapshot()["totals"]["stall_s"] == 0.75
+
+
+def test_reads_that_name_no_epoch_are_of_the_epoch_in_training():
+    clock = ManualClock()
+    stats = Stats(now_s=clock.now_s)
+    stats.record_read("train", Source.ORIGIN, 10, JobContext("resnet"))
+    for epoch in (0, 1):
+        stats.record_training("resnet", epoch, stall_s=0.5, compute_s=1.0)
+        clock.advance(9.0)
+        stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
+        stats.record_prefetched("resnet", 10)
+    clock.advance(2.0)  # Training has ended, so this is another reader.
+    stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
+    epochs = stats.snapshot()["jobs"]["resnet"]["epochs"]
+    assert {name: reads["requests"] for name, reads in epochs.items()} == {"unknown": 2, "0": 1, "1": 1}
+    assert epochs["1"]["prefetched_bytes"] == 10
+
+
+def test_epochs_of_a_new_run_are_not_added_to_those_of_an_earlier_one(stats):
+    stats.begin_run("resnet")
+    for _ in range(2):
+        for epoch in (0, 1, None):
+            stats.record_read("train", Source.RAM, 10, JobContext("resnet", epoch))
+        stats.record_training("resnet", 1, stall_s=0.5, compute_s=1.0)
+        stats.begin_run("resnet")
+    stats.record_read("train", Source.RAM, 10, JobContext("resnet"))
+    stats.record_read("train", Source.RAM, 10, JobContext("resnet", 0))
+    job = stats.snapshot()["jobs"]["resnet"]
+    assert {name: one["requests"] for name, one in job["epochs"].items()} == {
+        "other": 6,
+        "unknown": 1,
+        "0": 1,
+    }
+    assert (job["requests"], job["stall_s"]) == (8, 1.0)
 
 
 def test_tiers_show_hits_gauges_and_evictions(stats):

@@ -29,8 +29,8 @@ class OrderBuilder:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Start a task that finds the place of ``job`` in its order again. The registry calls this as its
-        ``on_lost``.
+        """Start a task that builds the order of ``job`` again: the job is elsewhere in it, or the owned share
+        has changed. The registry calls this as its ``on_lost``.
         """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)
@@ -39,8 +39,8 @@ class OrderBuilder:
     async def _sought(self, orders: Orders, job: str) -> None:
         try:
             await self.settled(orders, job)
-        except Exception:  # noqa: BLE001 - logged; the order stays in use with the old place
-            _log.exception("a job was not sought in its order", job=job)
+        except Exception:  # noqa: BLE001 - logged; the old order stays in use
+            _log.exception("an order was not built again", job=job)
 
     async def _settle(self, orders: Orders, job: str) -> None:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Announcements as jobs sent them: ids by job, epoch and rank, checked and bounded.
 
 Laws: a refused announcement changes nothing. Accepted arrays never change, so any thread may read them. The
-total number of ids is bounded, because each takes up to 16 bytes here and in the order tracker.
+total number of ids is bounded, because each takes up to 20 bytes here and in the order tracker.
 """
 
 from typing import NamedTuple
@@ -43,6 +43,10 @@ class Announcements:
         self._max_job_ids = max_job_ids
         self._jobs: dict[str, ByEpoch] = {}
         self._elsewhere: set[tuple[str, int]] = set()
+        self.everywhere = False
+        """True: ranks count here through whichever proxy they read, because each proxy caches a share of the
+        objects (share.py).
+        """
         self.total = 0
         """Number of ids held, over all jobs."""
 
@@ -50,23 +54,27 @@ class Announcements:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """Return a copy of the announcements of the job's ranks that read here; the arrays are shared."""
+        """Return a copy of the announcements of the job's ranks that count here; the arrays are shared."""
         found = {
-            epoch: {rank: ids for rank, ids in ranks.items() if (job, rank) not in self._elsewhere}
+            epoch: {rank: ids for rank, ids in ranks.items() if not self.is_elsewhere(job, rank)}
             for epoch, ranks in self._jobs.get(job, {}).items()
         }
         return {epoch: ranks for epoch, ranks in found.items() if ranks}
 
     def is_elsewhere(self, job: str, rank: int) -> bool:
-        """Return whether the rank reads through another proxy of the cluster."""
-        return (job, rank) in self._elsewhere
+        """Return whether the rank counts at another proxy of the cluster only, through which it reads."""
+        return not self.everywhere and (job, rank) in self._elsewhere
 
     def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
-        """Note through which proxy a rank reads. Return whether it read through the other before."""
-        changed = self.is_elsewhere(job, rank) is not elsewhere
+        """Note through which proxy a rank reads. Return whether that changes whether it counts here."""
+        changed = ((job, rank) in self._elsewhere) is not elsewhere
         if changed:
             self._elsewhere ^= {(job, rank)}
-        return changed
+        return changed and not self.everywhere
+
+    def jobs(self) -> list[str]:
+        """Return the names of jobs with announcements."""
+        return list(self._jobs)
 
     def names(self) -> list[str]:
         """Return the ``order_name`` of every announcement."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shadeproxy.hints.datasets import Dataset, Ids
+from shadeproxy.hints.datasets import Bits, Dataset, Ids
 from shadeproxy.hints.jobs import Progress
 from shadeproxy.hints.order.lookup import Lookup
 from shadeproxy.hints.order.sequence import (
@@ -24,11 +24,13 @@ from shadeproxy.hints.order.sequence import (
     Parts,
     Places,
     carry,
+    carry_share,
     move,
     position_of,
     seek,
     sequence_of,
 )
+from shadeproxy.hints.order.share import OwnedShare
 
 _LEAST_READ = 64
 _MARGIN_SHARE = 8
@@ -76,7 +78,8 @@ _UNREAD = -NEVER
 class OrderColumns(NamedTuple):
     """Columns of an order. next_at: i32[n], earliest place of each sample that is not over, or NEVER.
     last_read: i32[n], latest place at which each sample was read. done: bool[m], places that were read or
-    passed. page_next: i32[pages], see Lookup.
+    passed. page_next: i32[pages], see Lookup. mine: bool[n], the samples of which this proxy answers the
+    reads; None: all.
     """
 
     sequence: OrderSequence
@@ -84,11 +87,13 @@ class OrderColumns(NamedTuple):
     next_at: Places
     last_read: Places
     page_next: Places
+    mine: Bits | None = None
 
 
 class Built(NamedTuple):
     """The result of ``Build.run``. ``cursor``: the job's place in the new order. ``is_elsewhere``: True if
-    the unannounced reads were found at another place. ``stops_at``: see ``Build``.
+    the unannounced reads were found at another place. ``stops_at``: see ``Build``. ``is_of_other_share``:
+    True if other proxies may have answered reads near the cursor.
     """
 
     lookup: Lookup
@@ -96,6 +101,7 @@ class Built(NamedTuple):
     cursor: int
     is_elsewhere: bool = False
     stops_at: int | None = None
+    is_of_other_share: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ class Build:
 
     ``back_to``: the epoch from which the job begins again. ``resumed``: the job's place before a restart.
     ``unannounced``: its latest unannounced reads; if they lie within ``near`` places of each other, the job
-    is there. ``stops_at``: see Tail.
+    is there. ``stops_at``: see Tail. ``share``: the objects whose samples the order has; None: all objects.
     """
 
     parts: Parts
@@ -118,18 +124,27 @@ class Build:
     unannounced: Ids | None = None
     near: int = 0
     stops_at: int | None = None
+    share: OwnedShare | None = None
 
     def run(self) -> Built:
         """Build the order."""
-        return self._run()._replace(stops_at=self.stops_at)
-
-    def _run(self) -> Built:
         lookup = self.lookup or Lookup(self.dataset, self.page_size)
-        sequence = sequence_of(cut(self.parts, self.stops_at), self.dataset.count, lookup.canonical)
+        mine = None if self.share is None else self.share.samples(lookup)
+        is_other = mine is not None if self.before is None else mine is not self.before.mine
+        built = self._run(lookup, mine, is_other=is_other)
+        columns = built.columns._replace(mine=mine)
+        return built._replace(columns=columns, stops_at=self.stops_at, is_of_other_share=is_other)
+
+    def _run(self, lookup: Lookup, mine: Bits | None, *, is_other: bool) -> Built:
+        sequence = sequence_of(cut(self.parts, self.stops_at), self.dataset.count, lookup.canonical, mine)
         done, cursor = np.zeros(len(sequence.ids), dtype=np.bool_), 0
-        if self.before is not None:
-            done = carry(self.before.sequence, self.before.done, sequence)
-            cursor = move(self.before.sequence, self.cursor, sequence)
+        before = self.before
+        if before is not None and len(before.sequence.ids):
+            cursor = move(before.sequence, self.cursor, sequence)
+            if is_other or mine is not None:
+                done = carry_share(before.sequence, before.done, sequence, cursor if is_other else 0)
+            else:
+                done = carry(before.sequence, before.done, sequence)
         elif self.resumed is not None and (epoch := sequence.find(self.resumed.epoch)) is not None:
             cursor = epoch.place(self.resumed.position)
             done[:cursor] = True

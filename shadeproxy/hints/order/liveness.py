@@ -4,7 +4,7 @@ pace.
 Laws: there is no clock: times are arguments. A job may be silent for a few times its usual gap between reads,
 for tens of seconds at least (a checkpoint) and minutes at most. Signs of life that cost a job nothing count a
 bounded number of times. An announcement counts once between two reads, and progress only if it is further
-than ever before.
+than ever before. Where other proxies answer most of a job's reads, its signs of life there count as well.
 """
 
 import math
@@ -74,6 +74,13 @@ class Liveness:
         if before is None or progress > before:
             self._furthest[rank] = progress
             self.hear(now_s)
+
+    def hear_of(self, seen_s: float) -> None:
+        """Note the time of the job's latest sign of life at any proxy. It is no read, so a gap between two of
+        them says nothing, and a job that has not begun keeps the time for its start.
+        """
+        if seen_s > self.last_s:
+            self._speak(seen_s)
 
     def silence(self, now_s: float) -> Silence:
         """Return the seconds of the job's silence, and its limit."""

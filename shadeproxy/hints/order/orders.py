@@ -2,7 +2,9 @@
 
 Implements Upcoming (upcoming.py) for prefetching. Laws: there is no clock; the time is the latest that a call
 was given. The order of one job never changes the order of another. After a changed announcement the caller
-builds the new order (``begin``, any thread, ``finish``). Until then the old order is used.
+builds the new order (``begin``, any thread, ``finish``). Until then the old order is used. With a share, the
+order has all ranks, and of these the samples that are in the share; without one, all samples of the ranks
+that read here.
 """
 
 import math
@@ -20,30 +22,13 @@ from shadeproxy.hints.jobs import Job, Jobs, Progress
 from shadeproxy.hints.order.accuracy import JobMatch
 from shadeproxy.hints.order.announcements import Announcement, Announcements, order_name, unknown_order
 from shadeproxy.hints.order.build import Build, Built
-from shadeproxy.hints.order.liveness import Silence
-from shadeproxy.hints.order.sequence import NEVER, position_of
+from shadeproxy.hints.order.sequence import NEVER
+from shadeproxy.hints.order.share import OwnedShare
+from shadeproxy.hints.order.state import OrderState, state_of
 from shadeproxy.hints.order.tracker import OrderTracker
 from shadeproxy.hints.order.upcoming import Outlook
 
 Dirty = Callable[[str, str], None]
-
-
-class OrderState(NamedTuple):
-    """The state of a job's order, for display. ``epochs``: number of announced ids for each epoch that is not
-    over. ``position``: about where every rank of ``epoch`` is. ``lapsed``: the order is not used now.
-    """
-
-    epochs: dict[int, int]
-    epoch: int | None
-    position: int | None
-    left: int
-    believed: bool
-    rate_per_s: float
-    found: int
-    surprises: int
-    missed: int
-    silence: Silence
-    lapsed: bool
 
 
 class Prepared(NamedTuple):
@@ -56,8 +41,9 @@ class Prepared(NamedTuple):
 
 class Orders:
     """Orders of all jobs. ``dataset`` returns a dataset by name. ``dirty`` is called with (kind, name) of
-    changed state. ``on_lost`` is called with these orders and the name of a job whose reads no longer match
-    its order. ``on_change`` is called whenever an order came or went, or a job read on; it must be cheap.
+    changed state. ``on_lost`` is called with these orders and the name of a job whose order must be built
+    again: its reads no longer match it, or the share has changed. ``on_change`` is called whenever an order
+    came or went, or a job read on; it must be cheap.
     """
 
     def __init__(
@@ -76,6 +62,9 @@ class Orders:
         self._page_size = page_size
         self._dirty = dirty
         self.announced = announcements or Announcements()
+        self.share: OwnedShare | None = None
+        self.part = 1.0
+        """About which part of the reads of all jobs this proxy answers."""
         self.trackers: dict[str, OrderTracker] = {}
         """The trackers by job. Mostly empty; it is public so that a read tests that without a call."""
         self._resumed: dict[str, Progress] = {}
@@ -102,6 +91,8 @@ class Orders:
             return
         tracker = self.trackers.get(job.name)
         again = tracker is not None and tracker.begins_again(new.epoch, new.rank, new.offset, self.now_s)
+        if again:
+            self._resumed.pop(job.name, None)
         if tracker is not None:
             tracker.liveness.announce(now_s, begins=again)
         self._restored.discard(job.name)
@@ -123,6 +114,18 @@ class Orders:
         if moved:
             self._unsettle(job, None)
         return moved
+
+    def set_share(self, share: OwnedShare | None) -> None:
+        """Use the orders of all ranks, for samples in ``share`` alone; None: whole orders of the ranks that
+        read here. If that is a change, all orders must be built again; until then the old ones are used.
+        """
+        if share is self.share or (share and self.share and share.number == self.share.number):
+            return
+        self.share, self.announced.everywhere = share, share is not None
+        self.part = 1.0 if share is None else share.part
+        for job in {*self.announced.jobs(), *self.trackers}:
+            self._unsettle(job, None)
+            self._on_lost(self, job)
 
     def withdraw(self, job: str, epoch: int, rank: int | None, now_s: float) -> None:
         """Forget the announcements of an epoch. Raises UnknownName."""
@@ -165,6 +168,8 @@ class Orders:
         if self.announced.is_elsewhere(job, rank):
             self._gone(job, self.announced.drop_before(job, progress.epoch, rank))
             return
+        if self.share is not None:
+            self._gone(job, self.announced.drop_before(job, progress.epoch, rank))
         tracker = self.trackers.get(job)
         if tracker is not None:
             tracker.liveness.advance(rank, progress, now_s)
@@ -197,10 +202,11 @@ class Orders:
             before=None if tracker is None else tracker.begin(),
             cursor=0 if tracker is None else tracker.cursor,
             back_to=back_to,
-            resumed=self._resumed.pop(job, None),
+            resumed=self._resumed.get(job),
             unannounced=unannounced,
             near=near,
             stops_at=None if tracker is None else tracker.tail.stops_at,
+            share=self.share,
         )
         return Prepared(registered, tracker, build)
 
@@ -209,6 +215,11 @@ class Orders:
         job, tracker = prepared.job, prepared.tracker
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
+        has_places, place = len(built.columns.sequence.ids) > 0, self.position(job.name)
+        if has_places:
+            self._resumed.pop(job.name, None)
+        elif place is not None:
+            self._resumed[job.name] = place  # The next share may have places.
         if tracker is None:
             restored = job.name in self._restored
             self.trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
@@ -287,6 +298,10 @@ class Orders:
         name = tracker.job.name
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
+        if self.share is not None:
+            # The job may still read the rest of its epoch elsewhere, and the next share may have it.
+            at = tracker.sequence.epoch_at(min(tracker.cursor, len(tracker.sequence.ids) - 1))
+            over = [epoch for epoch in over if at is not None and epoch.number < at.number]
         for epoch in over:
             # Drop announcements of epochs that are over; the sequence keeps their ids until the next build.
             self._gone(name, self.announced.drop(name, epoch.number) if name not in self._unsettled else [])
@@ -331,24 +346,7 @@ class Orders:
     def state(self, job: str) -> OrderState | None:
         """Return the state of a job's order; None if it announced nothing."""
         tracker = self.trackers.get(job)
-        if tracker is None:
-            return None
-        epochs = {epoch.number: epoch.stop - epoch.start for epoch in tracker.sequence.epochs
-                  if epoch.stop > tracker.floor}  # fmt: skip
-        at, accuracy = tracker.sequence.epoch_at(tracker.cursor), tracker.accuracy
-        return OrderState(
-            epochs=epochs,
-            epoch=None if at is None else at.number,
-            position=None if at is None else position_of(at, tracker.cursor),
-            left=tracker.left,
-            believed=accuracy.believed,
-            rate_per_s=tracker.pace.rate_per_s,
-            found=accuracy.found,
-            surprises=accuracy.surprises,
-            missed=accuracy.missed,
-            silence=tracker.liveness.silence(self.now_s),
-            lapsed=tracker.has_lapsed(self.now_s),
-        )
+        return None if tracker is None else state_of(tracker, self.now_s)
 
     def states(self) -> dict[str, OrderState]:
         """Return the state of every job that announced something."""
@@ -360,7 +358,7 @@ class Orders:
         """Return the place of a job in its order."""
         state = self.state(job)
         if state is None or state.epoch is None or state.position is None:
-            return None
+            return self._resumed.get(job)
         return Progress(state.epoch, state.position)
 
     def restore(self, announcement: Announcement) -> None:
@@ -379,6 +377,8 @@ class Orders:
         """Advance the time by which silence is judged, and renew the sign of life of jobs that only read."""
         self._hear(now_s)
         for tracker in self.trackers.values():
+            if self.share is not None:
+                tracker.liveness.hear_of(tracker.job.seen_s)
             tracker.job.seen_s = max(tracker.job.seen_s, tracker.liveness.last_s)
         self._look_for_silence()
 

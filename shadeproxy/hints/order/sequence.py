@@ -2,13 +2,15 @@
 
 Laws: functions are pure and columns never change, so any thread may call them. Ranks train in lock step, so
 position p of every rank comes before position p + 1 of any rank. A *place* is an index into the sequence.
-Each place has a link to the next place of the same id; eviction needs only this to know the next read.
+Each place has a link to the next place of the same id; eviction needs only this to know the next read. Where
+a proxy caches only a share of the objects, its sequence has the places of these alone, and each epoch knows
+where they were before the others were left out. Positions are those of the whole order, always.
 """
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +23,16 @@ NEVER = (1 << 31) - 1
 
 _MOST = 0.6
 
+Scalar = TypeVar("Scalar", bound=np.generic)
+
 Parts = Mapping[int, Mapping[int, OrderIds]]
 """Announced ids by epoch and rank."""
 
 
 class Epoch(NamedTuple):
-    """An announced epoch: its ranks, the number of ids of each rank, its first place, and its number of
-    distinct ids.
+    """An announced epoch: its ranks, the number of ids that each rank announced, its first place, and its
+    number of distinct ids. kept: the index in the whole epoch of each place, ascending; None if the sequence
+    has the whole epoch.
     """
 
     number: int
@@ -35,14 +40,23 @@ class Epoch(NamedTuple):
     lengths: tuple[int, ...]
     start: int
     distinct: int = 0
+    kept: Places | None = None
 
     @property
     def stop(self) -> int:
-        return self.start + sum(self.lengths)
+        return self.start + (sum(self.lengths) if self.kept is None else len(self.kept))
 
     def place(self, position: int) -> int:
         """Return the first place at which every rank is at ``position`` or later."""
-        return self.start + sum(min(length, position) for length in self.lengths)
+        before = sum(min(length, position) for length in self.lengths)
+        return self.start + (before if self.kept is None else int(np.searchsorted(self.kept, before)))
+
+    def before(self, place: int) -> int:
+        """Return how many ids of the whole epoch come before ``place``; at the end, all of them."""
+        left = max(place - self.start, 0)
+        if self.kept is None or not left:
+            return left
+        return int(self.kept[left - 1]) + 1 if left < len(self.kept) else sum(self.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +78,12 @@ class OrderSequence:
         return next((epoch for epoch in self.epochs if epoch.number == number), None)
 
 
-def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSequence:
+def sequence_of(
+    parts: Parts, count: int, canonical: OrderIds | None, mine: NDArray[np.bool_] | None = None
+) -> OrderSequence:
     """Return the sequence of announced ids, each below ``count``. ``canonical``: u32[count], the id that
-    replaces each id; None: no id is replaced. 1.28 M ids take about 50 ms, and 150 ms with many repeats.
+    replaces each id; None: no id is replaced. ``mine``: bool[count], the ids to keep; None: all. 1.28 M ids
+    take about 50 ms, and 150 ms with many repeats.
     """
     epochs: list[Epoch] = []
     merged: list[OrderIds] = []
@@ -75,8 +92,12 @@ def sequence_of(parts: Parts, count: int, canonical: OrderIds | None) -> OrderSe
         ranks = tuple(sorted(rank for rank, ids in parts[number].items() if len(ids)))
         columns = [parts[number][rank] for rank in ranks]
         if columns:
-            epochs.append(Epoch(number, ranks, tuple(map(len, columns)), start))
-            merged.append(_merge(columns))
+            of_epoch, kept = _merge(columns), None
+            if mine is not None:
+                kept = np.flatnonzero(mine[of_epoch]).astype(np.int32)
+                of_epoch = of_epoch[kept]
+            epochs.append(Epoch(number, ranks, tuple(map(len, columns)), start, kept=kept))
+            merged.append(of_epoch)
             start = epochs[-1].stop
     ids = np.concatenate(merged) if merged else np.empty(0, dtype=np.uint32)
     if canonical is not None:
@@ -104,6 +125,25 @@ def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> ND
     return carried
 
 
+def carry_share(
+    old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence, cursor: int
+) -> NDArray[np.bool_]:
+    """Return what ``carry`` does, for sequences of shares of the objects. A place that ``old`` lacks is done
+    if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read.
+    """
+    carried = np.arange(len(new.ids)) < cursor
+    for epoch in new.epochs:
+        before = old.find(epoch.number)
+        if before is None or before.start == before.stop or epoch.start == epoch.stop:
+            continue
+        mine, theirs = _names(epoch), _names(before)
+        order = np.argsort(theirs)
+        at = order[np.minimum(np.searchsorted(theirs, mine, sorter=order), len(order) - 1)]
+        same = (theirs[at] == mine) & (_within(old.ids, before)[at] == _within(new.ids, epoch))
+        _within(carried, epoch)[same] = _within(done, before)[at[same]]
+    return carried
+
+
 def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
     """Return the place in ``new`` that corresponds to ``place`` of ``old``."""
     at = old.epoch_at(place)
@@ -117,7 +157,7 @@ def move(old: OrderSequence, place: int, new: OrderSequence) -> int:
 
 def position_of(epoch: Epoch, place: int) -> int:
     """Return the position that every rank of ``epoch`` has reached when the job is at ``place``."""
-    left = max(place - epoch.start, 0)
+    left = epoch.before(place)
     position = 0
     ends = sorted(epoch.lengths)
     for passed, end in enumerate(ends):
@@ -183,6 +223,21 @@ def _order(lengths: Many[int]) -> NDArray[np.int64]:
     return _stable_order(positions)
 
 
+def _names(epoch: Epoch) -> NDArray[np.int64]:
+    """Return a number for the rank and position of each place of an epoch, the same in any share."""
+    lengths = np.array(epoch.lengths)
+    whole = np.arange(lengths.sum()) if epoch.kept is None else epoch.kept.astype(np.int64)
+    if len(set(epoch.lengths)) == 1:
+        rank, position = whole % len(lengths), whole // len(lengths)
+    else:
+        by_rank = _order(epoch.lengths)[whole]
+        ends = np.cumsum(lengths)
+        rank = np.searchsorted(ends, by_rank, side="right")
+        position = by_rank - (ends - lengths)[rank]
+    names: NDArray[np.int64] = np.array(epoch.ranks, dtype=np.int64)[rank] << 32 | position
+    return names
+
+
 def _link(ids: OrderIds, epochs: list[Epoch], count: int) -> tuple[Places, list[int]]:
     """Return the next place of each id, and the number of distinct ids of each epoch."""
     distinct: list[int] = []
@@ -213,5 +268,5 @@ def _stable_order(values: OrderIds) -> NDArray[np.int64]:
     return stable
 
 
-def _within(column: NDArray[np.generic], epoch: Epoch) -> NDArray[np.generic]:
+def _within(column: NDArray[Scalar], epoch: Epoch) -> NDArray[Scalar]:
     return column[epoch.start : epoch.stop]

@@ -141,7 +141,7 @@ class OrderTracker:
 
     def _set(self, built: Built) -> None:
         columns, self.lookup, self._stops_at = built.columns, built.lookup, built.stops_at
-        self.columns = columns
+        self.columns, self._mine = columns, columns.mine
         self.cursor = self._skipped_to = self._sure = built.cursor
         done = columns.done
         self.floor = len(done) if done.all() else int(np.argmin(done))
@@ -150,6 +150,8 @@ class OrderTracker:
         self._links, self._done = columns.sequence.next.data, done.data
         self._stale = np.zeros(len(columns.page_next), dtype=np.bool_)
         self._near_now = self._near()
+        if built.is_of_other_share:
+            self._skipped_to += self._near_now
         self._chance = self._share_near()
         self._late = self._late or self._near_now // 4
         at = self.sequence.epoch_at(self.cursor)
@@ -167,7 +169,7 @@ class OrderTracker:
         epoch = self.sequence.epoch_at(self.cursor)
         near = self.columns.done[self.floor : self.cursor + self._near_now + 1]
         waiting = len(near) - int(np.count_nonzero(near))
-        return 0.0 if epoch is None else min(waiting / epoch.distinct, _MOST_BY_CHANCE)
+        return 0.0 if epoch is None else min(waiting / max(epoch.distinct, 1), _MOST_BY_CHANCE)
 
     # ------------------------------------------------------------------ reads
 
@@ -178,7 +180,9 @@ class OrderTracker:
             return Match(False, 0, 0), False
         place, near, left, others, chance = self._next[sample], self._near_now, self.left, 0, self._chance
         found = place <= self.cursor + near
-        again = not found and self._last[sample] >= self.cursor - near
+        again = not found and (
+            self._last[sample] >= self.cursor - near or (self._mine is not None and not self._mine[sample])
+        )
         if self._log is not None:
             self._log.append(np.array([sample]))
         if found:
@@ -222,6 +226,8 @@ class OrderTracker:
                 self._hear(now_s)
             far = mine[~seen]
             unannounced = far[self.columns.last_read[far] < self.cursor - self._near_now]
+            if self._mine is not None:
+                unannounced = unannounced[self._mine[unannounced]]
             again += len(far) - len(unannounced)
             if certain:
                 self._surprises += len(unannounced)

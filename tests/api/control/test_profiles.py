@@ -34,6 +34,26 @@ async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, con
     }  # fmt: skip
 
 
+async def test_a_new_run_begins_with_no_epochs(client, job, context):
+    spec = {"dataset": "train", "world_size": 2}
+
+    async def begin(*ranks):
+        for rank in ranks:
+            assert (await client.put(f"{job}?begins={rank}", json=spec)).status == 200
+        return [one["epoch"] for one in (await (await client.get(f"{job}/profile")).json())["epochs"]]
+
+    assert await begin(0, 1) == []
+    context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 0, 0))
+    assert (await client.put(job, json=spec)).status == 200  # No process says that it starts.
+    assert await begin() == [0]
+    assert await begin(0) == []
+    context.stats.record_reads("train", Source.ORIGIN, 3, 300, JobContext("resnet", 1, 0))
+    assert await begin(1) == [1]  # The second rank of the same run.
+    for rank in range(2):
+        await client.delete(f"{job}/ranks/{rank}")
+    assert await begin(1) == []
+
+
 async def test_the_loader_and_the_cache_are_told(client, job, context):
     context.stats.watch_tier("ram", lambda: TierGauges(3000, 4096, 2))
     context.stats.watch_tier("disk", lambda: TierGauges(0, 100, 0))

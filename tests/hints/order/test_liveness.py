@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.hints.jobs import Job, Progress
-from shadeproxy.hints.registry import HintRegistry
-from shadeproxy.hints.stored import KINDS
-from tests.support.announcing import NOW_S, Long
+from tests.support.announcing import NOW_S, Long, restarted
 
 
 def reading(count=1000, per_s=100, **job):
@@ -25,22 +23,6 @@ def counts(job, now_s, place=1100):
     fetched = [outlook.job for outlook in job.orders.outlooks()] == ["one"]
     assert kept == fetched
     return kept
-
-
-def restarted(hints, now_s):
-    """Return the registry that a restart of the proxy restores from the durable state."""
-    again, announced = HintRegistry(), hints.orders.announced
-    names = {kind: ["train"] if kind == "datasets" else ["one"] for kind in KINDS}
-    names["orders"] = [
-        f"one/{epoch}/{rank}" for epoch, ranks in announced.of("one").items() for rank in ranks
-    ]
-    for kind in KINDS:
-        for name in names[kind]:
-            blob = hints.export(kind, name)
-            if blob is not None:
-                again.restore(kind, name, blob, now_s)
-    again.orders.settle()
-    return again
 
 
 def test_the_order_of_a_killed_job_counts_for_tens_of_seconds_and_not_for_an_hour():

@@ -13,7 +13,7 @@ from shadeproxy.hints.hashing import object_hash
 from shadeproxy.hints.jobs import Job, ignore
 from shadeproxy.hints.manifest import ManifestBuilder
 from shadeproxy.hints.order.build import Build
-from shadeproxy.hints.order.orders import OrderState
+from shadeproxy.hints.order.state import OrderState
 from shadeproxy.hints.registry import HintRegistry
 
 COUNT = 2000

@@ -1,0 +1,53 @@
+"""A share of a cluster's objects: those that this proxy caches, of which it answers the reads of all ranks.
+
+Of each announced order the proxy then sees the reads of its share alone, in the announced order. Its order
+tracker has these alone too, so all counts agree: places, the cursor, the pace, reads found and missed, and
+ticks, which are reads of this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores,
+frozen columns and draws stay whole, because ranks get them.
+
+Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with
+an order.
+"""
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from shadeproxy.hints.datasets import Bits, Hashes
+from shadeproxy.hints.order.lookup import Lookup
+
+_ASKED = 4096
+_LEAST_PART = 1 / _ASKED
+
+
+class OwnedShare:
+    """The objects that this proxy caches. ``number``: differs from the numbers of shares with other objects,
+    as that of a view does. ``owns``: returns for object hashes, u64[n], which are in the share, bool[n]; any
+    thread may call it.
+    """
+
+    def __init__(self, number: Hashable, owns: Callable[[Hashes], Bits]) -> None:
+        self.number = number
+        self.owns = owns
+        self._lock = Lock()
+        self._samples: WeakKeyDictionary[Lookup, Bits] = WeakKeyDictionary()
+        asked = np.random.default_rng(0).integers(1 << 64, size=_ASKED, dtype=np.uint64, endpoint=False)
+        self.part = max(float(np.mean(owns(asked))), _LEAST_PART)
+        """About which part of all objects is in the share; never 0."""
+
+    def samples(self, lookup: Lookup) -> Bits:
+        """Return which samples of a dataset are in the share: bool[n], always the same array for a lookup.
+
+        A million samples take as long as ``owns`` does, the first time.
+        """
+        with self._lock:
+            found = self._samples.get(lookup)
+            if found is None:
+                groups, found = lookup.dataset.groups, np.empty(lookup.dataset.count, dtype=np.bool_)
+                sizes = 1 if groups.starts is None else np.diff(groups.starts)
+                found[groups.members] = np.repeat(self.owns(groups.hashes), sizes)
+                found.flags.writeable = False
+                self._samples[lookup] = found
+            return found
