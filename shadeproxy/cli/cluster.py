@@ -90,6 +90,7 @@ def _show(answer: dict[str, Any]) -> None:
 
     settled = "settled" if answer["view"] == answer["settled"] else "not settled yet"
     typer.echo(f"cluster {answer['name']}, view {answer['view']} ({settled}), seen by {answer['node']}")
+    typer.echo(f"pages: {answer['pages']}" + ", cut off from the engine" * answer["cut_off"])
     typer.echo(f"lease: {answer['lease_s']:.1f} s left; beat: {answer['round_trip_s'] * 1000:.1f} ms")
     table = Table("node", "share", "weight", "state", "s3", "control", "release", box=SIMPLE_HEAD)
     for node in answer["nodes"]:

@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
+import numpy as np
 import pytest
 
 from tests.support.certificate import write_certificate
@@ -488,3 +489,35 @@ def test_the_listener_for_proxies_serves_no_client(three):
         with pytest.raises(urllib.error.HTTPError) as raised:
             urllib.request.urlopen(request)
         assert raised.value.code == 403
+
+
+def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory):
+    """Two ranks draw with replacement, each at its own proxy. Each proxy has room for a fifth of the data,
+    and sees half of the reads of both ranks.
+    """
+    count, size = 200, 1024 + 256
+    (bucket_directory / "train").mkdir()
+    for n in range(count):
+        (bucket_directory / "train" / f"{n:05d}").write_bytes(n.to_bytes(4, "little") * 256)
+    proxies = [join(cache__ram__capacity=str(count // 5 * size)) for _ in range(2)]
+    settled(*proxies)
+    proxies[0].call("PUT", "/v1/datasets/d", {"bucket": "train", "prefix": ""})
+    proxies[0].call("PUT", "/v1/jobs/j", {"dataset": "d", "world_size": 2})
+    wait_for(lambda: [job["job"] for job in proxies[1].get("/v1/jobs")["jobs"]] == ["j"])
+    drawn, hits, reads = np.random.default_rng(3), 0, 0
+    for epoch in range(6):
+        orders = [drawn.integers(0, count, count).tolist() for _ in proxies]
+        for rank, (proxy, order) in enumerate(zip(proxies, orders, strict=True)):
+            proxy.call("PUT", f"/v1/jobs/j/epochs/{epoch}/order?rank={rank}", {"ids": order})
+        for samples in zip(*orders, strict=True):
+            for rank, (proxy, sample) in enumerate(zip(proxies, samples, strict=True)):
+                tag = {"x-shade-job": f"j;epoch={epoch};rank={rank}"}
+                request = urllib.request.Request(f"{proxy.s3}/train/{sample:05d}", headers=tag)
+                with urllib.request.urlopen(request) as answer:
+                    assert answer.read() == sample.to_bytes(4, "little") * 256
+                    if epoch:
+                        reads += 1
+                        hits += answer.headers["x-shade-cache"] in {"ram", "disk"}
+    for proxy in proxies:
+        assert proxy.get("/v1/jobs")["jobs"][0]["order"]["believed"]
+    assert hits / reads > 0.6, "0.4 is the share that fits"
