@@ -520,4 +520,4 @@ def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory
                         hits += answer.headers["x-shade-cache"] in {"ram", "disk"}
     for proxy in proxies:
         assert proxy.get("/v1/jobs")["jobs"][0]["order"]["believed"]
-    assert hits / reads > 0.6, "0.4 is the share that fits"
+    assert hits / reads > 0.5, "0.4 is the share that fits"
