@@ -31,7 +31,7 @@ INSTALL_REFERENCES = missing=$$(for one in $(REFERENCES); do \
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
-.PHONY: help chart demo test test-harness check format bench test-rgw clients recipes chaos crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
+.PHONY: help chart demo test test-harness check format bench test-rgw clients recipes chaos chaos-cluster crash kills soak fuzz fuzz-control model model-test memory overload audit dist lock pictures clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -64,7 +64,7 @@ bench: $(VENV)/.bench ## Measure beside nginx, Ceph RGW and stock clients, write
 test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (radosgw, ceph-mon, ceph-osd)
 	@$(BIN)/python -m pytest -q -m rgw tests/rgw tests/origin
 
-test-harness: $(VENV)/.dev ## Short runs of `chaos` and `crash`, and that planted faults make them fail
+test-harness: $(VENV)/.dev ## Short runs of `chaos`, `chaos-cluster` and `crash`, and that planted faults make them fail
 	@$(BIN)/python -m pytest -q -m harness
 
 clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
@@ -90,6 +90,12 @@ kills: $(VENV)/.dev ## Workers and coordinators killed or stopped while pages ar
 chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real clients (MINUTES=60 SEED=1, or MEDIA=1 ROUNDS=300); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.chaos --seed $(SEED) \
 	  $(if $(MEDIA),--media --rounds $(ROUNDS),--minutes $(MINUTES) $(if $(WRITE),--write docs/reliability))
+
+# Violations, with what led to them, and logs are in chaos-cluster-report/. WRITE=1 goes on with the rounds of that
+# seed that docs/reliability/ has already. Several seeds run one after another.
+chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, ten minutes; LEASE=0.5); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \
@@ -142,7 +148,7 @@ pictures: $(VENV)/.dev ## Renew docs/pictures: the page in Chromium, which must 
 	@SHADEPROXY_PAGE_PICTURES=$(CURDIR)/docs/pictures $(BIN)/python -m pytest -q tests/e2e/test_page.py
 
 clean: ## Remove .venv, caches and reports
-	@rm -rf $(VENV) demo-report soak-report chaos-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) demo-report soak-report chaos-report chaos-cluster-report .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 	@find shadeproxy -name '*.so' -delete
 

@@ -1,0 +1,222 @@
+"""The faults, drawn from the seed and the number of the round, so that a run can be resumed."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from shadeproxy_bench.reliability.cluster.found import Found, add
+from shadeproxy_bench.reliability.cluster.journal import Journal
+from shadeproxy_bench.reliability.cluster.links import Cut
+from shadeproxy_bench.reliability.cluster.nodes import LEAVE_LEASES, Cluster, Node
+
+KILL, STOP = "proxy, kill -9", "proxy, SIGSTOP"
+CUT_PAIR, CUT_HALVES = "partition of two proxies", "partition of the proxies into halves"
+CUT_ENGINE, CUT_ALL = "partition of a proxy and the engine", "partition of a proxy and all others"
+FLUSH, ENGINE_KILL, ENGINE_STOP = "engine, FLUSHALL", "engine, killed and empty", "engine, SIGSTOP"
+JOIN, LEAVE = "join of a new proxy", "leave of a proxy"
+SHARES: Final = {
+    KILL: 10,
+    STOP: 4,
+    CUT_PAIR: 2,
+    CUT_HALVES: 1,
+    CUT_ENGINE: 2,
+    CUT_ALL: 2,
+    FLUSH: 1,
+    ENGINE_KILL: 1,
+    ENGINE_STOP: 1,
+    JOIN: 1,
+    LEAVE: 1,
+}
+_MOST_AT_ONCE = 3
+
+
+class Faults:
+    """Does faults to a cluster. Those of one round overlap, and each is over when the round ends."""
+
+    def __init__(self, cluster: Cluster, found: Found, journal: Journal) -> None:
+        self._cluster = cluster
+        self._found = found
+        self._journal = journal
+        self._lease_s = cluster.shape.lease_s
+        self._taken: set[Node] = set()
+        self._engine_taken = False
+        self._acts: dict[str, Callable[[random.Random], Awaitable[bool]]] = {
+            KILL: self._kill,
+            STOP: self._stop,
+            CUT_PAIR: self._cut_pair,
+            CUT_HALVES: self._cut_halves,
+            CUT_ENGINE: self._cut_engine,
+            CUT_ALL: self._cut_all,
+            FLUSH: self._flush,
+            ENGINE_KILL: self._kill_engine,
+            ENGINE_STOP: self._stop_engine,
+            JOIN: self._join,
+            LEAVE: self._leave,
+        }
+
+    async def round(self, number: int) -> None:
+        """Do the faults of one round."""
+        drawn = random.Random(f"{self._found.seed}/{number}")
+        count = min(drawn.choice((1, 1, 1, 2, 2, 3)), _MOST_AT_ONCE)
+        kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=count)
+        choices = [random.Random(drawn.random()) for _ in kinds]
+        await asyncio.gather(*(self._act(*each) for each in zip(kinds, choices, strict=True)))
+
+    async def _act(self, kind: str, drawn: random.Random) -> None:
+        await asyncio.sleep(drawn.random() * 2 * self._lease_s)
+        if await self._acts[kind](drawn):
+            add(self._found.faults, kind)
+
+    # ------------------------------------------------------------------ processes
+
+    async def _kill(self, drawn: random.Random) -> bool:
+        return await self._away(drawn, signal.SIGKILL)
+
+    async def _leave(self, drawn: random.Random) -> bool:
+        if self._cluster.guest.up and drawn.random() < 0.7:
+            node = self._take(drawn, self._cluster.guest)
+            if node is None:
+                return False
+            await self._end(node, signal.SIGTERM)
+            self._taken.discard(node)
+            return True
+        return await self._away(drawn, signal.SIGTERM)
+
+    async def _away(self, drawn: random.Random, number: signal.Signals) -> bool:
+        node = self._take(drawn)
+        if node is None:
+            return False
+        await self._end(node, number)
+        # Some are away for longer than they keep their share.
+        most = 2 * LEAVE_LEASES if drawn.random() < 0.2 else 4
+        await asyncio.sleep(drawn.random() * most * self._lease_s)
+        await self._start(node)
+        return True
+
+    async def _end(self, node: Node, number: signal.Signals) -> None:
+        self._journal.fault(f"{number.name} to {node.name}")
+        status = await node.end(number)
+        self._journal.fault(f"{node.name} ended")
+        if number is signal.SIGTERM and status:
+            self._found.fail("process", f"{node.name} ended with status {status} after SIGTERM")
+
+    async def _start(self, node: Node) -> None:
+        self._journal.fault(f"{node.name} starts")
+        await node.start()
+        self._journal.fault(f"{node.name} is ready")
+        self._taken.discard(node)
+
+    async def _join(self, drawn: random.Random) -> bool:
+        guest = self._cluster.guest
+        if guest in self._taken:
+            return False
+        self._taken.add(guest)
+        if guest.up:
+            await self._end(guest, signal.SIGTERM)
+        guest.forget()
+        self._journal.fault(f"{guest.name} is new")
+        await asyncio.sleep(drawn.random() * self._lease_s)
+        await self._start(guest)
+        return True
+
+    async def _stop(self, drawn: random.Random) -> bool:
+        node = self._take(drawn)
+        if node is None:
+            return False
+        os.kill(node.pid, signal.SIGSTOP)
+        self._journal.fault(f"SIGSTOP to {node.name}")
+        await self._wait(drawn)
+        self._journal.fault(f"SIGCONT to {node.name}")
+        os.kill(node.pid, signal.SIGCONT)
+        self._taken.discard(node)
+        return True
+
+    # ------------------------------------------------------------------ links
+
+    async def _cut_pair(self, drawn: random.Random) -> bool:
+        one, other = drawn.sample(self._cluster.nodes[:-1], 2)
+        return await self._cut(drawn, [(one, other)], [])
+
+    async def _cut_halves(self, drawn: random.Random) -> bool:
+        nodes = drawn.sample(self._cluster.nodes, len(self._cluster.nodes))
+        half = len(nodes) // 2
+        pairs = [(one, other) for one in nodes[:half] for other in nodes[half:]]
+        return await self._cut(drawn, pairs, [])
+
+    async def _cut_engine(self, drawn: random.Random) -> bool:
+        count = drawn.choice((1, 1, 2))
+        return await self._cut(drawn, [], drawn.sample(self._cluster.nodes[:-1], count))
+
+    async def _cut_all(self, drawn: random.Random) -> bool:
+        alone = drawn.choice(self._cluster.nodes[:-1])
+        pairs = [(alone, other) for other in self._cluster.nodes if other is not alone]
+        return await self._cut(drawn, pairs, [alone] * (drawn.random() < 0.5))
+
+    async def _cut(self, drawn: random.Random, pairs: list[tuple[Node, Node]], alone: list[Node]) -> bool:
+        how = drawn.choice(list(Cut))
+        names = [f"{one.name}-{other.name}" for one, other in pairs] + [f"{one.name}-engine" for one in alone]
+        self._journal.fault(f"{how}: {', '.join(names)}")
+        for one, other in pairs:
+            self._cluster.separate(one, other, how)
+        for one in alone:
+            self._cluster.separate_engine(one, how)
+        await self._wait(drawn)
+        self._journal.fault(f"whole again: {', '.join(names)}")
+        for one, other in pairs:
+            self._cluster.join(one, other)
+        for one in alone:
+            self._cluster.join_engine(one)
+        return True
+
+    # ------------------------------------------------------------------ the engine
+
+    async def _flush(self, _drawn: random.Random) -> bool:
+        if self._engine_taken:
+            return False
+        self._journal.fault("FLUSHALL")
+        return await self._cluster.engine.call("FLUSHALL")
+
+    async def _kill_engine(self, drawn: random.Random) -> bool:
+        if self._engine_taken:
+            return False
+        self._engine_taken = True
+        self._journal.fault("the engine is killed")
+        await asyncio.to_thread(self._cluster.engine.process.end, signal.SIGKILL)
+        await asyncio.sleep(drawn.random() * 6 * self._lease_s)
+        await self._cluster.engine.start()
+        self._journal.fault("the engine is there, and empty")
+        self._engine_taken = False
+        return True
+
+    async def _stop_engine(self, drawn: random.Random) -> bool:
+        if self._engine_taken:
+            return False
+        self._engine_taken = True
+        pid = self._cluster.engine.process.pid
+        self._journal.fault("SIGSTOP to the engine")
+        os.kill(pid, signal.SIGSTOP)
+        await self._wait(drawn)
+        os.kill(pid, signal.SIGCONT)
+        self._journal.fault("SIGCONT to the engine")
+        self._engine_taken = False
+        return True
+
+    # ------------------------------------------------------------------
+
+    async def _wait(self, drawn: random.Random) -> None:
+        """Wait for 1 to 10 leases."""
+        await asyncio.sleep((1 + 9 * drawn.random()) * self._lease_s)
+
+    def _take(self, drawn: random.Random, wanted: Node | None = None) -> Node | None:
+        """Return a node that runs and has no other fault; None if there is none."""
+        free = [node for node in self._cluster.up if node not in self._taken]
+        if wanted is not None:
+            free = [node for node in free if node is wanted]
+        if not free:
+            return None
+        node = drawn.choice(free)
+        self._taken.add(node)
+        return node

@@ -1,0 +1,52 @@
+"""The result of a run, which is kept as JSON and continued by the next run of the same seed."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+_MOST_FAILURES = 50
+
+
+class Found(msgspec.Struct):
+    """The counts of one seed. ``violations``: by kind; ``failures`` tells the first of them.
+
+    ``notes``: counts that are no violations: writes that were sent to the origin twice, reads that went back
+    behind another read, starts of processes.
+    """
+
+    seed: int
+    lease_s: float
+    pages: str
+    rounds: int = 0
+    seconds: float = 0.0
+    faults: dict[str, int] = {}
+    reads: dict[str, int] = {}
+    writes: dict[str, int] = {}
+    sources: dict[str, int] = {}
+    notes: dict[str, int] = {}
+    violations: dict[str, int] = {}
+    failures: list[str] = []
+    complaints: dict[str, int] = {}
+
+    def fail(self, kind: str, what: str) -> None:
+        """Count a violation."""
+        add(self.violations, kind)
+        if len(self.failures) < _MOST_FAILURES:
+            self.failures.append(f"{kind}: {what}")
+
+    @property
+    def passed(self) -> bool:
+        return not self.violations
+
+
+def add(counts: dict[str, int], name: str, count: int = 1) -> None:
+    counts[name] = counts.get(name, 0) + count
+
+
+def summed(many: list[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sum of counts."""
+    total: dict[str, int] = {}
+    for counts in many:
+        for name, count in counts.items():
+            add(total, name, count)
+    return total

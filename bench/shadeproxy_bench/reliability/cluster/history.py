@@ -1,0 +1,79 @@
+"""The history of one object, as its origin carried the writes out, and the verdict on each read.
+
+A read may return the state that a write made unless another write, which the origin carried out later, was
+answered with success before the read began. Only the order at the origin counts: a write whose outcome the
+client does not know may be carried out at any time, even after the next one was answered.
+"""
+
+from typing import Final
+
+RIGHT, STALE, WRONG = "right", "stale", "wrong"
+ABSENT: Final = 0
+"""The state of an object that does not exist. Writes that make a body are numbered from 1."""
+
+
+class History:
+    """The states of one object in the order of its origin; ``ABSENT`` is the first one.
+
+    ``floor``: place of the last state whose write was answered with success. ``offences``: writes of the
+    proxies that no client asked for in this form.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[int] = [ABSENT]
+        self.times: list[float] = [float("-inf")]
+        self.floor = 0
+        self.seen = 0
+        self.repeated = 0
+        self.offences: list[str] = []
+        self._last: dict[int, int] = {ABSENT: 0}
+        self._refused: set[int] = set()
+
+    @property
+    def current(self) -> int:
+        return self.states[-1]
+
+    def carry_out(self, state: int, now_s: float) -> None:
+        """Note that the origin carried out the write that makes ``state``."""
+        first = self._last.get(state)
+        if state != ABSENT and first is not None:
+            self.repeated += 1
+            if first < self.floor:
+                self.offences.append(f"write {state} was repeated after a newer one had been answered")
+        if state in self._refused:
+            self.offences.append(f"write {state} was refused, and carried out afterwards")
+        self._last[state] = len(self.states)
+        self.states.append(state)
+        self.times.append(now_s)
+
+    def acknowledge(self, state: int, began_s: float) -> None:
+        """Note that a write, sent at ``began_s``, was answered with success."""
+        if state == ABSENT:
+            # Two removals look alike: the earliest one that may be meant claims least.
+            places = [place for place, at_s in enumerate(self.times) if at_s >= began_s]
+            place = next((one for one in places if self.states[one] == ABSENT), None)
+        else:
+            place = self._last.get(state)
+        if place is None:
+            self.offences.append(f"write {state or 'of nothing'} was answered, and not carried out")
+        else:
+            self.floor = max(self.floor, place)
+
+    def refuse(self, state: int) -> None:
+        """Note that a write was refused, which promises that it is not carried out."""
+        if state == ABSENT:
+            return
+        if state in self._last:
+            self.offences.append(f"write {state} was carried out, and refused")
+        self._refused.add(state)
+
+    def judge(self, state: int, floor: int) -> str:
+        """Return the verdict on a read of ``state``. ``floor``: that of the moment when the read began."""
+        place = self._last.get(state)
+        if place is None:
+            return WRONG
+        return RIGHT if place >= floor else STALE
+
+    def place_of(self, state: int) -> int:
+        """Return the last place of a state that the object had."""
+        return self._last[state]

@@ -1,0 +1,107 @@
+"""A small HTTP/1.1 client for asyncio. It keeps connections, and repeats nothing."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
+
+HUNG_S: Final = 45.0
+"""A request without its whole answer after this time hangs: far more than the longest fault."""
+REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
+_LIMIT_BYTES = 1 << 20
+_MOST_PAUSE_S = 0.3
+
+
+class Answer(NamedTuple):
+    """An answer. ``status`` 0: there was none, and ``failure`` says why."""
+
+    status: int
+    fields: Fields
+    body: bytes
+    failure: str = ""
+
+
+class Connections:
+    """Kept connections of one client, one for each port of loopback. Its requests come one after another."""
+
+    def __init__(self, choices: random.Random) -> None:
+        self._kept: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+        self._choices = choices
+
+    async def ask(
+        self,
+        port: int,
+        method: str,
+        target: str,
+        fields: Fields | None = None,
+        body: bytes = b"",
+        *,
+        pauses: int = 0,
+    ) -> Answer:
+        """Make a request. ``pauses``: how many times the upload of the body pauses."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
+        lines += [f"{name}: {value}" for name, value in (fields or {}).items()]
+        if body or method in {"PUT", "POST"}:
+            lines.append(f"Content-Length: {len(body)}")
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode()
+        try:
+            async with asyncio.timeout(HUNG_S):
+                return await self._exchange(port, method, [head, *_pieces(body, pauses)])
+        except TimeoutError:
+            self._forget(port)
+            return Answer(0, {}, b"", HUNG)
+        except ConnectionRefusedError:
+            return Answer(0, {}, b"", REFUSED)
+        except (asyncio.IncompleteReadError, OSError):
+            self._forget(port)
+            return Answer(0, {}, b"", CUT)
+
+    def close(self) -> None:
+        for port in list(self._kept):
+            self._forget(port)
+
+    async def _exchange(self, port: int, method: str, pieces: Sequence[bytes]) -> Answer:
+        reader, out = await self._connection(port)
+        for place, piece in enumerate(pieces):
+            if place > 1:
+                await asyncio.sleep(self._choices.random() * _MOST_PAUSE_S)
+            out.write(piece)
+            await out.drain()
+        line, *lines = (await reader.readuntil(b"\r\n\r\n"))[:-4].decode("latin-1").split("\r\n")
+        status, fields = int(line.split(" ")[1]), fields_of(lines)
+        bodiless = method == "HEAD" or status in {204, 304}
+        body = b"" if bodiless else await _body(reader, fields)
+        if fields.get("connection", "").lower() == "close":
+            self._forget(port)
+        return Answer(status, fields, body)
+
+    async def _connection(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        kept = self._kept.get(port)
+        if kept is not None and (kept[0].at_eof() or kept[1].is_closing()):
+            self._forget(port)
+        if port not in self._kept:
+            self._kept[port] = await asyncio.open_connection("127.0.0.1", port, limit=_LIMIT_BYTES)
+        return self._kept[port]
+
+    def _forget(self, port: int) -> None:
+        kept = self._kept.pop(port, None)
+        if kept is not None:
+            kept[1].transport.abort()
+
+
+def _pieces(body: bytes, pauses: int) -> list[bytes]:
+    step = max(1, -(-len(body) // (pauses + 1)))
+    return [body[at : at + step] for at in range(0, len(body), step)]
+
+
+async def _body(reader: asyncio.StreamReader, fields: Fields) -> bytes:
+    if "content-length" in fields:
+        return await reader.readexactly(int(fields["content-length"]))
+    body = bytearray()
+    while True:
+        size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
+        body += (await reader.readexactly(size + 2))[:-2]
+        if not size:
+            return bytes(body)

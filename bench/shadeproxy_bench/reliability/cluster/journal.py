@@ -1,0 +1,43 @@
+"""The events of a run, so that a violation can be told with what led to it."""
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+_MOST = 20_000
+_BEFORE_S = 20.0
+_FAULT = -1
+
+
+class _Event(NamedTuple):
+    at_s: float
+    number: int
+    text: str
+
+
+class Journal:
+    """Events of the last seconds: those of the faults, and those of each object's writes and reads."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._events: deque[_Event] = deque(maxlen=_MOST)
+
+    def now_s(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self._began_s
+
+    def fault(self, text: str) -> None:
+        self._events.append(_Event(self.now_s(), _FAULT, text))
+
+    def note(self, number: int, text: str) -> None:
+        """Note an event of an object."""
+        self._events.append(_Event(self.now_s(), number, text))
+
+    def before(self, number: int) -> list[str]:
+        """Return the lines that led to this moment: all faults, and the events of one object."""
+        least_s = self.now_s() - _BEFORE_S
+        return [
+            f"{one.at_s:9.3f}  {'FAULT  ' * (one.number == _FAULT)}{one.text}"
+            for one in self._events
+            if one.at_s >= least_s and one.number in {number, _FAULT}
+        ]

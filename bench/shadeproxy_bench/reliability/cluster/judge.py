@@ -1,0 +1,96 @@
+"""The judge of a run: knows the histories, counts outcomes, and tells violations with what led to them."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from shadeproxy_bench.reliability.cluster.bodies import key_of
+from shadeproxy_bench.reliability.cluster.found import Found, add
+from shadeproxy_bench.reliability.cluster.history import ABSENT, RIGHT, History
+from shadeproxy_bench.reliability.cluster.journal import Journal
+from shadeproxy_bench.reliability.cluster.nodes import Cluster
+
+ACKNOWLEDGED, NOT_DONE, UNKNOWN = "success", "refused", "outcome unknown"
+_MOST_TOLD = 30
+
+
+class Judge:
+    """Judges reads and writes. ``told``: the directory for descriptions of violations."""
+
+    def __init__(
+        self, found: Found, histories: Sequence[History], journal: Journal, cluster: Cluster, told: Path
+    ) -> None:
+        self.found = found
+        self.histories = histories
+        self.journal = journal
+        self._cluster = cluster
+        self._told = told
+        self._count = 0
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def begin(self, number: int) -> tuple[int, int]:
+        """Return the least place that a read which begins now may return, and that of the newest state that a
+        read has returned.
+        """
+        history = self.histories[number]
+        return history.floor, history.seen
+
+    def read(self, number: int, state: int, begun: tuple[int, int], what: str) -> str:
+        """Judge a read of ``state``, and return its outcome. ``what`` describes it."""
+        floor, seen = begun
+        history = self.histories[number]
+        verdict = history.judge(state, floor)
+        if verdict != RIGHT:
+            wanted = history.states[floor:]
+            names = ", ".join(str(one) if one else "none" for one in wanted[-8:])
+            self.violate(verdict, number, f"{what} returned {state or 'none'}, not one of: {names}")
+            return verdict
+        place = history.place_of(state)
+        if place < seen:
+            add(self.found.notes, "reads that went back behind an earlier read")
+            self.journal.note(number, f"{what} returned {state or 'none'}: behind an earlier read")
+        history.seen = max(history.seen, place)
+        return RIGHT
+
+    def wrote(self, number: int, state: int, began_s: float, outcome: str) -> None:
+        """Note the outcome of a write that makes ``state``."""
+        history = self.histories[number]
+        before = len(history.offences)
+        if outcome == ACKNOWLEDGED:
+            history.acknowledge(state, began_s)
+        elif outcome == NOT_DONE:
+            history.refuse(state)
+        self.look_for_offences(number, before)
+
+    def look_for_offences(self, number: int, before: int) -> None:
+        """Tell the offences that an object's history has had since there were ``before``."""
+        for offence in self.histories[number].offences[before:]:
+            self.violate("write", number, offence)
+
+    def violate(self, kind: str, number: int, what: str) -> None:
+        """Count a violation, and write down what led to it."""
+        self.journal.note(number, f"VIOLATION: {kind}: {what}")
+        self.found.fail(kind, f"{self.journal.now_s():.3f} s, {key_of(number)}: {what}")
+        self._count += 1
+        if self._count <= _MOST_TOLD:
+            lines = [*self.journal.before(number), f"history: {self._history(number)}"]
+            task = asyncio.create_task(self._tell(self._count, kind, number, lines))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def told(self) -> None:
+        """Wait until all violations are written down."""
+        await asyncio.gather(*self._asking)
+
+    async def _tell(self, place: int, kind: str, number: int, lines: list[str]) -> None:
+        up = self._cluster.up
+        owners = await asyncio.gather(*(node.owner(key_of(number)) for node in up))
+        views = await asyncio.gather(*(node.summary() for node in up))
+        lines += ["", "owners and views, a moment later:", *owners, *map(str, views)]
+        self._told.mkdir(parents=True, exist_ok=True)
+        (self._told / f"violation-{place:02}-{kind}.txt").write_text("\n".join(lines) + "\n")
+
+    def _history(self, number: int) -> str:
+        history = self.histories[number]
+        states = [f"{state if state != ABSENT else 'none'}" for state in history.states[-30:]]
+        return f"{' '.join(states)} (the last {len(states)}); floor is place {history.floor}"

@@ -1,0 +1,266 @@
+"""The processes of a run: proxies of one cluster, and the engine that carries their leases."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from shadeproxy.config.toml import write_toml
+from shadeproxy.demo.servers import wait_until_ready
+from shadeproxy_bench.faults import BenchError, ReferenceMissing
+from shadeproxy_bench.ports import free_port
+from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
+from shadeproxy_bench.reliability.cluster.http import Connections
+from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
+from shadeproxy_bench.reliability.kit.log import complaints
+from shadeproxy_bench.reliability.kit.processes import Phoenix
+
+OWNED, LOCAL = "owned", "local"
+LEAVE_LEASES: Final = 8
+"""Leases for which a node that is away keeps its share."""
+_READY_S, _REDIS_S = 90.0, 10.0
+_RAM_BYTES = 64 * 1024**2
+_SECRET = "a long secret of the long runs"
+_AGAIN_S, _ASK_S = 0.05, 2.0
+
+
+class Shape(NamedTuple):
+    """The settings of all proxies."""
+
+    pages: str
+    lease_s: float
+    origin_port: int
+
+
+class Summary(msgspec.Struct):
+    """The view of a node: its number, that of the settled view, and the nodes that are not away."""
+
+    node: str = ""
+    view: int = 0
+    settled: int = 0
+    lease_s: float = 0.0
+    nodes: list[dict[str, Any]] = []
+
+    @property
+    def living(self) -> list[str]:
+        return sorted(one["node"] for one in self.nodes if not one["away"])
+
+
+class Node:
+    """One proxy, which is killed and started again with the same ports and directory.
+
+    ``up``: clients may ask it. ``engine``: its link to the engine; ``peer``: the link by which others reach
+    it.
+    """
+
+    def __init__(self, name: str, work: Path, shape: Shape, engine: Link, peer: Link) -> None:
+        self.name = name
+        self.up = False
+        self.engine = engine
+        self.peer = peer
+        self.s3_port, self.control_port = free_port(), free_port()
+        self._directory = work / name
+        self._shape = shape
+        self._secret = work / "secret"
+        self.process = Phoenix(name, work, self._command, piped=False)
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 before the first start."""
+        return self.process.pid if self.process.turn >= 0 else 0
+
+    async def start(self) -> None:
+        """Start the proxy, and wait until it is ready. Raises ShadeProxyError."""
+        child = await asyncio.to_thread(self.process.start)
+        await asyncio.to_thread(wait_until_ready, child, _READY_S)
+        self.up = True
+
+    async def end(self, number: signal.Signals) -> int:
+        """End the proxy by a signal, and return its status."""
+        self.up = False
+        return await asyncio.to_thread(self.process.end, number)
+
+    def forget(self) -> None:
+        """Remove its state and its pages, so that it is a new node at its next start."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def summary(self) -> Summary:
+        """Return its view of the cluster; an empty one if it does not answer."""
+        return await self._get("/v1/cluster", Summary) or Summary()
+
+    async def owner(self, key: str) -> str:
+        """Return its answer to whom an object belongs, as text."""
+        found = await self._get(f"/v1/cluster/owner/{BUCKET}/{key.replace('/', '%2F')}", dict[str, Any])
+        return f"{self.name}: {found}"
+
+    def complaints(self) -> Iterator[str]:
+        for log in self.process.logs:
+            yield from complaints(log)
+
+    async def _get(self, path: str, kind: type) -> Any:
+        connections = Connections(random.Random())
+        try:
+            async with asyncio.timeout(_ASK_S):
+                answer = await connections.ask(self.control_port, "GET", path)
+                return msgspec.json.decode(answer.body, type=kind) if answer.status == 200 else None
+        except TimeoutError:
+            return None
+        finally:
+            connections.close()
+
+    def _command(self, _turn: int) -> list[str]:
+        self._directory.mkdir(exist_ok=True)
+        self._secret.write_text(_SECRET)
+        config = self._directory / "config.toml"
+        config.write_text(write_toml(self._settings()))
+        return [sys.executable, "-m", "shadeproxy", "serve", "--config", str(config)]
+
+    def _settings(self) -> dict[str, Any]:
+        shape, directory = self._shape, self._directory
+        cluster: dict[str, Any] = {
+            "name": "chaos",
+            "engine": f"redis://127.0.0.1:{self.engine.port}/0",
+            "secret": f"file:{self._secret}",
+            "listen": f"127.0.0.1:{self.peer.target}",
+            "advertise": f"127.0.0.1:{self.peer.port}",
+            "pages": shape.pages,
+            "lease": f"{shape.lease_s:g} s",
+            "leave_after": f"{LEAVE_LEASES * shape.lease_s:g} s",
+        }
+        if shape.pages == OWNED:
+            cluster["cut_off"] = "check"
+        return {
+            "s3": {"listen": f"127.0.0.1:{self.s3_port}"},
+            "control": {"listen": f"127.0.0.1:{self.control_port}", "socket": "off"},
+            "origin": {
+                "kind": "s3",
+                "endpoint": f"http://127.0.0.1:{shape.origin_port}",
+                "credentials": {"source": "anonymous"},
+            },
+            "auth": {"anonymous": True},
+            "cache": {
+                "page_size": PAGE_BYTES,
+                "ram": {"path": str(directory / "ram"), "capacity": _RAM_BYTES},
+                "disk": {"path": str(directory / "disk"), "capacity": 0, "min_free": "0"},
+            },
+            "prefetch": {"enabled": False},
+            "rules": [{"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"}],
+            "cluster": cluster,
+            "state": {"path": str(directory / "state")},
+            "telemetry": {"log_level": "info", "log_format": "json"},
+        }
+
+
+class Engine:
+    """The server that carries leases. It keeps nothing over a restart."""
+
+    def __init__(self, work: Path) -> None:
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
+        if program is None:
+            raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
+        self.port = free_port()
+        command = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
+        command += ["--appendonly", "no", "--dir", str(work)]
+        self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
+
+    async def start(self) -> None:
+        """Start the server, and wait until it answers. Raises ShadeProxyError."""
+        await asyncio.to_thread(self.process.start)
+        deadline_s = time.monotonic() + _REDIS_S
+        while not await self.call("PING"):
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"redis-server does not answer on port {self.port}")
+            await asyncio.sleep(_AGAIN_S)
+
+    async def call(self, command: str) -> bool:
+        """Send a command; return whether it was answered without an error."""
+        try:
+            reader, out = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return False
+        out.write(f"{command}\r\n".encode())
+        answer = await reader.readline()
+        out.close()
+        return answer.startswith(b"+")
+
+
+class Cluster:
+    """All processes of a run. The last node is a guest: it joins and leaves."""
+
+    def __init__(self, work: Path, shape: Shape, count: int) -> None:
+        self.engine = Engine(work)
+        self.shape = shape
+        self.nodes = [
+            Node(f"node{place}", work, shape, Link(self.engine.port), Link(free_port(), self._senders))
+            for place in range(count + 1)
+        ]
+        self.guest = self.nodes[-1]
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def up(self) -> list[Node]:
+        return [node for node in self.nodes if node.up]
+
+    async def start(self) -> None:
+        """Start the engine, the links and all nodes but the guest. Raises ShadeProxyError."""
+        await self.engine.start()
+        for node in self.nodes:
+            for link in (node.engine, node.peer):
+                self._servers.append(await link.listen(free_port()))
+        await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
+
+    async def aclose(self) -> list[str]:
+        """End all processes; return descriptions of those that ended badly."""
+        statuses = await asyncio.gather(*(self._end(node) for node in self.nodes))
+        for server in self._servers:
+            server.close()
+        for node in self.nodes:
+            await node.engine.aclose()
+            await node.peer.aclose()
+        await asyncio.to_thread(self.engine.process.__exit__)
+        return [status for status in statuses if status]
+
+    def kill(self) -> None:
+        """Kill what still runs; for the end of a run that failed."""
+        for process in (self.engine.process, *(node.process for node in self.nodes)):
+            if process.turn >= 0 and not process.ended():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.child.process.wait()
+
+    def separate(self, one: Node, other: Node, how: Cut) -> None:
+        """Cut two nodes from each other."""
+        one.peer.cut(other.name, how)
+        other.peer.cut(one.name, how)
+
+    def join(self, one: Node, other: Node) -> None:
+        """Connect two nodes again."""
+        one.peer.heal(other.name)
+        other.peer.heal(one.name)
+
+    def separate_engine(self, node: Node, how: Cut) -> None:
+        """Cut a node from the engine."""
+        node.engine.cut(ANYBODY, how)
+
+    def join_engine(self, node: Node) -> None:
+        node.engine.heal(ANYBODY)
+
+    def _senders(self) -> Mapping[str, int]:
+        return {node.name: node.pid for node in self.nodes if node.pid}
+
+    async def _end(self, node: Node) -> str:
+        if node.process.turn < 0 or node.process.ended():
+            return ""
+        try:
+            status = await node.end(signal.SIGTERM)
+        except Exception as error:  # noqa: BLE001 (a process that does not end is a finding)
+            await node.end(signal.SIGKILL)
+            return f"{node.name} did not end: {error}"
+        return f"{node.name} ended with status {status} after SIGTERM" if status else ""

@@ -1,0 +1,89 @@
+"""The page of the runs, and the file of their totals."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.cluster.found import Found, summed
+from shadeproxy_bench.reliability.kit.verdict import counts_table
+
+NAME = "cluster"
+_ABOUT = """\
+Four proxies of one cluster as real processes, each with 64 MiB of RAM, and at times a fifth one; a memory
+origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each link between
+two proxies, and between a proxy and Redis, is a relay that can be cut. Eight readers and six writers ask
+random proxies for 24 objects of 4 KB to 300 KB (pages have 128 KiB): GET, ranges and HEAD; PUT, multipart
+uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time. Meanwhile each round does
+one to three faults, which overlap.
+
+A read may return what a write made unless another write, which the origin carried out later, was answered
+with success before the read began. Each body names its object and its write, and is compared byte by byte.
+The run fails with: a read that returns anything else; an error that S3 clients do not repeat; a read that has
+no answer after 20 s of repeating it; a request that takes 45 s; a write that was answered and not carried
+out, or refused with 503 and carried out, or repeated after a newer one was answered; a process that does not
+end with status 0. After every ten rounds the faults pause: within four leases and 20 s all proxies must have
+the same settled view with all of them, and take writes; then each object is read at each proxy, and must be
+as at the origin."""
+
+
+def results(directory: Path) -> Path:
+    """Return the path of the totals."""
+    return directory / f"{NAME}.json"
+
+
+def load(directory: Path) -> list[Found]:
+    """Return the results that are kept in a directory."""
+    path = results(directory)
+    return msgspec.json.decode(path.read_bytes(), type=list[Found]) if path.exists() else []
+
+
+def keep(found: Found, directory: Path) -> None:
+    """Store the result of a seed among the others, and rewrite the page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    runs = sorted(
+        [one for one in load(directory) if one.seed != found.seed] + [found], key=lambda one: one.seed
+    )
+    draft = results(directory).with_suffix(".draft")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(runs), indent=1) + b"\n")
+    draft.replace(results(directory))
+    (directory / f"{NAME}.md").write_text(markdown(runs))
+
+
+def markdown(runs: Sequence[Found]) -> str:
+    """Return the page."""
+    total = {
+        name: summed([getattr(one, name) for one in runs])
+        for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints")
+    }
+    verdict = "Passed" if not total["violations"] else f"Failed, {sum(total['violations'].values())} times"
+    sums = (
+        f"{sum(one.rounds for one in runs):,} rounds with {len(runs)} seeds in"
+        f" {sum(one.seconds for one in runs) / 60:,.0f} minutes, {sum(total['faults'].values()):,} faults;"
+        f" {sum(total['reads'].values()):,} reads and {sum(total['writes'].values()):,} writes judged"
+    )
+    lines = [
+        "# Cluster",
+        "",
+        *(f"    make chaos-cluster ROUNDS={one.rounds} SEED={one.seed}" for one in runs),
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. Written by the runs.",
+        "",
+        f"**{verdict}**: {sums}.",
+        "",
+        _ABOUT,
+        "",
+        *counts_table("fault", "times", total["faults"]),
+        *counts_table("outcome of a read", "times", total["reads"]),
+        *counts_table("`x-shade-cache` of a read", "times", total["sources"]),
+        *counts_table("outcome of a write", "times", total["writes"]),
+        *counts_table("noted", "times", total["notes"]),
+    ]
+    if total["complaints"]:
+        lines += counts_table("error in a log", "times", total["complaints"])
+    if total["violations"]:
+        lines += counts_table("violation", "times", total["violations"])
+        lines += [f"- seed {one.seed}: {failure}" for one in runs for failure in one.failures[:20]] + [""]
+    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,0 +1,197 @@
+"""The rounds: readers and writers ask all proxies of a cluster, while processes and links fail."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from shutil import copy
+from typing import Final, NamedTuple
+
+from shadeproxy_bench.reliability.cluster.bodies import OBJECTS
+from shadeproxy_bench.reliability.cluster.clients import PATIENCE_S, Clients
+from shadeproxy_bench.reliability.cluster.faults import Faults
+from shadeproxy_bench.reliability.cluster.found import Found, add
+from shadeproxy_bench.reliability.cluster.http import Connections
+from shadeproxy_bench.reliability.cluster.journal import Journal
+from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
+from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node, Shape
+from shadeproxy_bench.reliability.cluster.origin import MemoryOrigin
+from shadeproxy_bench.server import workplace
+
+NODES: Final = 4
+CALM_ROUNDS: Final = 10
+"""Rounds after which the faults pause, and the cluster must be whole again."""
+_READERS, _WRITERS = 8, 6
+_AGAIN_S = 0.1
+_SETTLED_LEASES = 4
+
+
+class Plan(NamedTuple):
+    """``rounds``: in all, those of earlier runs of the seed included. ``out``: where violations and logs are
+    kept. ``save`` is called with the result so far after each pause of the faults. ``faulty``: whether there
+    are faults.
+    """
+
+    rounds: int
+    pages: str
+    out: Path
+    save: Callable[[Found], None] = lambda _found: None
+    most_s: float = float("inf")
+    nodes: int = NODES
+    faulty: bool = True
+
+
+def play(found: Found, plan: Plan, say: Callable[[str], None]) -> Found:
+    """Play the rounds that are missing in ``found``. Raises ShadeProxyError if a process does not start."""
+    with workplace() as work:
+        return asyncio.run(_Run(found, plan, work, say).play())
+
+
+class _Run:
+    def __init__(self, found: Found, plan: Plan, work: Path, say: Callable[[str], None]) -> None:
+        self._found = found
+        self._plan = plan
+        self._work = work
+        self._say = say
+        self._choices = random.Random(f"{found.seed}/{found.rounds}/clients")
+        self._journal = Journal()
+        self._origin = MemoryOrigin(OBJECTS, random.Random(self._choices.random()))
+
+    async def play(self) -> Found:
+        server = await asyncio.start_server(
+            self._origin.serve_connection, "127.0.0.1", 0, limit=self._origin.piece_bytes
+        )
+        shape = Shape(self._plan.pages, self._found.lease_s, server.sockets[0].getsockname()[1])
+        self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes)
+        told = self._plan.out / f"seed-{self._found.seed}"
+        self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)
+        self._clients = Clients(cluster, self._judge, random.Random(self._choices.random()))
+        try:
+            await cluster.start()
+            await self._become_whole()
+            await self._rounds()
+            for what in await cluster.aclose():
+                self._found.fail("process", what)
+        finally:
+            cluster.kill()
+            self._keep_logs(told)
+        server.close()
+        return self._found
+
+    async def _rounds(self) -> None:
+        found, began_s, before_s = self._found, time.monotonic(), self._found.seconds
+        faults = Faults(self._cluster, found, self._journal)
+        self._clients.start(_READERS, _WRITERS)
+        while found.rounds < self._plan.rounds and time.monotonic() - began_s < self._plan.most_s:
+            if self._plan.faulty:
+                await faults.round(found.rounds)
+            await asyncio.sleep(self._choices.random() * 3 * found.lease_s)
+            found.rounds += 1
+            self._clients.check()
+            if found.rounds % CALM_ROUNDS == 0 or found.rounds >= self._plan.rounds:
+                await self._calm()
+                found.seconds = before_s + time.monotonic() - began_s
+                self._plan.save(found)
+                self._say(self._progress())
+        await self._clients.end()
+        await self._judge.told()
+        found.seconds = before_s + time.monotonic() - began_s
+
+    # ------------------------------------------------------------------ after the faults
+
+    async def _calm(self) -> None:
+        """Judge the cluster after the last fault: it becomes whole, takes writes, and shows the truth."""
+        self._journal.fault("the faults pause")
+        self._look_at_origin()
+        await self._become_whole()
+        await self._write_everywhere()
+        await self._clients.pause_writers()
+        await self._origin.idle.wait()
+        await self._sweep()
+        self._clients.resume_writers()
+
+    async def _become_whole(self) -> None:
+        """Wait until all nodes have the same view, which is settled and has all of them."""
+        deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
+        while True:
+            up = self._cluster.up
+            views = await asyncio.gather(*(node.summary() for node in up))
+            living = sorted(view.node for view in views)
+            if (
+                len({view.view for view in views}) == 1
+                and all(view.view and view.view == view.settled and view.lease_s for view in views)
+                and all(view.living == living for view in views)
+            ):
+                return
+            if time.monotonic() > deadline_s:
+                self._judge.violate("view", 0, f"the nodes do not agree: {' '.join(map(str, views))}")
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _write_everywhere(self) -> None:
+        """Write through each node until it succeeds."""
+        await asyncio.gather(*(self._write_at(node) for node in self._cluster.up))
+
+    async def _write_at(self, node: Node) -> None:
+        connections = Connections(self._choices)
+        deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
+        for _ in range(3):
+            while True:
+                number = self._clients.free()
+                outcome = await self._clients.write(connections, number, node, "PUT")
+                if outcome == ACKNOWLEDGED:
+                    break
+                if time.monotonic() > deadline_s:
+                    self._judge.violate("write", number, f"{node.name} takes no write: {outcome}")
+                    break
+                await asyncio.sleep(_AGAIN_S)
+        connections.close()
+
+    async def _sweep(self) -> None:
+        """Read each object at each node, when no write is under way: it must be as at the origin."""
+        for history in self._origin.histories:
+            history.floor = len(history.states) - 1
+        await asyncio.gather(*(self._sweep_at(node) for node in self._cluster.up))
+
+    async def _sweep_at(self, node: Node) -> None:
+        connections = Connections(self._choices)
+        for number in range(OBJECTS):
+            await self._clients.read(connections, number, node)
+            add(self._found.notes, "reads after the faults")
+        connections.close()
+
+    def _look_at_origin(self) -> None:
+        for what in self._origin.damaged:
+            self._found.fail("damaged", f"the origin got another body: {what}")
+        self._origin.damaged.clear()
+        for number, history in enumerate(self._origin.histories):
+            if history.repeated:
+                add(self._found.notes, "writes that the origin got twice", history.repeated)
+                self._journal.note(number, "a write was repeated")
+                history.repeated = 0
+
+    # ------------------------------------------------------------------
+
+    def _progress(self) -> str:
+        found = self._found
+        counts = {
+            "faults": found.faults,
+            "reads": found.reads,
+            "writes": found.writes,
+            "violations": found.violations,
+        }
+        sums = ", ".join(f"{sum(one.values())} {name}" for name, one in counts.items())
+        return f"{found.rounds} rounds in {found.seconds:.0f} s: {sums} {found.violations or ''}"
+
+    def _keep_logs(self, told: Path) -> None:
+        for node in self._cluster.nodes:
+            for complaint in node.complaints():
+                count, _, what = complaint.partition(" x ")
+                add(self._found.complaints, what[:300], int(count))
+        if not self._found.passed:
+            told.mkdir(parents=True, exist_ok=True)
+            for log in self._work.glob("*.log"):
+                with suppress(OSError):
+                    copy(log, told)

@@ -1,0 +1,101 @@
+"""Links between proxies can be cut for one sender, in one direction, and lose nothing that they hold."""
+
+import asyncio
+import os
+import sys
+
+import pytest
+
+from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
+
+_WAIT_S = 0.15
+_SENDER = """
+import socket, sys
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+link.sendall(b"other")
+print(link.recv(16).decode(), flush=True)
+"""
+
+
+async def echo(reader, out):
+    while piece := await reader.read(100):
+        out.write(piece.upper())
+    out.close()
+
+
+@pytest.fixture
+async def link():
+    target = await asyncio.start_server(echo, "127.0.0.1", 0)
+    link = Link(target.sockets[0].getsockname()[1])
+    server = await link.listen(0)
+    link.port = server.sockets[0].getsockname()[1]
+    yield link
+    server.close()
+    await link.aclose()
+    target.close()
+
+
+async def said(reader):
+    async with asyncio.timeout(_WAIT_S):
+        return await reader.read(100)
+
+
+async def test_a_whole_link_passes_bytes_and_their_end_on(link):
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    assert await said(reader) == b"ONE"
+    out.write_eof()
+    assert await said(reader) == b""
+    out.close()
+
+
+@pytest.mark.parametrize("how", [Cut.SILENT, Cut.REQUESTS, Cut.ANSWERS])
+async def test_a_silent_link_holds_what_it_got_until_it_is_whole(link, how):
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    assert await said(reader) == b"ONE"
+    link.cut(ANYBODY, how)
+    out.write(b"two")
+    with pytest.raises(TimeoutError):
+        await said(reader)
+    link.heal(ANYBODY)
+    assert await said(reader) == b"TWO"
+    out.close()
+
+
+async def test_a_new_connection_over_a_silent_link_waits(link):
+    link.cut(ANYBODY, Cut.SILENT)
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    with pytest.raises(TimeoutError):
+        await said(reader)
+    link.heal(ANYBODY)
+    assert await said(reader) == b"ONE"
+    out.close()
+
+
+async def test_a_link_that_refuses_resets_old_and_new_connections(link):
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    assert await said(reader) == b"ONE"
+    link.cut(ANYBODY, Cut.REFUSED)
+    assert await said(reader) == b""
+    later, other = await asyncio.open_connection("127.0.0.1", link.port)
+    assert await said(later) == b""
+    out.close()
+    other.close()
+
+
+async def test_a_link_is_cut_for_one_sender_alone(link):
+    sender = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _SENDER, str(link.port)), stdout=asyncio.subprocess.PIPE
+    )
+    link._senders = lambda: {"own": os.getpid(), "other": sender.pid}
+    link.cut("own", Cut.SILENT)
+    assert await sender.stdout.readline() == b"OTHER\n"
+    await sender.wait()
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    with pytest.raises(TimeoutError):
+        await said(reader)
+    out.close()
