@@ -106,6 +106,8 @@ class Clients:
                     )
                 else:
                     add(judge.found.reads, judge.read(number, state, begun, what))
+                    if answer.status == 404 and kind != "HEAD" and not _code(answer.body):
+                        judge.violate("code", number, f"{what}: 404 without an error code")
                     add(judge.found.sources, answer.fields.get("x-shade-cache", "none"))
                 return
             outcome = answer.failure or str(answer.status)
@@ -235,7 +237,7 @@ def _outcome(kind: str, answer: Answer) -> str:
 def _state(number: int, kind: str, answer: Answer) -> int | None:
     """Return the state of an object that an answer shows; None for an answer that shows none."""
     if answer.status == 404:
-        return ABSENT if kind == "HEAD" or _code(answer.body) == "NoSuchKey" else None
+        return ABSENT if kind == "HEAD" or _code(answer.body) in {"NoSuchKey", ""} else None
     seq = seq_of_tag(number, answer.fields.get("etag", ""))
     if seq is None:
         return None
