@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 BUCKET: Final = "cluster"
-OBJECTS: Final = 24
+OBJECTS: Final = 40
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
 LEAST_BYTES: Final = min(SIZES)

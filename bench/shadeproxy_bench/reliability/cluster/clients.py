@@ -5,10 +5,8 @@ writer repeats nothing: its next write is a new one.
 """
 
 import asyncio
-import hashlib
 import random
 import time
-from base64 import b64encode
 from typing import Final
 
 from shadeproxy_bench.reliability.cluster.bodies import (
@@ -19,21 +17,31 @@ from shadeproxy_bench.reliability.cluster.bodies import (
     seq_of_body,
     seq_of_tag,
     size_of,
-    stage_of,
 )
 from shadeproxy_bench.reliability.cluster.found import add
 from shadeproxy_bench.reliability.cluster.history import ABSENT
-from shadeproxy_bench.reliability.cluster.http import HUNG, REFUSED, Answer, Connections
-from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, NOT_DONE, UNKNOWN, Judge
+from shadeproxy_bench.reliability.cluster.http import HUNG, Answer, Connections
+from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
 from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node
+from shadeproxy_bench.reliability.cluster.writes import (
+    COPY,
+    DELETE,
+    DELETE_MANY,
+    MULTIPART,
+    PUT,
+    REMOVALS,
+    code_of,
+    message_of,
+    outcome_of,
+    send,
+)
 
 PATIENCE_S: Final = 20.0
 _REPEATED = frozenset({500, 502, 503, 504})
 """Statuses that S3 clients repeat by themselves."""
 _PAUSE_S, _AGAIN_S = 0.1, 0.1
-_WRITES = {"PUT": 0.5, "multipart": 0.2, "copy": 0.1, "DELETE": 0.1, "DeleteObjects": 0.1}
+_WRITES = {PUT: 0.5, MULTIPART: 0.2, COPY: 0.1, DELETE: 0.1, DELETE_MANY: 0.1}
 _READS = {"GET": 0.7, "range": 0.15, "HEAD": 0.15}
-_PARTS = 2
 
 
 class Clients:
@@ -106,7 +114,7 @@ class Clients:
                     )
                 else:
                     add(judge.found.reads, judge.read(number, state, begun, what))
-                    if answer.status == 404 and kind != "HEAD" and not _code(answer.body):
+                    if answer.status == 404 and kind != "HEAD" and not code_of(answer.body):
                         judge.violate("code", number, f"{what}: 404 without an error code")
                     add(judge.found.sources, answer.fields.get("x-shade-cache", "none"))
                 return
@@ -139,105 +147,58 @@ class Clients:
             await self._may_write.wait()
             if not self._free or not self._cluster.up:
                 continue
-            await self.write(connections, self.free(), self._choices.choice(self._cluster.up))
+            kind = _drawn(self._choices, _WRITES)
+            await self.write(connections, self._choices.choice(self._cluster.up), kind)
         connections.close()
 
-    def free(self) -> int:
-        """Return an object that nothing is writing."""
-        return self._choices.choice(sorted(self._free))
-
-    async def write(self, connections: Connections, number: int, node: Node, kind: str = "") -> str:
-        """Write or remove a free object at a node, and return the outcome."""
-        self._free.discard(number)
+    async def write(self, connections: Connections, node: Node, kind: str) -> str:
+        """Write or remove one or several objects at a node, and return the outcome for the first one."""
+        count = self._choices.choice((1, 2, 3)) if kind == DELETE_MANY else 1
+        numbers = self._choices.sample(sorted(self._free), min(count, len(self._free)))
+        self._free.difference_update(numbers)
         self._writing += 1
         self._idle.clear()
         try:
-            return await self._write(connections, number, node, kind or _drawn(self._choices, _WRITES))
+            return await self._write(connections, numbers, node, kind)
         finally:
             self._writing -= 1
-            self._free.add(number)
+            self._free.update(numbers)
             if not self._writing:
                 self._idle.set()
 
-    async def _write(self, connections: Connections, number: int, node: Node, kind: str) -> str:
+    async def _write(self, connections: Connections, numbers: list[int], node: Node, kind: str) -> str:
         judge, state = self._judge, ABSENT
-        if kind not in {"DELETE", "DeleteObjects"}:
-            self._seqs[number] += 1
-            state = self._seqs[number]
+        if kind not in REMOVALS:
+            self._seqs[numbers[0]] += 1
+            state = self._seqs[numbers[0]]
         began_s, now_s = judge.journal.now_s(), time.monotonic()
-        answer, sent = await self._send(connections, node, kind, number, state)
-        outcome = _outcome(kind, answer) if sent else NOT_DONE
-        refusal = answer.failure or f"{answer.status} {_code(answer.body)}"
-        add(judge.found.writes, outcome if outcome == ACKNOWLEDGED else f"{outcome}: {refusal}")
-        what = f"{kind} of {state or 'nothing'} at {node.name} from {began_s:.3f} s: {outcome}"
-        judge.journal.note(number, what if outcome == ACKNOWLEDGED else f"{what} ({refusal})")
-        if answer.failure == HUNG:
-            judge.violate("hung", number, what)
-        elif answer.status and answer.status not in {200, 204} | _REPEATED:
-            judge.violate("error", number, f"{what}: {answer.status} {answer.body[:300]!r}")
-        judge.wrote(number, state, now_s, outcome)
-        return outcome
-
-    async def _send(
-        self, connections: Connections, node: Node, kind: str, number: int, seq: int
-    ) -> tuple[Answer, bool]:
-        """Send a write; return the answer, and whether the request that carries it out was sent at all."""
-        port, target = node.s3_port, f"/{BUCKET}/{key_of(number)}"
         pauses = self._choices.choice((0, 0, 0, 1, 2))
-        if kind == "PUT":
-            return await connections.ask(port, "PUT", target, body=body_of(number, seq), pauses=pauses), True
-        if kind == "DELETE":
-            return await connections.ask(port, "DELETE", target), True
-        if kind == "DeleteObjects":
-            listed = f"<Delete><Object><Key>{key_of(number)}</Key></Object></Delete>".encode()
-            return await connections.ask(port, "POST", f"/{BUCKET}?delete", _summed(listed), listed), True
-        if kind == "copy":
-            stage = stage_of(number, seq)
-            answer = await connections.ask(port, "PUT", f"/{BUCKET}/{stage}", body=body_of(number, seq))
-            if answer.status != 200:
-                return answer, False
-            source = {"x-amz-copy-source": f"/{BUCKET}/{stage}"}
-            return await connections.ask(port, "PUT", target, source), True
-        return await self._upload(connections, port, target, body_of(number, seq))
-
-    async def _upload(
-        self, connections: Connections, port: int, target: str, body: bytes
-    ) -> tuple[Answer, bool]:
-        answer = await connections.ask(port, "POST", f"{target}?uploads")
-        if answer.status != 200:
-            return answer, False
-        upload = answer.body.partition(b"<UploadId>")[2].partition(b"</UploadId>")[0].decode()
-        step, listed = -(-len(body) // _PARTS), ""
-        for part in range(1, _PARTS + 1):
-            piece = body[(part - 1) * step : part * step]
-            query = f"partNumber={part}&uploadId={upload}"
-            answer = await connections.ask(port, "PUT", f"{target}?{query}", body=piece)
-            if answer.status != 200:
-                return answer, False
-            tag = answer.fields["etag"]
-            listed += f"<Part><PartNumber>{part}</PartNumber><ETag>{tag}</ETag></Part>"
-        document = f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>".encode()
-        return await connections.ask(port, "POST", f"{target}?uploadId={upload}", body=document), True
+        sent = await send(connections, node.s3_port, kind, numbers, seq=state, pauses=pauses)
+        answer = sent.answer
+        why = answer.failure or f"{answer.status} {code_of(answer.body)}"
+        what = f"{kind} of {state or 'nothing'} at {node.name} from {began_s:.3f} s"
+        for number in numbers:
+            outcome = outcome_of(kind, number, sent)
+            good = outcome == ACKNOWLEDGED
+            add(judge.found.writes, outcome if good else f"{outcome}: {why}")
+            told = "" if good else f" ({why}: {message_of(answer.body)})"
+            judge.journal.note(number, f"{what}: {outcome}{told}")
+            judge.wrote(number, state, now_s, outcome)
+        if answer.failure == HUNG:
+            judge.violate("hung", numbers[0], what)
+        elif answer.status and answer.status not in {200, 204} | _REPEATED:
+            judge.violate("error", numbers[0], f"{what}: {answer.status} {answer.body[:300]!r}")
+        return outcome_of(kind, numbers[0], sent)
 
 
 def _drawn(choices: random.Random, shares: dict[str, float]) -> str:
     return choices.choices(list(shares), list(shares.values()))[0]
 
 
-def _outcome(kind: str, answer: Answer) -> str:
-    if answer.status in {200, 204}:
-        # These calls may answer 200, and tell an error in the document.
-        told = kind in {"multipart", "copy", "DeleteObjects"} and b"<Error>" in answer.body
-        return UNKNOWN if told else ACKNOWLEDGED
-    if answer.status == 503 or answer.failure == REFUSED:
-        return NOT_DONE
-    return UNKNOWN
-
-
 def _state(number: int, kind: str, answer: Answer) -> int | None:
     """Return the state of an object that an answer shows; None for an answer that shows none."""
     if answer.status == 404:
-        return ABSENT if kind == "HEAD" or _code(answer.body) in {"NoSuchKey", ""} else None
+        return ABSENT if kind == "HEAD" or code_of(answer.body) in {"NoSuchKey", ""} else None
     seq = seq_of_tag(number, answer.fields.get("etag", ""))
     if seq is None:
         return None
@@ -251,15 +212,6 @@ def _state(number: int, kind: str, answer: Answer) -> int | None:
     return seq if right and whole == str(size_of(number, seq)) else None
 
 
-def _code(body: bytes) -> str:
-    return body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode()
-
-
 def _source(answer: Answer) -> str:
     fields = [answer.fields.get(name, "") for name in ("x-shade-cache", "x-shade-node")]
     return "".join(f", {field}" for field in fields if field)
-
-
-def _summed(body: bytes) -> dict[str, str]:
-    """Return the header field without which S3 refuses DeleteObjects."""
-    return {"Content-MD5": b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()}

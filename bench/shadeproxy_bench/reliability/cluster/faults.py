@@ -10,7 +10,7 @@ from typing import Final
 from shadeproxy_bench.reliability.cluster.found import Found, add
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.links import Cut
-from shadeproxy_bench.reliability.cluster.nodes import LEAVE_LEASES, Cluster, Node
+from shadeproxy_bench.reliability.cluster.nodes import LEAVE_LEASES, MOST_LEASES, Cluster, Node
 
 KILL, STOP = "proxy, kill -9", "proxy, SIGSTOP"
 CUT_PAIR, CUT_HALVES = "partition of two proxies", "partition of the proxies into halves"
@@ -207,8 +207,8 @@ class Faults:
     # ------------------------------------------------------------------
 
     async def _wait(self, drawn: random.Random) -> None:
-        """Wait for 1 to 10 leases."""
-        await asyncio.sleep((1 + 9 * drawn.random()) * self._lease_s)
+        """Wait for one lease, or up to ``MOST_LEASES``."""
+        await asyncio.sleep((1 + (MOST_LEASES - 1) * drawn.random()) * self._lease_s)
 
     def _take(self, drawn: random.Random, wanted: Node | None = None) -> Node | None:
         """Return a node that runs and has no other fault; None if there is none."""

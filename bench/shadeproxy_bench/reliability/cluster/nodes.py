@@ -20,12 +20,17 @@ from shadeproxy_bench.ports import free_port
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
+from shadeproxy_bench.reliability.cluster.origin import MOST_LATE_S
 from shadeproxy_bench.reliability.kit.log import complaints
 from shadeproxy_bench.reliability.kit.processes import Phoenix
 
 OWNED, LOCAL = "owned", "local"
 LEAVE_LEASES: Final = 8
 """Leases for which a node that is away keeps its share."""
+MOST_LEASES: Final = 10
+"""Leases for which a process is stopped, or a link cut, at most."""
+_PROXY = "shadeproxy_bench.reliability.cluster.proxy"
+_SPARE_S = 3.0
 _READY_S, _REDIS_S = 90.0, 10.0
 _RAM_BYTES = 64 * 1024**2
 _SECRET = "a long secret of the long runs"
@@ -121,7 +126,9 @@ class Node:
         self._secret.write_text(_SECRET)
         config = self._directory / "config.toml"
         config.write_text(write_toml(self._settings()))
-        return [sys.executable, "-m", "shadeproxy", "serve", "--config", str(config)]
+        # A stopped proxy may send its write when it goes on, and the origin may carry it out late.
+        late_s = MOST_LEASES * self._shape.lease_s + MOST_LATE_S + _SPARE_S
+        return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", f"{late_s:g}"]
 
     def _settings(self) -> dict[str, Any]:
         shape, directory = self._shape, self._directory

@@ -8,6 +8,7 @@ import asyncio
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -39,6 +40,8 @@ class MemoryOrigin(StreamingOrigin):
         self.histories = [History() for _ in range(count)]
         self.damaged: list[str] = []
         """Descriptions of writes whose body is no body of their object."""
+        self.asked: Counter[str] = Counter()
+        """Requests by method."""
         self.idle = asyncio.Event()
         """Set while each write that has arrived is carried out."""
         self.idle.set()
@@ -50,6 +53,7 @@ class MemoryOrigin(StreamingOrigin):
         self._choices = choices
 
     async def answer(self, asked: Exchange) -> None:
+        self.asked[asked.method] += 1
         path, _, query = asked.target.partition("?")
         bucket, _, key = unquote(path.removeprefix("/")).partition("/")
         fields = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}

@@ -16,8 +16,9 @@ from shadeproxy_bench.reliability.cluster.found import Found, add
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
-from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node, Shape
+from shadeproxy_bench.reliability.cluster.nodes import MOST_LEASES, Cluster, Node, Shape
 from shadeproxy_bench.reliability.cluster.origin import MemoryOrigin
+from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
 NODES: Final = 4
@@ -107,6 +108,8 @@ class _Run:
         self._look_at_origin()
         await self._become_whole()
         await self._write_everywhere()
+        # Until the checks after the faults are over, so that the next faults meet caches that answer by rule.
+        await asyncio.sleep(self._choices.random() * 2 * MOST_LEASES * self._found.lease_s)
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         await self._sweep()
@@ -138,13 +141,9 @@ class _Run:
         connections = Connections(self._choices)
         deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         for _ in range(3):
-            while True:
-                number = self._clients.free()
-                outcome = await self._clients.write(connections, number, node, "PUT")
-                if outcome == ACKNOWLEDGED:
-                    break
+            while (outcome := await self._clients.write(connections, node, PUT)) != ACKNOWLEDGED:
                 if time.monotonic() > deadline_s:
-                    self._judge.violate("write", number, f"{node.name} takes no write: {outcome}")
+                    self._judge.violate("write", 0, f"{node.name} takes no write: {outcome}")
                     break
                 await asyncio.sleep(_AGAIN_S)
         connections.close()
@@ -163,6 +162,9 @@ class _Run:
         connections.close()
 
     def _look_at_origin(self) -> None:
+        for method, count in self._origin.asked.items():
+            add(self._found.notes, f"{method} at the origin", count)
+        self._origin.asked.clear()
         for what in self._origin.damaged:
             self._found.fail("damaged", f"the origin got another body: {what}")
         self._origin.damaged.clear()
