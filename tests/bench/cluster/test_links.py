@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from shadeproxy_bench.ports import free_port
 from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
 
 _WAIT_S = 0.15
@@ -26,11 +27,9 @@ async def echo(reader, out):
 @pytest.fixture
 async def link():
     target = await asyncio.start_server(echo, "127.0.0.1", 0)
-    link = Link(target.sockets[0].getsockname()[1])
-    server = await link.listen(0)
-    link.port = server.sockets[0].getsockname()[1]
+    link = Link(target.sockets[0].getsockname()[1], free_port())
+    await link.open()
     yield link
-    server.close()
     await link.aclose()
     target.close()
 
@@ -84,6 +83,17 @@ async def test_a_link_that_refuses_resets_old_and_new_connections(link):
     assert await said(later) == b""
     out.close()
     other.close()
+
+
+async def test_a_link_to_a_process_that_has_ended_refuses_connections(link):
+    link.shut()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", link.port)
+    await link.open()
+    reader, out = await asyncio.open_connection("127.0.0.1", link.port)
+    out.write(b"one")
+    assert await said(reader) == b"ONE"
+    out.close()
 
 
 async def test_a_link_is_cut_for_one_sender_alone(link):

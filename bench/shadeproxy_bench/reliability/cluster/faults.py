@@ -184,9 +184,9 @@ class Faults:
             return False
         self._engine_taken = True
         self._journal.fault("the engine is killed")
-        await asyncio.to_thread(self._cluster.engine.process.end, signal.SIGKILL)
+        await self._cluster.kill_engine()
         await asyncio.sleep(drawn.random() * 6 * self._lease_s)
-        await self._cluster.engine.start()
+        await self._cluster.start_engine()
         self._journal.fault("the engine is there, and empty")
         self._engine_taken = False
         return True

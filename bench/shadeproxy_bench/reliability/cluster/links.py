@@ -37,18 +37,27 @@ class Link:
     that are told apart, by name; without any, all connections are from ``ANYBODY``.
     """
 
-    def __init__(self, target: int, senders: Callable[[], Mapping[str, int]] | None = None) -> None:
+    def __init__(
+        self, target: int, port: int, senders: Callable[[], Mapping[str, int]] | None = None
+    ) -> None:
         self.target = target
-        self.port = 0
+        self.port = port
         self._senders = senders
         self._cuts: dict[str, Cut] = {}
         self._changed = asyncio.Event()
+        self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], str] = {}
 
-    async def listen(self, port: int) -> asyncio.Server:
-        """Listen on a port of loopback."""
-        self.port = port
-        return await asyncio.start_server(self._relay, "127.0.0.1", port)
+    async def open(self) -> None:
+        """Accept connections."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
+
+    def shut(self) -> None:
+        """Refuse connections, as the host of a process that has ended does."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def cut(self, sender: str, how: Cut) -> None:
         """Cut the link for one sender."""
@@ -65,7 +74,8 @@ class Link:
         self._tell()
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Refuse connections, and end all that there are."""
+        self.shut()
         tasks = list(self._open)
         for task in tasks:
             task.cancel()

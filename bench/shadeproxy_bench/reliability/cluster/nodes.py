@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,7 @@ MOST_LEASES: Final = 10
 """Leases for which a process is stopped, or a link cut, at most."""
 _PROXY = "shadeproxy_bench.reliability.cluster.proxy"
 _SPARE_S = 3.0
+_PORTS = 5
 _READY_S, _REDIS_S = 90.0, 10.0
 _RAM_BYTES = 64 * 1024**2
 _SECRET = "a long secret of the long runs"
@@ -66,16 +67,18 @@ class Node:
     it.
     """
 
-    def __init__(self, name: str, work: Path, shape: Shape, engine: Link, peer: Link) -> None:
-        self.name = name
+    def __init__(
+        self, place: int, work: Path, shape: Shape, *, ports: Sequence[int], engine: Link, peer: Link
+    ) -> None:
+        self.name = f"node{place}"
         self.up = False
         self.engine = engine
         self.peer = peer
-        self.s3_port, self.control_port = free_port(), free_port()
-        self._directory = work / name
+        self.s3_port, self.control_port = ports
+        self._directory = work / self.name
         self._shape = shape
         self._secret = work / "secret"
-        self.process = Phoenix(name, work, self._command, piped=False)
+        self.process = Phoenix(self.name, work, self._command, piped=False)
 
     @property
     def pid(self) -> int:
@@ -84,6 +87,7 @@ class Node:
 
     async def start(self) -> None:
         """Start the proxy, and wait until it is ready. Raises ShadeProxyError."""
+        await self.peer.open()
         child = await asyncio.to_thread(self.process.start)
         await asyncio.to_thread(wait_until_ready, child, _READY_S)
         self.up = True
@@ -91,7 +95,9 @@ class Node:
     async def end(self, number: signal.Signals) -> int:
         """End the proxy by a signal, and return its status."""
         self.up = False
-        return await asyncio.to_thread(self.process.end, number)
+        status = await asyncio.to_thread(self.process.end, number)
+        self.peer.shut()
+        return status
 
     def forget(self) -> None:
         """Remove its state and its pages, so that it is a new node at its next start."""
@@ -169,11 +175,11 @@ class Node:
 class Engine:
     """The server that carries leases. It keeps nothing over a restart."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, port: int) -> None:
         program = shutil.which("redis-server") or shutil.which("valkey-server")
         if program is None:
             raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
-        self.port = free_port()
+        self.port = port
         command = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--appendonly", "no", "--dir", str(work)]
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
@@ -203,14 +209,22 @@ class Cluster:
     """All processes of a run. The last node is a guest: it joins and leaves."""
 
     def __init__(self, work: Path, shape: Shape, count: int) -> None:
-        self.engine = Engine(work)
+        first = free_port((count + 1) * _PORTS + 1)
+        self.engine = Engine(work, first)
         self.shape = shape
-        self.nodes = [
-            Node(f"node{place}", work, shape, Link(self.engine.port), Link(free_port(), self._senders))
-            for place in range(count + 1)
-        ]
+        self.nodes = []
+        for place in range(count + 1):
+            at = first + 1 + place * _PORTS
+            node = Node(
+                place,
+                work,
+                shape,
+                ports=(at, at + 1),
+                engine=Link(first, at + 2),
+                peer=Link(at + 3, at + 4, self._senders),
+            )
+            self.nodes.append(node)
         self.guest = self.nodes[-1]
-        self._servers: list[asyncio.Server] = []
 
     @property
     def up(self) -> list[Node]:
@@ -218,17 +232,23 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the engine, the links and all nodes but the guest. Raises ShadeProxyError."""
+        await self.start_engine()
+        await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
+
+    async def start_engine(self) -> None:
+        """Start the engine, and open the links to it. Raises ShadeProxyError."""
         await self.engine.start()
         for node in self.nodes:
-            for link in (node.engine, node.peer):
-                self._servers.append(await link.listen(free_port()))
-        await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
+            await node.engine.open()
+
+    async def kill_engine(self) -> None:
+        await asyncio.to_thread(self.engine.process.end, signal.SIGKILL)
+        for node in self.nodes:
+            node.engine.shut()
 
     async def aclose(self) -> list[str]:
         """End all processes; return descriptions of those that ended badly."""
         statuses = await asyncio.gather(*(self._end(node) for node in self.nodes))
-        for server in self._servers:
-            server.close()
         for node in self.nodes:
             await node.engine.aclose()
             await node.peer.aclose()

@@ -24,8 +24,8 @@ class Sent(NamedTuple):
 async def send(
     connections: Connections, port: int, kind: str, numbers: Sequence[int], *, seq: int, pauses: int
 ) -> Sent:
-    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` is of several objects. ``pauses``: how often
-    the upload of a body pauses.
+    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` is of several objects. ``pauses``: those
+    in the upload of a body.
     """
     number = numbers[0]
     target = f"/{BUCKET}/{key_of(number)}"
