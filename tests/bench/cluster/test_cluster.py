@@ -5,25 +5,44 @@ import shutil
 import msgspec
 import pytest
 
+from shadeproxy_bench.reliability.cluster.faults import SHARES, faults_of
 from shadeproxy_bench.reliability.cluster.found import Found
-from shadeproxy_bench.reliability.cluster.nodes import LOCAL
+from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
 from shadeproxy_bench.reliability.cluster.report import keep, load, markdown
 from shadeproxy_bench.reliability.cluster.run import Plan, play
 
-pytestmark = [
-    pytest.mark.harness,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        not (shutil.which("redis-server") or shutil.which("valkey-server")),
-        reason="needs redis-server or valkey-server (Debian: apt-get install redis-server)",
-    ),
-]
+pytestmark = pytest.mark.timeout(600)
+needs_redis = pytest.mark.skipif(
+    not (shutil.which("redis-server") or shutil.which("valkey-server")),
+    reason="needs redis-server or valkey-server (Debian: apt-get install redis-server)",
+)
+
+
+def test_the_faults_of_a_round_follow_from_the_seed():
+    rounds = [[kind for kind, _ in faults_of(1, number)] for number in range(300)]
+    assert rounds == [[kind for kind, _ in faults_of(1, number)] for number in range(300)]
+    assert rounds != [[kind for kind, _ in faults_of(2, number)] for number in range(300)]
+    assert {kind for kinds in rounds for kind in kinds} == set(SHARES)
 
 
 def silent(_line):
     pass
 
 
+@pytest.mark.harness
+@needs_redis
+def test_proxies_that_share_one_cache_survive_faults(tmp_path):
+    found = play(Found(3, 0.5, OWNED), Plan(20, OWNED, tmp_path), silent)
+    assert found.failures == []
+    assert sum(found.faults.values()) >= 20
+    assert found.reads["right"] > 500
+    assert found.writes["success"] > 100
+    assert found.sources["ram"] > 100
+    assert "**Passed**: 20 rounds" in markdown([found])
+
+
+@pytest.mark.harness
+@needs_redis
 def test_proxies_with_copies_of_their_own_are_found_stale(tmp_path):
     found = play(Found(1, 0.5, LOCAL), Plan(2, LOCAL, tmp_path, faulty=False), silent)
     assert set(found.violations) == {"stale"}
@@ -34,6 +53,8 @@ def test_proxies_with_copies_of_their_own_are_found_stale(tmp_path):
     assert "**Failed" in markdown([found])
 
 
+@pytest.mark.harness
+@needs_redis
 def test_one_proxy_alone_is_right_and_a_seed_goes_on(tmp_path):
     plan = Plan(2, LOCAL, tmp_path, lambda now: keep(now, tmp_path), nodes=1, faulty=False)
     first = play(Found(2, 0.5, LOCAL), plan, silent)

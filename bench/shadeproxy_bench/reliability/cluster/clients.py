@@ -104,6 +104,7 @@ class Clients:
             node = self._choices.choice(self._cluster.up or self._cluster.nodes) if at is None else at
             begun, began_s = judge.begin(number), judge.journal.now_s()
             answer = await self._ask_for(connections, node, kind, number)
+            judge.found.note_time("a request to read", judge.journal.now_s() - began_s)
             what = f"{kind} at {node.name} from {began_s:.3f} s{_source(answer)}"
             if answer.status in {200, 206, 404}:
                 state = _state(number, kind, answer)
@@ -174,6 +175,7 @@ class Clients:
         began_s, now_s = judge.journal.now_s(), time.monotonic()
         pauses = self._choices.choice((0, 0, 0, 1, 2))
         sent = await send(connections, node.s3_port, kind, numbers, seq=state, pauses=pauses)
+        judge.found.note_time("a write", judge.journal.now_s() - began_s)
         answer = sent.answer
         why = answer.failure or f"{answer.status} {code_of(answer.body)}"
         what = f"{kind} of {state or 'nothing'} at {node.name} from {began_s:.3f} s"

@@ -30,7 +30,14 @@ SHARES: Final = {
     JOIN: 1,
     LEAVE: 1,
 }
-_MOST_AT_ONCE = 3
+_AT_ONCE = (1, 1, 1, 2, 2, 3)
+
+
+def faults_of(seed: int, number: int) -> list[tuple[str, random.Random]]:
+    """Return the faults of one round, each with the source of its own choices."""
+    drawn = random.Random(f"{seed}/{number}")
+    kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=drawn.choice(_AT_ONCE))
+    return [(kind, random.Random(drawn.random())) for kind in kinds]
 
 
 class Faults:
@@ -59,11 +66,7 @@ class Faults:
 
     async def round(self, number: int) -> None:
         """Do the faults of one round."""
-        drawn = random.Random(f"{self._found.seed}/{number}")
-        count = min(drawn.choice((1, 1, 1, 2, 2, 3)), _MOST_AT_ONCE)
-        kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=count)
-        choices = [random.Random(drawn.random()) for _ in kinds]
-        await asyncio.gather(*(self._act(*each) for each in zip(kinds, choices, strict=True)))
+        await asyncio.gather(*(self._act(*each) for each in faults_of(self._found.seed, number)))
 
     async def _act(self, kind: str, drawn: random.Random) -> None:
         await asyncio.sleep(drawn.random() * 2 * self._lease_s)

@@ -10,8 +10,8 @@ _MOST_FAILURES = 50
 class Found(msgspec.Struct):
     """The counts of one seed. ``violations``: by kind; ``failures`` tells the first of them.
 
-    ``notes``: counts that are no violations: writes that were sent to the origin twice, reads that went back
-    behind another read, starts of processes.
+    ``notes``: counts that are no violations: requests at the origin, writes that it got twice, reads that went
+    back behind another read. ``slowest``: the longest times, in seconds.
     """
 
     seed: int
@@ -27,6 +27,11 @@ class Found(msgspec.Struct):
     violations: dict[str, int] = {}
     failures: list[str] = []
     complaints: dict[str, int] = {}
+    slowest: dict[str, float] = {}
+
+    def note_time(self, name: str, seconds: float) -> None:
+        """Keep the longest time of its name."""
+        self.slowest[name] = round(max(seconds, self.slowest.get(name, 0.0)), 3)
 
     def fail(self, kind: str, what: str) -> None:
         """Count a violation."""

@@ -80,6 +80,7 @@ def markdown(runs: Sequence[Found]) -> str:
         *counts_table("`x-shade-cache` of a read", "times", total["sources"]),
         *counts_table("outcome of a write", "times", total["writes"]),
         *counts_table("noted", "times", total["notes"]),
+        *counts_table("the longest time", "seconds", _longest(runs)),
     ]
     if total["complaints"]:
         lines += counts_table("error in a log", "times", total["complaints"])
@@ -87,3 +88,11 @@ def markdown(runs: Sequence[Found]) -> str:
         lines += counts_table("violation", "times", total["violations"])
         lines += [f"- seed {one.seed}: {failure}" for one in runs for failure in one.failures[:20]] + [""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _longest(runs: Sequence[Found]) -> dict[str, str]:
+    times: dict[str, float] = {}
+    for one in runs:
+        for name, seconds in one.slowest.items():
+            times[name] = max(seconds, times.get(name, 0.0))
+    return {name: f"{seconds:.1f}" for name, seconds in times.items()}

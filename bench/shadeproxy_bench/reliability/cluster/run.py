@@ -117,7 +117,8 @@ class _Run:
 
     async def _become_whole(self) -> None:
         """Wait until all nodes have the same view, which is settled and has all of them."""
-        deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
+        began_s = time.monotonic()
+        deadline_s = began_s + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         while True:
             up = self._cluster.up
             views = await asyncio.gather(*(node.summary() for node in up))
@@ -127,6 +128,7 @@ class _Run:
                 and all(view.view and view.view == view.settled and view.lease_s for view in views)
                 and all(view.living == living for view in views)
             ):
+                self._found.note_time("until all proxies have one settled view", time.monotonic() - began_s)
                 return
             if time.monotonic() > deadline_s:
                 self._judge.violate("view", 0, f"the nodes do not agree: {' '.join(map(str, views))}")
@@ -135,7 +137,9 @@ class _Run:
 
     async def _write_everywhere(self) -> None:
         """Write through each node until it succeeds."""
+        began_s = time.monotonic()
         await asyncio.gather(*(self._write_at(node) for node in self._cluster.up))
+        self._found.note_time("then, until each proxy has taken three writes", time.monotonic() - began_s)
 
     async def _write_at(self, node: Node) -> None:
         connections = Connections(self._choices)
