@@ -7,7 +7,11 @@ from typing import Final
 import numpy as np
 
 BUCKET: Final = "cluster"
-OBJECTS: Final = 40
+OBJECTS: Final = 80
+HOT: Final = 24
+"""Objects that are asked for most of the time. The others are cached long before they are asked for again, so
+that a proxy which forgets to doubt them is found.
+"""
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
 LEAST_BYTES: Final = min(SIZES)

@@ -7,10 +7,12 @@ writer repeats nothing: its next write is a new one.
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from shadeproxy_bench.reliability.cluster.bodies import (
     BUCKET,
+    HOT,
     LEAST_BYTES,
     body_of,
     key_of,
@@ -41,6 +43,7 @@ _REPEATED = frozenset({500, 502, 503, 504})
 """Statuses that S3 clients repeat by themselves."""
 _PAUSE_S, _AGAIN_S = 0.1, 0.1
 _WRITES = {PUT: 0.5, MULTIPART: 0.2, COPY: 0.1, DELETE: 0.1, DELETE_MANY: 0.1}
+_READS_OF_HOT, _WRITES_OF_HOT = 0.9, 0.7
 _READS = {"GET": 0.7, "range": 0.15, "HEAD": 0.15}
 
 
@@ -93,7 +96,7 @@ class Clients:
         while not self._ended:
             await asyncio.sleep(self._choices.random() * _PAUSE_S)
             if self._cluster.up:
-                await self.read(connections, self._choices.randrange(len(self._seqs)))
+                await self.read(connections, self._choice(_READS_OF_HOT, range(len(self._seqs))))
         connections.close()
 
     async def read(self, connections: Connections, number: int, at: Node | None = None) -> None:
@@ -155,8 +158,10 @@ class Clients:
     async def write(self, connections: Connections, node: Node, kind: str) -> str:
         """Write or remove one or several objects at a node, and return the outcome for the first one."""
         count = self._choices.choice((1, 2, 3)) if kind == DELETE_MANY else 1
-        numbers = self._choices.sample(sorted(self._free), min(count, len(self._free)))
-        self._free.difference_update(numbers)
+        numbers: list[int] = []
+        for _ in range(min(count, len(self._free))):
+            numbers.append(self._choice(_WRITES_OF_HOT, sorted(self._free)))
+            self._free.remove(numbers[-1])
         self._writing += 1
         self._idle.clear()
         try:
@@ -191,6 +196,11 @@ class Clients:
         elif answer.status and answer.status not in {200, 204} | _REPEATED:
             judge.violate("error", numbers[0], f"{what}: {answer.status} {answer.body[:300]!r}")
         return outcome_of(kind, numbers[0], sent)
+
+    def _choice(self, share_of_hot: float, numbers: Sequence[int]) -> int:
+        """Return one of the objects: a hot one with the given probability, if there is one."""
+        hot = [one for one in numbers if one < HOT]
+        return self._choices.choice(hot if hot and self._choices.random() < share_of_hot else numbers)
 
 
 def _drawn(choices: random.Random, shares: dict[str, float]) -> str:

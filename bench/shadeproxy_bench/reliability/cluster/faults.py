@@ -27,8 +27,8 @@ SHARES: Final = {
     FLUSH: 1,
     ENGINE_KILL: 1,
     ENGINE_STOP: 1,
-    JOIN: 1,
-    LEAVE: 1,
+    JOIN: 2,
+    LEAVE: 2,
 }
 _AT_ONCE = (1, 1, 1, 2, 2, 3)
 

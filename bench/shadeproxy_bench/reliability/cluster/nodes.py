@@ -38,6 +38,13 @@ _SECRET = "a long secret of the long runs"
 _AGAIN_S, _ASK_S = 0.05, 2.0
 
 
+def late_s(lease_s: float) -> float:
+    """Return the time after which no write is carried out any more: a stopped proxy may send one when it goes
+    on, and the origin may be late.
+    """
+    return MOST_LEASES * lease_s + MOST_LATE_S + _SPARE_S
+
+
 class Shape(NamedTuple):
     """The settings of all proxies."""
 
@@ -132,9 +139,8 @@ class Node:
         self._secret.write_text(_SECRET)
         config = self._directory / "config.toml"
         config.write_text(write_toml(self._settings()))
-        # A stopped proxy may send its write when it goes on, and the origin may carry it out late.
-        late_s = MOST_LEASES * self._shape.lease_s + MOST_LATE_S + _SPARE_S
-        return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", f"{late_s:g}"]
+        late = f"{late_s(self._shape.lease_s):g}"
+        return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", late]
 
     def _settings(self) -> dict[str, Any]:
         shape, directory = self._shape, self._directory

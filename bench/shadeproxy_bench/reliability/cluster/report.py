@@ -15,7 +15,7 @@ _ABOUT = """\
 Four proxies of one cluster as real processes, each with 64 MiB of RAM, and at times a fifth one; a memory
 origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each link between
 two proxies, and between a proxy and Redis, is a relay that can be cut. Eight readers and six writers ask
-random proxies for 40 objects of 4 KB to 300 KB (pages have 128 KiB): GET, ranges and HEAD; PUT, multipart
+random proxies for 80 objects of 4 KB to 300 KB (pages have 128 KiB): GET, ranges and HEAD; PUT, multipart
 uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time. Meanwhile each round does
 one to three faults, which overlap.
 

@@ -16,7 +16,7 @@ from shadeproxy_bench.reliability.cluster.found import Found, add
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
-from shadeproxy_bench.reliability.cluster.nodes import MOST_LEASES, Cluster, Node, Shape
+from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node, Shape, late_s
 from shadeproxy_bench.reliability.cluster.origin import MemoryOrigin
 from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
@@ -27,6 +27,7 @@ CALM_ROUNDS: Final = 10
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
 _SETTLED_LEASES = 4
+_PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
 class Plan(NamedTuple):
@@ -108,10 +109,11 @@ class _Run:
         self._look_at_origin()
         await self._become_whole()
         await self._write_everywhere()
-        # Until the checks after the faults are over, so that the next faults meet caches that answer by rule.
-        await asyncio.sleep(self._choices.random() * 2 * MOST_LEASES * self._found.lease_s)
         await self._clients.pause_writers()
         await self._origin.idle.wait()
+        if self._choices.random() < _PATIENT_SWEEPS:
+            # Until proxies no longer check each read, so that what they forgot to doubt is seen.
+            await asyncio.sleep(late_s(self._found.lease_s) + _AFTER_CHECKS_S)
         await self._sweep()
         self._clients.resume_writers()
 
