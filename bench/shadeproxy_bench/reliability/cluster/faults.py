@@ -18,15 +18,15 @@ CUT_ENGINE, CUT_ALL = "partition of a proxy and the engine", "partition of a pro
 FLUSH, ENGINE_KILL, ENGINE_STOP = "engine, FLUSHALL", "engine, killed and empty", "engine, SIGSTOP"
 JOIN, LEAVE = "join of a new proxy", "leave of a proxy"
 SHARES: Final = {
-    KILL: 10,
+    KILL: 8,
     STOP: 4,
     CUT_PAIR: 2,
-    CUT_HALVES: 1,
-    CUT_ENGINE: 2,
-    CUT_ALL: 2,
-    FLUSH: 1,
-    ENGINE_KILL: 1,
-    ENGINE_STOP: 1,
+    CUT_HALVES: 2,
+    CUT_ENGINE: 4,
+    CUT_ALL: 3,
+    FLUSH: 2,
+    ENGINE_KILL: 2,
+    ENGINE_STOP: 2,
     JOIN: 2,
     LEAVE: 2,
 }
@@ -147,7 +147,7 @@ class Faults:
         nodes = drawn.sample(self._cluster.nodes, len(self._cluster.nodes))
         half = len(nodes) // 2
         pairs = [(one, other) for one in nodes[:half] for other in nodes[half:]]
-        return await self._cut(drawn, pairs, [])
+        return await self._cut(drawn, pairs, nodes[:half] * (drawn.random() < 0.5))
 
     async def _cut_engine(self, drawn: random.Random) -> bool:
         count = drawn.choice((1, 1, 2))
