@@ -27,6 +27,7 @@ CALM_ROUNDS: Final = 10
 _READERS, _WRITERS = 8, 6
 _AGAIN_S = 0.1
 _SETTLED_LEASES = 4
+_LONG_PAUSES = 0.25
 _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
@@ -89,7 +90,7 @@ class _Run:
         while found.rounds < self._plan.rounds and time.monotonic() - began_s < self._plan.most_s:
             if self._plan.faulty:
                 await faults.round(found.rounds)
-            await asyncio.sleep(self._choices.random() * 3 * found.lease_s)
+            await asyncio.sleep(self._pause_s())
             found.rounds += 1
             self._clients.check()
             if found.rounds % CALM_ROUNDS == 0 or found.rounds >= self._plan.rounds:
@@ -100,6 +101,13 @@ class _Run:
         await self._clients.end()
         await self._judge.told()
         found.seconds = before_s + time.monotonic() - began_s
+
+    def _pause_s(self) -> float:
+        """Return the pause until the next round. After a long one, proxies that doubted their caches after
+        the faults before trust them again.
+        """
+        least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0
+        return least_s + self._choices.random() * 3 * self._found.lease_s
 
     # ------------------------------------------------------------------ after the faults
 
