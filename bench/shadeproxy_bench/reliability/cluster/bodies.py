@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 BUCKET: Final = "cluster"
-OBJECTS: Final = 80
+OBJECTS: Final = 200
 HOT: Final = 24
 """Objects that are asked for most of the time. The others are cached long before they are asked for again, so
 that a proxy which forgets to doubt them is found.

@@ -13,22 +13,23 @@ from shadeproxy_bench.reliability.kit.verdict import counts_table
 NAME = "cluster"
 _ABOUT = """\
 Four proxies of one cluster as real processes, each with 64 MiB of RAM, and at times a fifth one; a memory
-origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each link between
-two proxies, and between a proxy and Redis, is a relay that can be cut. Eight readers and six writers ask
-random proxies for 80 objects of 4 KB to 300 KB (pages have 128 KiB): GET, ranges and HEAD; PUT, multipart
-uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time. Meanwhile each round does
-one to three faults, which overlap. After a quarter of the rounds, no fault happens for so long that the
-proxies trust their caches again: they check each affected object for 10 s after a fault instead of a minute,
-which is long enough for the late writes of this run (`cluster/proxy.py`); all else is the product as it is.
+origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each link
+between two proxies, and between a proxy and Redis, is a relay that can be cut. Eight readers and six
+writers ask random proxies for 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the
+time: GET, ranges and HEAD; PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has
+one writer at a time. Meanwhile each round does one to three faults, which overlap. After a quarter of the
+rounds, no fault happens for so long that the proxies trust their caches again: they check each affected
+object for 10 s after a fault instead of a minute, which is long enough for the late writes of this run
+(`cluster/proxy.py`); all else is the product as it is.
 
 A read may return what a write made unless another write, which the origin carried out later, was answered
 with success before the read began. Each body names its object and its write, and is compared byte by byte.
-The run fails with: a read that returns anything else; an error that S3 clients do not repeat; a read that has
-no answer after 20 s of repeating it; a request that takes 45 s; a write that was answered and not carried
-out, or refused with 503 and carried out, or repeated after a newer one was answered; a process that does not
-end with status 0. After every ten rounds the faults pause: within four leases and 20 s all proxies must have
-the same settled view with all of them, and take writes; then, often after the time of these checks, each
-object is read at each proxy, and must be as at the origin."""
+The run fails with: a read that returns anything else; an error that S3 clients do not repeat; a read that
+has no answer after 20 s of repeating it; a request that takes 45 s; a write that was answered and not
+carried out, or refused with 503 and carried out, or repeated after a newer one was answered; a process that
+does not end with status 0. After every ten rounds the faults pause: within four leases and 20 s all proxies
+must have the same settled view with all of them, and take writes; then, often after the time of these
+checks, each object is read, and must be as at the origin."""
 
 
 def results(directory: Path) -> Path:

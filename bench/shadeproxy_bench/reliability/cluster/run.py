@@ -3,13 +3,13 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import copy
 from typing import Final, NamedTuple
 
-from shadeproxy_bench.reliability.cluster.bodies import OBJECTS
+from shadeproxy_bench.reliability.cluster.bodies import HOT, OBJECTS
 from shadeproxy_bench.reliability.cluster.clients import PATIENCE_S, Clients
 from shadeproxy_bench.reliability.cluster.faults import Faults
 from shadeproxy_bench.reliability.cluster.found import Found, add
@@ -163,14 +163,20 @@ class _Run:
         connections.close()
 
     async def _sweep(self) -> None:
-        """Read each object at each node, when no write is under way: it must be as at the origin."""
+        """Read each object at one node, and a hot one at each node, when no write is under way: it must be as
+        at the origin.
+        """
         for history in self._origin.histories:
             history.floor = len(history.states) - 1
-        await asyncio.gather(*(self._sweep_at(node) for node in self._cluster.up))
+        up = self._cluster.up
+        cold: dict[Node, list[int]] = {node: [] for node in up}
+        for number in range(HOT, OBJECTS):
+            cold[self._choices.choice(up)].append(number)
+        await asyncio.gather(*(self._sweep_at(node, [*cold[node], *range(HOT)]) for node in up))
 
-    async def _sweep_at(self, node: Node) -> None:
+    async def _sweep_at(self, node: Node, numbers: Sequence[int]) -> None:
         connections = Connections(self._choices)
-        for number in range(OBJECTS):
+        for number in numbers:
             await self._clients.read(connections, number, node)
             add(self._found.notes, "reads after the faults")
         connections.close()
