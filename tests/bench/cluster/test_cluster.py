@@ -47,7 +47,7 @@ def test_proxies_with_copies_of_their_own_are_found_stale(tmp_path):
     found = play(Found(1, 0.5, LOCAL), Plan(2, LOCAL, tmp_path, faulty=False), silent)
     assert set(found.violations) == {"stale"}
     assert found.writes["success"] > 20
-    told = next((tmp_path / "seed-1").glob("violation-*.txt")).read_text()
+    told = next((tmp_path / "seed-1").glob("*-stale.txt")).read_text()
     assert "VIOLATION: stale" in told
     assert "history:" in told
     assert "**Failed" in markdown([found])

@@ -107,8 +107,8 @@ class Clients:
             node = self._choices.choice(self._cluster.up or self._cluster.nodes) if at is None else at
             begun, began_s = judge.begin(number), judge.journal.now_s()
             answer = await self._ask_for(connections, node, kind, number)
-            judge.found.note_time("a request to read", judge.journal.now_s() - began_s)
             what = f"{kind} at {node.name} from {began_s:.3f} s{_source(answer)}"
+            judge.note_time("a request to read", number, judge.journal.now_s() - began_s, what)
             if answer.status in {200, 206, 404}:
                 state = _state(number, kind, answer)
                 if state is None:
@@ -180,7 +180,6 @@ class Clients:
         began_s, now_s = judge.journal.now_s(), time.monotonic()
         pauses = self._choices.choice((0, 0, 0, 1, 2))
         sent = await send(connections, node.s3_port, kind, numbers, seq=state, pauses=pauses)
-        judge.found.note_time("a write", judge.journal.now_s() - began_s)
         answer = sent.answer
         why = answer.failure or f"{answer.status} {code_of(answer.body)}"
         what = f"{kind} of {state or 'nothing'} at {node.name} from {began_s:.3f} s"
@@ -191,6 +190,7 @@ class Clients:
             told = "" if good else f" ({why}: {message_of(answer.body)})"
             judge.journal.note(number, f"{what}: {outcome}{told}")
             judge.wrote(number, state, now_s, outcome)
+        judge.note_time("a write", numbers[0], judge.journal.now_s() - began_s, f"{what}: {why}")
         if answer.failure == HUNG:
             judge.violate("hung", numbers[0], what)
         elif answer.status and answer.status not in {200, 204} | _REPEATED:

@@ -5,7 +5,7 @@ from collections import deque
 from typing import NamedTuple
 
 _MOST = 20_000
-_BEFORE_S = 20.0
+_BEFORE_S = 40.0
 _FAULT = -1
 
 

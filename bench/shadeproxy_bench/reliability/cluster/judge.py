@@ -12,6 +12,7 @@ from shadeproxy_bench.reliability.cluster.nodes import Cluster
 
 ACKNOWLEDGED, NOT_DONE, UNKNOWN = "success", "refused", "outcome unknown"
 _MOST_TOLD = 30
+_LONG_LEASES = 24
 
 
 class Judge:
@@ -71,6 +72,17 @@ class Judge:
         """Count a violation, and write down what led to it."""
         self.journal.note(number, f"VIOLATION: {kind}: {what}")
         self.found.fail(kind, f"{self.journal.now_s():.3f} s, {key_of(number)}: {what}")
+        self._write_down(kind, number)
+
+    def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
+        """Keep the longest time of its name. Write down what led to a very long one; it is no violation."""
+        self.found.note_time(name, seconds)
+        if seconds > _LONG_LEASES * self.found.lease_s:
+            add(self.found.notes, f"{name}: longer than {_LONG_LEASES} leases")
+            self.journal.note(number, f"LONG: {what}")
+            self._write_down("long", number)
+
+    def _write_down(self, kind: str, number: int) -> None:
         self._count += 1
         if self._count <= _MOST_TOLD:
             lines = [*self.journal.before(number), f"history: {self._history(number)}"]
@@ -88,7 +100,7 @@ class Judge:
         views = await asyncio.gather(*(node.summary() for node in up))
         lines += ["", "owners and views, a moment later:", *owners, *map(str, views)]
         self._told.mkdir(parents=True, exist_ok=True)
-        (self._told / f"violation-{place:02}-{kind}.txt").write_text("\n".join(lines) + "\n")
+        (self._told / f"{place:02}-{kind}.txt").write_text("\n".join(lines) + "\n")
 
     def _history(self, number: int) -> str:
         history = self.histories[number]
