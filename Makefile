@@ -94,7 +94,7 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 # Violations, with what led to them, and logs are in chaos-cluster-report/. WRITE=1 goes on with the rounds of that
 # seed that docs/reliability/ has already. Several seeds run one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
-chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, ten minutes; LEASE=0.5); WRITE=1 renews docs/reliability/
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/

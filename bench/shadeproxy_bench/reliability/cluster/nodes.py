@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,9 +101,12 @@ class Node:
         self.up = True
 
     async def end(self, number: signal.Signals) -> int:
-        """End the proxy by a signal, and return its status."""
+        """End the proxy by a signal, and return its status: that of SIGKILL if it did not end in time."""
         self.up = False
-        status = await asyncio.to_thread(self.process.end, number)
+        try:
+            status = await asyncio.to_thread(self.process.end, number)
+        except subprocess.TimeoutExpired:
+            status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
         self.peer.shut()
         return status
 
@@ -291,9 +295,5 @@ class Cluster:
     async def _end(self, node: Node) -> str:
         if node.process.turn < 0 or node.process.ended():
             return ""
-        try:
-            status = await node.end(signal.SIGTERM)
-        except Exception as error:  # noqa: BLE001 (a process that does not end is a finding)
-            await node.end(signal.SIGKILL)
-            return f"{node.name} did not end: {error}"
+        status = await node.end(signal.SIGTERM)
         return f"{node.name} ended with status {status} after SIGTERM" if status else ""
