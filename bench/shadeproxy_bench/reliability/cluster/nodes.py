@@ -31,7 +31,7 @@ LEAVE_LEASES: Final = 8
 MOST_LEASES: Final = 10
 """Leases for which a process is stopped, or a link cut, at most."""
 _PROXY = "shadeproxy_bench.reliability.cluster.proxy"
-_SPARE_S = 3.0
+_SPARE_S, _TELL_S = 3.0, 2.0
 _PORTS = 5
 _READY_S, _REDIS_S = 90.0, 10.0
 _RAM_BYTES = 64 * 1024**2
@@ -106,6 +106,8 @@ class Node:
         try:
             status = await asyncio.to_thread(self.process.end, number)
         except subprocess.TimeoutExpired:
+            os.kill(self.pid, signal.SIGUSR2)  # It tells where its tasks wait.
+            await asyncio.sleep(_TELL_S)
             status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
         self.peer.shut()
         return status
