@@ -339,29 +339,29 @@ class Engine:
         try:
             try:
                 await self._open(reading)
-            except ObjectChanged:
-                # Nothing was sent yet, and the old version was forgotten: try once more, with the new
-                # version.
+            except (ObjectChanged, OriginAnswer) as error:
+                if isinstance(error, OriginAnswer):
+                    await self._explain(reading.request, error)
+                # Nothing was sent yet, and there is a new version now: try once more.
                 reading.reset()
                 await self._open(reading)
-            except OriginAnswer as answer:
-                if answer.code:
-                    raise
-                raise await self._explained(reading.request, answer) from None
         except BaseException:
             self.leave(reading)
             raise
         return reading
 
-    async def _explained(self, request: ReadRequest, answer: OriginAnswer) -> OriginAnswer:
-        """Return the error of a GET instead of ``answer``, because an answer to a HEAD has a bare status and
-        no body.
+    async def _explain(self, request: ReadRequest, answer: OriginAnswer) -> None:
+        """Raise ``answer``, or the error of a GET instead: an answer to a HEAD has a bare status and no body.
+        Return if the GET finds the object.
         """
+        if answer.code:
+            raise answer
         try:
             async with self._origin.open(request.ref, span=Span(0, 1), upstream=request.upstream):
-                return answer
+                return
         except OriginAnswer as explained:
-            return explained
+            if explained.status != 416:  # The object is empty.
+                raise explained from answer
 
     async def _open(self, reading: EngineReading) -> None:
         request = reading.request

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -126,6 +127,21 @@ async def test_a_stalled_client_is_cut_off_once_the_limit_is_over(proxy, client,
     async with asyncio.timeout(10):  # aiohttp has another limit, and would wait for it twice.
         await proxy.stop()
     assert proxy.stats.gauges["readings"]() == 0
+
+
+async def test_an_upload_that_is_still_arriving_ends_well_after_a_stop(proxy, settings):
+    reader, writer = await asyncio.open_connection(*proxy.s3_address.split(":"))
+    writer.write(b"PUT /data/new HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 8\r\n\r\nhalf")
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):  # Far less than the time limit of a drain.
+        stopping = asyncio.create_task(proxy.stop())
+        await asyncio.sleep(0.2)
+        assert not stopping.done()
+        writer.write(b"half")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        await stopping
+    assert (Path(settings.origin.path) / "data" / "new").read_bytes() == b"halfhalf"
+    writer.close()
 
 
 async def test_state_is_saved_before_the_drain_ends(proxy, client, monkeypatch):

@@ -286,3 +286,17 @@ async def test_a_get_whose_head_was_refused_without_a_word_gets_the_origins_word
     with pytest.raises(OriginAnswer) as caught:
         await bench.get("k", conditions=Conditions(if_none_match='"x"'))
     assert caught.value.code == "NoSuchKey"
+
+
+@pytest.mark.parametrize("body", [BODY, b""])
+async def test_an_object_that_is_written_after_its_head_was_refused_is_read(make_bench, body):
+    bench = await make_bench()
+    head = bench.origin.head
+
+    async def bare(*_args, **_kwargs):
+        bench.origin.head = head
+        bench.origin.put("b", "k", body)
+        raise OriginAnswer(404, "")
+
+    bench.origin.head = bare
+    assert (await bench.get("k", conditions=Conditions(if_none_match='"x"')))[0] == body

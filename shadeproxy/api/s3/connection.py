@@ -20,14 +20,14 @@ from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.head import MAX_FIELD_BYTES, MAX_LINE_BYTES, MOST_FIELDS, body_bytes
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.pending_read import PendingRead
-from shadeproxy.api.s3.port import peer_of
+from shadeproxy.api.s3.port import lacks_body, peer_of
 from shadeproxy.api.s3.response import reset_on_close
 from shadeproxy.api.s3.sender import Sender
 from shadeproxy.core.errors import InvalidRequest
 from shadeproxy.core.pace import set_done
 
 _READ_BYTES = 256 * 1024
-_LINGER_S = 5.0
+_LINGER_S, _LOOK_S = 5.0, 0.02
 MOST_HEAD_BYTES = MAX_LINE_BYTES + 2 * MAX_FIELD_BYTES
 MOST_HELD_BYTES = 256 * 1024
 HANDLER_LIMITS: dict[str, Any] = {
@@ -81,29 +81,22 @@ class S3Protocol(RefusingHandler):
         self.peer = ""
         """See ``HasPeer.peer``."""
         self._admitted = True
-        self._lane = _OURS
-        self._held = b""
+        self._lane, self._held = _OURS, b""
         self._sender: Sender | None = None
-        self._left_bytes = 0
-        """Body bytes of aiohttp's request that are still to come."""
+        self._left_bytes = 0  # Body bytes of aiohttp's request that are still to come.
         self._pending: PendingRead | None = None
-        self._reading: PendingRead | None = None
-        """``_pending`` while a read is pending."""
+        self._reading: PendingRead | None = None  # ``_pending`` while a read is pending.
         self._waits = False  # True if the first request in ``_held`` waits for its turn.
         self._drained: asyncio.Future[None] | None = None
-        self._active = False
-        """True if a request was answered since the keep-alive timer last ran."""
+        self._active = False  # True if a request was answered since the keep-alive timer last ran.
+        # Counters for ``_progress``: how often the client caught up, and how many requests were begun.
         self._resumed = self._begun = 0
-        """Counters for ``_progress``: how often the client caught up, and how many requests were begun."""
-        self._taken: tuple[int, int, int, int] | None = None
-        """The result of ``_progress`` when the keep-alive timer last ran."""
+        self._taken: tuple[int, int, int, int] | None = None  # ``_progress`` of the last keep-alive timer.
         self._ending = False
         self._half_closed = False
         self._turned_from: asyncio.Transport | None = None
-        self._refused = False
-        """True if further bytes are dropped until the connection is closed."""
-        self._head_bytes = 0
-        """Bytes of an incomplete head that aiohttp has received."""
+        self._refused = False  # True if further bytes are dropped until the connection is closed.
+        self._head_bytes = 0  # Bytes of an incomplete head that aiohttp has received.
         self._stopped = False  # True if the transport stopped reading, because too many bytes are held.
 
     # ------------------------------------------------------------------ what the transport calls
@@ -197,6 +190,10 @@ class S3Protocol(RefusingHandler):
     def refuse_malformed(self, request: web.BaseRequest, reason: str) -> web.StreamResponse:  # noqa: ARG002
         return self._s3.refuse_malformed(request)
 
+    def close(self) -> None:
+        if not lacks_body(self._current_request):  # Then ``shutdown`` closes, when the body has come.
+            super().close()
+
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's signature
         """Let the read under way end, then close."""
         self._ending = True
@@ -208,11 +205,15 @@ class S3Protocol(RefusingHandler):
                     await self._reading.over()
                 if self._sender is not None:
                     await self._sender.idle()
+                # From its ``shutdown`` on, aiohttp drops the rest of a body that its handler waits for.
+                while lacks_body(self._current_request):  # noqa: ASYNC110 - aiohttp has no event for that
+                    await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             if self._reading is not None:
                 self._reading.cancel()
             if self.transport is not None:
                 reset_on_close(self.transport)
+        super().close()  # A connection without a request ends now.
         await super().shutdown(timeout)
         if self._sender is not None:
             # Close the sender here too: its descriptor would stay open if the loop stopped before that.
