@@ -6,6 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
 
+import structlog
+
 from shadeproxy.cluster.peer_requests import PEER_KEY, REGION, peer_secrets
 from shadeproxy.cluster.relay_heads import RelayHeads
 from shadeproxy.cluster.view import NodeFacts
@@ -17,9 +19,11 @@ from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.pool import Timeouts
 from shadeproxy.origin.s3 import S3Origin
 
+_log = structlog.get_logger(__name__)
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S, _TIMES_P99 = 1.0, 10.0, 3.0
 _TIMES = 512
 _COMPUTE_EVERY = 64
+_CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
 """A node may wait for its origin, whose time limit is half of this, before it answers a write."""
@@ -73,9 +77,11 @@ class Peer:
             self._unused.set()
 
     async def aclose(self) -> None:
-        """Close the connections when no request uses them any more."""
-        await self._unused.wait()
-        await self.origin.aclose()
+        """Close the connections when no request uses them any more, or at once when cancelled."""
+        try:
+            await self._unused.wait()
+        finally:
+            await self.origin.aclose()
 
     @property
     def skipped(self) -> bool:
@@ -166,9 +172,18 @@ class Peers:
         return {peer.node: peer.skipped for peer in self._peers.values()}
 
     async def aclose(self) -> None:
-        """Close all connections; idempotent."""
+        """Close all connections; idempotent. Requests that are not over soon are cut off: the listeners have
+        ended all that clients wait for.
+        """
         self.retain(())
-        await asyncio.gather(*self._closing)
+        if not self._closing:
+            return
+        _, late = await asyncio.wait(self._closing, timeout=_CLOSE_S)
+        if late:
+            _log.warning("requests to other nodes were cut off", nodes=len(late))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def _connect(self, address: str) -> S3Origin:
         return S3Origin(

@@ -1,7 +1,10 @@
 """Patience with other nodes, and the nodes that reads go past."""
 
+import asyncio
+
 import pytest
 
+from shadeproxy.cluster import peers as module
 from shadeproxy.cluster.peers import Peers
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ConfigError
@@ -65,3 +68,16 @@ async def test_a_node_at_a_new_address_is_another_server(peers):
 def test_a_cluster_without_a_secret_has_no_peers():
     with pytest.raises(ConfigError, match=r"cluster\.secret"):
         Peers("a", "c", [], clock=ManualClock())
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+async def test_a_request_that_never_ends_does_not_keep_the_proxy_from_ending(peers, monkeypatch, has_left):
+    monkeypatch.setattr(module, "_CLOSE_S", 0.01)
+    peer = peers.find(B)
+    peer.enter()
+    if has_left:
+        peers.retain([])
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await peers.aclose()
+    assert not peers._closing
