@@ -48,6 +48,7 @@ from shadeproxy.app.worker_forwards import ForwardsOpener
 from shadeproxy.app.workers import Workers
 from shadeproxy.config import Settings
 from shadeproxy.core.clock import Clock, SystemClock
+from shadeproxy.core.cores import available_cores
 from shadeproxy.core.workpool import WorkPool
 from shadeproxy.engine.access_records import Kind, Uses
 from shadeproxy.engine.engine import Engine
@@ -60,6 +61,7 @@ from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.telemetry.history import keep_history
 from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.otel import OtelTracer
+from shadeproxy.telemetry.processor import keep_charging, used_cpu_s
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.medium import Calls
 
@@ -213,6 +215,9 @@ class Proxy:
         )
         self._run_until_stopped(watch_loop(self.stats.loop_lag), "loop lag")
         self._run_until_stopped(keep_history(context.history, clock), "history")
+        cores = min(settings.s3.processes, await asyncio.to_thread(available_cores))
+        self.stats.measure_cpu(lambda: used_cpu_s(workers.numbers if workers else ()), cores=cores)
+        self._run_until_stopped(keep_charging(self.stats, clock), "processor")
         self._run_until_stopped(checkup.watch(), "probe")
         self._run_until_stopped(sharing.run(), "sharing")
         # Registered a second time, so that a stop ends them before the listeners drain.

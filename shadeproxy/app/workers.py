@@ -162,6 +162,11 @@ class Workers:
         self._links: set[_Link] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def numbers(self) -> list[int]:
+        """The process ids of the workers that run."""
+        return [link.process.pid for link in self._links]
+
     async def start(self, listener: socket.socket, relay: S3Server) -> None:
         """Start the workers, which accept from ``listener`` too within about a second. ``relay`` serves the
         requests that they pass on.

@@ -20,6 +20,7 @@ from shadeproxy.plan.grid import UNKNOWN_ERROR, CacheSize, Plan, Question, Row, 
 from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
 from shadeproxy.plan.prices import Prices, load_prices
+from shadeproxy.plan.processor import more_processor
 from shadeproxy.plan.profile import Loader, Profile, read_profile
 from shadeproxy.simulate.plots import require_matplotlib
 from shadeproxy.simulate.trace_file import load_trace
@@ -264,7 +265,7 @@ def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
     for number, row in enumerate(plan.rows):
         table.add_row(*_cells(row, plan, question, chosen=number == plan.chosen))
     console.print(table)
-    for line in _remarks(plan, question, profile):
+    for line in _remarks(plan, question, predictor):
         console.print(line, highlight=False)
 
 
@@ -285,8 +286,8 @@ def _cells(row: Row, plan: Plan, question: Question, *, chosen: bool) -> list[st
     return [*cells, f"{row.bound_by}{''.join(marks)}"]
 
 
-def _remarks(plan: Plan, question: Question, profile: Profile) -> list[str]:
-    remarks = []
+def _remarks(plan: Plan, question: Question, predictor: Predictor) -> list[str]:
+    remarks, profile = [], predictor.profile
     if profile.samples and profile.reads_per_epoch > _SEVERAL * profile.samples:
         remarks.append(
             f"an epoch has {profile.reads_per_epoch:,} reads of {profile.samples:,} samples: if these were"
@@ -302,6 +303,10 @@ def _remarks(plan: Plan, question: Question, profile: Profile) -> list[str]:
     if any(row.outside for row in plan.rows):
         remarks.append(
             "outside the profile: over twice or under half of its workers, speed or latency, or another order"
+        )
+    if predictor.processor is not None and any(row.bound_by == "cpu" for row in plan.rows):
+        remarks.append(
+            f"bound by cpu: the proxy's processor is full; {more_processor(predictor.processor.cores)}"
         )
     if question.deadline_s is not None and plan.chosen is None:
         best = min(plan.rows, key=lambda row: row.run_s)

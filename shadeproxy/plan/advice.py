@@ -11,6 +11,7 @@ import msgspec
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.predict import MUCH, Predictor, Setting
+from shadeproxy.plan.processor import FULL, busy_share, more_processor
 from shadeproxy.plan.profile import Profile, ProfiledEpoch
 
 _ENOUGH_S = 10.0  # Reports of a shorter time say little.
@@ -32,11 +33,11 @@ def advise(profile: Profile) -> Advice | None:
     epoch = _latest(profile)
     if epoch is None or (waits := epoch.stall_s / (epoch.stall_s + epoch.compute_s)) < MUCH:
         return None
-    return Advice(
-        waits,
-        f"job {profile.job!r} waits {waits:.0%} of its time for data{_reads(profile)}",
-        ", or ".join(_remedies(profile, waits)),
-    )
+    cause = f"job {profile.job!r} waits {waits:.0%} of its time for data"
+    if (busy := busy_share(profile, epoch)) >= FULL:
+        cores = max(busy * profile.cores, profile.cores)
+        return Advice(waits, f"{cause}: the proxy's processor is full", more_processor(cores))
+    return Advice(waits, f"{cause}{_reads(profile)}", ", or ".join(_remedies(profile, waits)))
 
 
 def _latest(profile: Profile) -> ProfiledEpoch | None:

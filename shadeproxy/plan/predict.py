@@ -15,9 +15,10 @@ import numpy as np
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.plan.ahead import Ahead, fetched_ahead
 from shadeproxy.plan.loop import Loop, replay
+from shadeproxy.plan.processor import FULL, measure_processor
 from shadeproxy.plan.profile import Loader, Profile, ProfiledEpoch, require_epochs
 
-Bound = Literal["compute", "latency", "link"]
+Bound = Literal["compute", "latency", "link", "cpu"]
 MUCH = 0.1
 """Share of its time that a job may wait and still be bound by computing."""
 
@@ -46,8 +47,9 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """A predicted epoch. ``hit_ratio``: share of the reads that were cached in an earlier epoch. ``bounds``:
-    the least seconds that computing, the origin's latency and the link take. ``stall_share``: share of the
-    epoch in which training waits. ``origin_bytes`` and ``requests``: sums over the whole epoch and all ranks.
+    the least seconds that computing, the origin's latency, the link and the proxy's processor take; without
+    the last if the profile does not have its time. ``stall_share``: share of the epoch in which training
+    waits. ``origin_bytes`` and ``requests``: sums over the whole epoch and all ranks.
     """
 
     epoch_s: float
@@ -60,9 +62,14 @@ class Predicted:
     @property
     def bound_by(self) -> Bound:
         """The largest bound. Computing bounds no epoch in which training waits much: then reads do. Their
-        latency takes more than its bound if batches end with their slowest read.
+        latency takes more than its bound if batches end with their slowest read. The wait for a full
+        processor was measured as latency.
         """
-        able: list[Bound] = ["latency", "link"] if self.stall_share > MUCH else [*self.bounds]
+        able = [*self.bounds]
+        if self.stall_share > MUCH:
+            able.remove("compute")
+            if self.bounds.get("cpu", 0.0) >= FULL * self.epoch_s:
+                able.remove("latency")
         return max(able, key=lambda name: self.bounds[name])
 
 
@@ -88,6 +95,8 @@ class Predictor:
             )
         self._compute_s = compute_s
         self._origin_s = profile.origin_s or 0.0
+        self.processor = measure_processor(profile, self._epochs)
+        """The proxy's processor; None if its time was not measured."""
         fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
         self._own_s = self._choose(fitted)
         self.error = self._left_out(fitted)
@@ -120,7 +129,10 @@ class Predictor:
             "latency": self._latency_s(loop, samples, 1.0 if setting.announced else hit_ratio),
             "link": missed * self._link_s(setting),
         }
-        epoch_s = replay(loop, round(samples), hit_ratio, cold=first).wall_s
+        if self.processor is not None:
+            bounds["cpu"] = self.processor.busy_s(reads, missed)
+        replayed_s = replay(loop, round(samples), hit_ratio, cold=first).wall_s
+        epoch_s = max(replayed_s, bounds.get("cpu", 0.0))
         stall = max(1 - bounds["compute"] / epoch_s, 0.0) if epoch_s else 0.0
         return Predicted(epoch_s, hit_ratio, stall, missed * profile.bytes_per_sample, missed, bounds)
 

@@ -25,7 +25,7 @@ class ProfiledEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
     ``stall_s`` and ``compute_s``: seconds that training waited for data and that it computed, summed over
     ranks; 0 where the SDK reports neither. ``origin_bytes``: bytes that the origin sent for these reads,
-    prefetches included.
+    prefetches included. ``cpu_s``: processor seconds of the proxy for these reads; None: not measured.
     """
 
     epoch: int
@@ -37,6 +37,7 @@ class ProfiledEpoch(msgspec.Struct, frozen=True, kw_only=True):
     origin_bytes: _Count
     stall_s: _Seconds = 0.0
     compute_s: _Seconds = 0.0
+    cpu_s: _Seconds | None = None
 
     @property
     def hit_ratio(self) -> float:
@@ -59,7 +60,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ``origin_s``: mean seconds of a read of the origin, from the request to its last byte; None: there were
     none. ``origin_spread``: standard deviation of the logarithm of that time. ``first_byte_s``: of those
     seconds, until the first byte. ``page_bytes``: mean bytes that a page takes in
-    the cache; None: it holds none. ``loader``: None if the job does not report it.
+    the cache; None: it holds none. ``cores``: processor cores that the proxy can use at a time, one for each
+    of its processes. ``loader``: None if the job does not report it.
     """
 
     version: int
@@ -74,6 +76,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     origin_spread: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
     first_byte_s: _Seconds | None = None
     page_bytes: _Seconds | None = None
+    cores: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
     loader: Loader | None = None
 
     def whole_epochs(self) -> list[ProfiledEpoch]:

@@ -80,13 +80,16 @@ class Reads(Counters):
 @dataclass(slots=True)
 class JobReads(Reads):
     """The reads of one job in one epoch, and what its training reported. ``began_s``, ``ended_s``: Unix times
-    of the first and of the last sign of life in it; 0 if there was none.
+    of the first and of the last sign of life in it; 0 if there was none. ``uncharged``: its reads since
+    ``Stats.charge_cpu`` was called.
     """
 
     stall_s: float = counter("Seconds that training waited for data, as reported, summed over ranks.")
     compute_s: float = counter("Seconds that training computed, as reported, summed over ranks.")
     origin_bytes: int = counter("Bytes that the origin sent for reads of the job, prefetches included.")
     prefetched_bytes: int = counter("Bytes of them that were prefetched.")
+    cpu_s: float = counter("Processor seconds of the proxy, shared among jobs by their reads.")
+    uncharged: int = field(default=0, metadata={"internal": True})
     began_s: float = field(default=0.0, metadata={"internal": True})
     ended_s: float = field(default=0.0, metadata={"internal": True})
 

@@ -111,6 +111,14 @@ class Stats:
         self.loop_lag = LoopLag()
         self.stall_s = self.compute_s = 0.0
         """Sums over all jobs, of ``record_training``."""
+        self.cores = 1
+        """The processor cores that the proxy can use at a time."""
+        self._used_cpu_s: Callable[[], float] | None = None
+        self._charged_s = 0.0
+        self._uncharged = 0
+        """Demand GETs since processor time was last charged, those of no job included."""
+        self._reading: list[JobReads] = []
+        """The epochs that have some of these reads."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -126,6 +134,7 @@ class Stats:
     ) -> None:
         """Count ``count`` demand GETs that were answered with ``size_bytes`` of body altogether."""
         groups = [self.buckets[bucket]]
+        self._uncharged += count
         if job is not None:
             epochs, epoch, now_s = self.jobs[job.job], job.epoch, self._now_s()
             if epoch is None and now_s - epochs.trained_s < _REPORTED_S:
@@ -136,6 +145,9 @@ class Stats:
             reads_of_epoch.note_life(now_s)
             if source is _ORIGIN:
                 reads_of_epoch.origin_bytes += size_bytes
+            if not reads_of_epoch.uncharged:
+                self._reading.append(reads_of_epoch)
+            reads_of_epoch.uncharged += count
             groups.append(reads_of_epoch)
         for reads in groups:
             reads.recent = reads.requests > 0
@@ -249,6 +261,25 @@ class Stats:
         reads = epochs.epochs[epochs.latest]
         reads.origin_bytes += size_bytes
         reads.prefetched_bytes += size_bytes
+
+    def measure_cpu(self, used_s: Callable[[], float], *, cores: int) -> None:
+        """Begin to measure processor time. ``used_s``: returns the processor seconds of the proxy so far.
+        ``cores``: the number of cores that it can use at a time.
+        """
+        self._used_cpu_s, self._charged_s, self.cores = used_s, used_s(), cores
+
+    def charge_cpu(self) -> None:
+        """Share the processor time since the last call among the reads since then, and so among their jobs
+        and epochs. Time without any read is no job's.
+        """
+        if self._used_cpu_s is None:
+            return
+        before_s, self._charged_s = self._charged_s, self._used_cpu_s()
+        each_s = max(self._charged_s - before_s, 0.0) / max(self._uncharged, 1)
+        for reads in self._reading:
+            reads.cpu_s += each_s * reads.uncharged
+            reads.uncharged = 0
+        self._reading, self._uncharged = [], 0
 
     def watch_tier(self, name: str, gauges: Callable[[], TierGauges]) -> None:
         """Register ``gauges``, which is called for the state of tier ``name`` whenever counters are read."""

@@ -81,6 +81,17 @@ def test_no_row_in_time_names_the_fastest(shade, kept):
     )
 
 
+def test_a_full_processor_is_named_with_what_helps(shade, tmp_path):
+    path = tmp_path / "p.json"
+    for cpu_s, named in ((0.1, False), (30.0, True)):
+        path.write_bytes(msgspec.json.encode(profile(epoch(0, truth(), 0.2, cpu_s=cpu_s))))
+        result = shade("plan", "--profile", path, "--cache", "20%", "--workers", "16")
+        assert ("bound by cpu: the proxy's processor is full; start more processes" in result.stdout) == named
+        rows = json.loads(shade("plan", "--profile", path, "--cache", "20%", "--json").stdout)["rows"]
+        assert ("cpu" in {row["bound_by"] for row in rows}) == named
+        assert all(row["epoch_s"] >= row["bounds"]["cpu"] for row in rows)
+
+
 def test_several_epochs_that_are_counted_as_one_are_noticed(shade, tmp_path):
     path = tmp_path / "p.json"
     for samples, noticed in ((SAMPLES, False), (SAMPLES // 2, True)):

@@ -13,6 +13,7 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
     that the job's reads or reports name.
     """
     stats = context.counted_stats()
+    stats.charge_cpu()
     counted = {} if job.name not in stats.jobs else stats.jobs[job.name].epochs
     epochs = sorted(
         ((epoch, reads) for epoch, reads in counted.items() if isinstance(epoch, int)), key=lambda one: one[0]
@@ -33,6 +34,7 @@ def profile_of(job: Job, samples: int, context: ControlContext) -> Profile:
         origin_spread=fetched.latency_spread if fetched else 0.0,
         first_byte_s=fetched.first_byte_s if fetched else None,
         epochs=[_profiled(epoch, reads) for epoch, reads in epochs],
+        cores=stats.cores,
         loader=None if job.loader is None else Loader(**job.loader._asdict()),
     )
 
@@ -48,4 +50,5 @@ def _profiled(epoch: int, reads: JobReads) -> ProfiledEpoch:
         origin_bytes=reads.origin_bytes,
         stall_s=reads.stall_s,
         compute_s=reads.compute_s,
+        cpu_s=reads.cpu_s or None,
     )

@@ -15,22 +15,24 @@ async def test_epochs_have_reads_times_and_what_the_origin_sent(client, job, con
     context.stats.record_prefetched("resnet", 700)
     context.stats.record_origin("get", 1000, 0.25)
     context.stats.record_first_byte("get", 0.2)
+    used = iter([1.0, 1.2, 1.2])
+    context.stats.measure_cpu(lambda: next(used), cores=2)
     report = {"epoch": 1, "rank": 0, "position": 1, "stall_s": 1.5, "compute_s": 18.5}
     assert (await client.post(f"{job}/progress", json=report)).status == 204
     shown = await (await client.get(f"{job}/profile")).json()
     first, second = shown.pop("epochs")
     assert first == {
         "epoch": 0, "began": 100.0, "wall_s": 9.0, "samples": 3, "bytes": 3000, "hits": 1,
-        "origin_bytes": 2000, "stall_s": 0.0, "compute_s": 0.0,
+        "origin_bytes": 2000, "stall_s": 0.0, "compute_s": 0.0, "cpu_s": pytest.approx(0.15),
     }  # fmt: skip
     assert second == {
         "epoch": 1, "began": 110.0, "wall_s": 20.0, "samples": 1, "bytes": 1000, "hits": 1,
-        "origin_bytes": 700, "stall_s": 1.5, "compute_s": 18.5,
+        "origin_bytes": 700, "stall_s": 1.5, "compute_s": 18.5, "cpu_s": pytest.approx(0.05),
     }  # fmt: skip
     assert shown == {
         "version": 1, "job": "resnet", "samples": 10, "world_size": 2, "announced": True,
         "policy": "default", "cache_bytes": 0, "origin_s": 0.25, "origin_spread": 0.0, "first_byte_s": 0.2,
-        "page_bytes": None, "loader": None,
+        "page_bytes": None, "cores": 2, "loader": None,
     }  # fmt: skip
 
 
@@ -68,6 +70,12 @@ async def test_the_loader_and_the_cache_are_told(client, job, context):
     assert shown["page_bytes"] == 1500.0
     assert shown["epochs"] == []
     assert shown["origin_s"] is None
+
+
+async def test_processor_time_that_was_not_measured_is_null(client, job, context):
+    context.stats.record_read("train", Source.RAM, 1000, JobContext("resnet", 0, 0))
+    shown = await (await client.get(f"{job}/profile")).json()
+    assert (shown["cores"], shown["epochs"][0]["cpu_s"]) == (1, None)
 
 
 @pytest.mark.parametrize(

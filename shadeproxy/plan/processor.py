@@ -1,0 +1,76 @@
+"""Computes how long the proxy's processor is busy with an epoch, from the processor time of profiled epochs.
+
+A read costs processor time, and a fetch from the origin costs more. The two can be told apart only if
+profiled epochs differ in how much they fetched; else all reads count as equal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shadeproxy.plan.profile import Profile, ProfiledEpoch
+
+FULL = 0.9
+"""Share of an epoch for which a processor that limits it is busy. The rest is waiting, as in any queue."""
+
+_APART = 0.15
+"""Least difference between the fetched shares of two epochs from which a fetch's own cost is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """``read_s``: processor seconds of each read. ``fetch_s``: those that a fetch from the origin adds; 0 if
+    it could not be told apart. ``cores``: cores that the proxy can use at a time.
+    """
+
+    read_s: float
+    fetch_s: float
+    cores: float
+
+    def busy_s(self, reads: float, fetched: float) -> float:
+        """Return the least seconds that ``reads`` take, of which ``fetched`` come from the origin."""
+        return (reads * self.read_s + fetched * self.fetch_s) / self.cores
+
+
+def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Processor | None:
+    """Return the processor as ``epochs`` of ``profile`` show it; None if its time was not measured."""
+    measured = [epoch for epoch in epochs if epoch.cpu_s and epoch.samples]
+    if not measured:
+        return None
+    each_s = np.array([epoch.cpu_s / epoch.samples for epoch in measured if epoch.cpu_s])
+    fetched = np.array([_fetched(epoch) for epoch in measured])
+    # Threads of a process run beside each other in part, so a proxy may use more cores than it has processes.
+    cores = max(profile.cores, *(_cores(profile, epoch) for epoch in measured))
+    weights = np.array([epoch.samples for epoch in measured], np.float64)
+    read_s, fetch_s = float(np.average(each_s, weights=weights)), 0.0
+    if np.ptp(fetched) >= _APART:
+        slope = float(np.polyfit(fetched, each_s, 1, w=np.sqrt(weights))[0])
+        # A read costs at least nothing, and so does a fetch.
+        mean = float(np.average(fetched, weights=weights))
+        fetch_s = min(max(slope, 0.0), read_s / mean)
+        read_s -= fetch_s * mean
+    return Processor(read_s, fetch_s, cores)
+
+
+def busy_share(profile: Profile, epoch: ProfiledEpoch) -> float:
+    """Return the share of a profiled epoch for which the proxy's cores were busy with its reads."""
+    return _cores(profile, epoch) / profile.cores
+
+
+def more_processor(cores: float) -> str:
+    """Return the advice for a proxy whose processor is full."""
+    return (
+        f"start more processes of the proxy where cores are idle (s3.workers; it now fills {cores:.2g}), or"
+        " read larger objects or whole batches (S3Dataset)"
+    )
+
+
+def _fetched(epoch: ProfiledEpoch) -> float:
+    """Return the share of the epoch's samples that came from the origin, prefetches included."""
+    return min(epoch.origin_bytes / epoch.bytes, 1.0) if epoch.bytes else 0.0
+
+
+def _cores(profile: Profile, epoch: ProfiledEpoch) -> float:
+    wall_s = profile.epoch_s(epoch)
+    return epoch.cpu_s / wall_s if epoch.cpu_s and wall_s > 0 else 0.0

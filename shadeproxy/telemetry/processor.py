@@ -1,0 +1,40 @@
+"""Charges the proxy's processor time to the jobs that read, once a second; no read costs more for it.
+
+Source: clock_getcpuclockid(3), whose clock counts all threads of a process.
+"""
+
+import ctypes
+import resource
+import time
+from collections.abc import Iterable
+
+from shadeproxy.core.clock import Clock
+from shadeproxy.telemetry.stats import Stats
+
+_EVERY_S = 1.0
+_LIBC = ctypes.CDLL(None)
+
+
+def used_cpu_s(workers: Iterable[int] = ()) -> float:
+    """Return the processor seconds so far of this process with all its threads, of the running processes
+    ``workers``, and of those that ended.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_of_process, workers))
+
+
+def _of_process(number: int) -> float:
+    clock = ctypes.c_int()
+    if _LIBC.clock_getcpuclockid(number, ctypes.byref(clock)):
+        return 0.0  # It ended, and its time is that of an ended process.
+    try:
+        return time.clock_gettime(clock.value)
+    except OSError:  # It ended just now.
+        return 0.0
+
+
+async def keep_charging(stats: Stats, clock: Clock) -> None:
+    """Charge processor time every second until cancelled."""
+    while True:
+        stats.charge_cpu()
+        await clock.sleep(_EVERY_S)
