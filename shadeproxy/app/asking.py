@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shadeproxy.app.measuring import MeasuredJob
+from shadeproxy.core.units import format_count
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.sharing import Demands
@@ -76,9 +77,15 @@ def reason_of(
         (not is_admitted, "its need does not fit beside those that were admitted before it"),
         (
             0 < measured.compute < needed,
-            f"it computes {measured.compute:.4g} samples a second, fewer than it needs",
+            f"it computes {format_count(measured.compute, 'sample', '.4g')} a second, fewer than it needs",
         ),
         (bool(missed), missed),
         (not is_link_known, "the origin's link was never seen full, so its need is admitted for now"),
     ]
     return next((words for holds, words in reasons if holds), "it fits beside the others")
+
+
+def words_of_sharing(needs: int, others: int) -> str:
+    """Return that ``needs`` jobs with a need share the link with ``others`` without one."""
+    verb = "shares" if needs == 1 else "share"
+    return f"{format_count(needs, 'need')} {verb} the link with {format_count(others, 'job')} without one"

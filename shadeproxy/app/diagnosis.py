@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shadeproxy.app.tier_diagnosis import Finding, TierFacts, aside_finding, tier_findings
+from shadeproxy.core.units import format_count
 from shadeproxy.origin.health import CREDENTIAL_CODES
 
 WARN_SKEW_S = 60.0
@@ -147,15 +148,16 @@ def _origin(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "throttled",
             "warning",
-            f"the origin asked to slow down {throttled} times in {facts.requests} requests since the start",
+            f"the origin asked to slow down {format_count(throttled, 'time', 'd')} in"
+            f" {format_count(facts.requests, 'request', 'd')} since the start",
             "lower origin.max_connections, spread keys over more prefixes, or ask for a higher limit there",
         )
     if facts.unidentified:
         yield Finding(
             "objects without identity",
             "warning",
-            f"the origin sent {facts.unidentified} answers that lack a strong ETag, or a Content-Length,"
-            " since the start: such objects are passed on, and never cached",
+            f"since the start the origin sent {format_count(facts.unidentified, 'answer', 'd')} without a"
+            " strong ETag, or without a Content-Length: such objects are passed on, and never cached",
             "let no gateway before the origin compress or rewrite answers; the log names an object",
         )
     if facts.misses >= _ENOUGH_MISSES and facts.miss_p90_s > _SLOW_MISS_S:
@@ -255,8 +257,8 @@ def _connections(facts: ProxyState) -> Iterator[Finding]:
         yield Finding(
             "connections refused",
             "warning",
-            f"{facts.connections_refused} connections were answered 503 SlowDown since the start: all that"
-            f" clients may have of {facts.descriptors_limit} descriptors were open",
+            f"since the start {format_count(facts.connections_refused, 'connection', 'd')} got 503 SlowDown:"
+            f" all that clients may have of {facts.descriptors_limit} descriptors were open",
             "raise the hard limit (LimitNOFILE, ulimit -Hn), then restart; look for clients that leak them",
         )
 
@@ -302,8 +304,8 @@ def _doubtful(job: DoubtfulJob) -> Iterator[Finding]:
     yield Finding(
         "silent job" if job.is_silent else "doubtful job",
         "warning",
-        f"job {job.name!r} is {'silent' if job.is_silent else 'hardly believed'}: {job.held_bytes:,} bytes"
-        f" ({100 * job.share:.0f} %) of the cache are of its data set: {job.reason}",
+        f"job {job.name!r} is {'silent' if job.is_silent else 'hardly believed'}: its data set has"
+        f" {format_count(job.held_bytes, 'byte')} ({100 * job.share:.0f} %) of the cache: {job.reason}",
         remedy,
     )
 
@@ -312,7 +314,7 @@ def _missed(job: MissedNeed) -> Finding:
     return Finding(
         "need missed",
         "warning",
-        f"job {job.name!r} gets {job.got_per_s:.4g} of the {job.needs_per_s:.4g} samples a second that it"
-        f" needs: {job.reason}",
+        f"job {job.name!r} gets {job.got_per_s:.4g} of the {format_count(job.needs_per_s, 'sample', '.4g')} a"
+        f" second that it needs: {job.reason}",
         job.remedy,
     )

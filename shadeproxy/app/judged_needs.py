@@ -12,6 +12,7 @@ import structlog
 
 from shadeproxy.app.asking import demands_of
 from shadeproxy.app.measuring import MeasuredJob
+from shadeproxy.core.units import format_count
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.needs import JobNeed, JobShare
 from shadeproxy.origin.link import LinkQueue
@@ -97,7 +98,8 @@ def remedy_of(claim: JudgedNeed, share: JobShare) -> str:
     """Return what to change if a job misses its need."""
     if claim.admitted and share.feasible is not False:
         return "`shadeproxy stats` shows link and cache by job; give it more workers, or announce its order"
-    least = "" if share.would_get_per_s is None else f" at most {share.would_get_per_s:.4g} samples a second,"
+    would = share.would_get_per_s
+    least = "" if would is None else f" at most {format_count(would, 'sample', '.4g')} a second,"
     return f"ask for{least} a larger cache (`shadeproxy plan`), or less from the other jobs"
 
 

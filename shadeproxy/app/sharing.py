@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from shadeproxy.app.asking import demands_of, length_in, needed_rate, reason_of, samples_of
+from shadeproxy.app.asking import demands_of, length_in, needed_rate, reason_of, samples_of, words_of_sharing
 from shadeproxy.app.diagnosis import MissedNeed
 from shadeproxy.app.judged_needs import JUDGED_S, JudgedNeed, admit, jobs_behind, judged, remedy_of
 from shadeproxy.app.measuring import MeasuredJob, MeasuredLink
@@ -23,6 +23,7 @@ from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import NotFeasible
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import JobContext, ObjectRef
+from shadeproxy.core.units import format_count
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.needs import JobNeed, JobShare
 from shadeproxy.hints.registry import HintRegistry
@@ -178,8 +179,8 @@ class JobSharing:
             return
         would = most_for(demands, len(names), least, room)
         raise NotFeasible(
-            f"job {name!r} cannot have {need.words} beside the others: it would get {would:.4g} samples a"
-            f" second, {would / needed:.2f} of it",
+            f"job {name!r} cannot have {need.words} beside the others: it would get"
+            f" {format_count(would, 'sample', '.4g')} a second, {would / needed:.2f} of it",
             hint="ask for less, or send best_effort; `shadeproxy plan` tells what a larger cache would give",
         )
 
@@ -322,8 +323,8 @@ class JobSharing:
                 self._equal_until_s = now_s + _EQUAL_S
                 claim.off_s = 0.0
                 self._state.reason = (
-                    f"job {name!r} got {measured.got:.4g} of the {needed:.4g} samples a second that it should"
-                    " get: all jobs have equal shares for a minute"
+                    f"job {name!r} got {measured.got:.4g} of the {format_count(needed, 'sample', '.4g')}"
+                    " a second that it should get: all jobs have equal shares for a minute"
                 )
                 _log.warning("equal shares", reason=self._state.reason)
 
@@ -368,7 +369,7 @@ class JobSharing:
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)
         self._state.mode, self._state.weights = "needs", weights
-        self._state.reason = f"{len(claims)} needs share the link with {len(without)} jobs without one"
+        self._state.reason = words_of_sharing(len(claims), len(without))
         self._limited.share(self._queue, weights)
 
     def _stop(self, reason: str, *, keeps_weights: bool = False) -> None:

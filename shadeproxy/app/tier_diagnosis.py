@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shadeproxy.core.units import format_size
+from shadeproxy.core.units import format_count, format_size
 from shadeproxy.tiers.room import Room, judge
 
 
@@ -70,8 +70,8 @@ def tier_findings(tier: TierFacts) -> Iterator[Finding]:
         yield Finding(
             f"tier {tier.name} owes erasures",
             "warning",
-            f"{tier.owed_erasures} old pages could not be erased from {tier.path}; they are never served;"
-            " each is tried again, and is listed elsewhere so that no restart brings it back",
+            f"{format_count(tier.owed_erasures, 'old page', 'd')} could not be erased from {tier.path}: none"
+            " is served, each is tried again, and is listed elsewhere so that no restart brings it back",
             f"mend the medium of {tier.path} (see the kernel's log)",
         )
     if tier.aside:

@@ -14,7 +14,7 @@ from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.plan import profile_of
 from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError, UnknownName
-from shadeproxy.core.units import format_size
+from shadeproxy.core.units import format_count, format_size
 from shadeproxy.plan.devices import demands_of, devices_of, groups_of, groups_of_trace, load_devices
 from shadeproxy.plan.place import Device, Groups, cascade, largest_first, lower_bound, place
 from shadeproxy.plan.profile import Profile
@@ -133,7 +133,9 @@ def _print(report: PlacementReport) -> None:
         table.add_row(dataset.name, format_size(dataset.size_bytes), f"{dataset.reads_per_s:,.0f}", *shares)
     console.print(table)
     if len(by_size) > _MOST_ROWS:
-        console.print(f"{len(by_size) - _MOST_ROWS} more data sets are in --json", highlight=False)
+        console.print(
+            f"--json also has {format_count(len(by_size) - _MOST_ROWS, 'more data set')}", highlight=False
+        )
     table = Table(box=SIMPLE_HEAD)
     table.add_column("device")
     for name in ("capacity", "used", "load"):

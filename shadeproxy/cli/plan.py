@@ -15,7 +15,7 @@ from rich.table import Table
 from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.rows import table_console
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.units import format_size, parse_duration, parse_size, parse_speed
+from shadeproxy.core.units import format_count, format_size, parse_duration, parse_size, parse_speed
 from shadeproxy.plan.grid import UNKNOWN_ERROR, CacheSize, Plan, Question, Row, make_plan
 from shadeproxy.plan.hits import HitRatio, simulated_hits, uniform_hits
 from shadeproxy.plan.predict import Predictor
@@ -143,7 +143,9 @@ def _question(options: PlanOptions, predictor: Predictor) -> Question:
     )
     rows = len(question.caches) * len(question.workers) * len(question.orders) * len(question.instances)
     if rows > _MOST_ROWS:
-        raise ConfigError(f"these options make {rows:,} rows; at most {_MOST_ROWS:,}: name fewer values")
+        raise ConfigError(
+            f"these options make {format_count(rows, 'row')}; at most {_MOST_ROWS:,}: name fewer values"
+        )
     return question
 
 
@@ -248,9 +250,10 @@ def _print(plan: Plan, question: Question, predictor: Predictor) -> None:
     profile, loader = predictor.profile, predictor.loader
     epochs = len(profile.whole_epochs())
     console.print(
-        f"job {profile.job}: {profile.reads_per_epoch:,} reads an epoch of"
-        f" {format_size(profile.bytes_per_sample)}; measured: {epochs} epochs with {loader.workers} workers,"
-        f" batches of {loader.batch_size}, a cache of {format_size(profile.cache_bytes)}",
+        f"job {profile.job}: {format_count(profile.reads_per_epoch, 'read')} an epoch of"
+        f" {format_size(profile.bytes_per_sample)}; measured: {format_count(epochs, 'epoch')} with"
+        f" {format_count(loader.workers, 'worker')}, batches of {loader.batch_size}, a cache of"
+        f" {format_size(profile.cache_bytes)}",
         highlight=False,
     )
     table = Table(box=SIMPLE_HEAD)
@@ -290,7 +293,8 @@ def _remarks(plan: Plan, question: Question, predictor: Predictor) -> list[str]:
     remarks, profile = [], predictor.profile
     if profile.samples and profile.reads_per_epoch > _SEVERAL * profile.samples:
         remarks.append(
-            f"an epoch has {profile.reads_per_epoch:,} reads of {profile.samples:,} samples: if these were"
+            f"an epoch has {format_count(profile.reads_per_epoch, 'read')} of"
+            f" {format_count(profile.samples, 'sample')}: if these were"
             " several epochs, give the loader a sampler of the SDK (or shade.announce(sampler)), and call its"
             " set_epoch before each"
         )
@@ -313,7 +317,8 @@ def _remarks(plan: Plan, question: Question, predictor: Predictor) -> list[str]:
         remarks.append(
             f"no row ends within {_time(question.deadline_s)} with its error of {best.error:.0%} added; the"
             f" fastest takes {_time(best.run_s)}:"
-            f" cache {best.cache}, {best.workers} workers, order {'announced' if best.announced else 'no'}"
+            f" cache {best.cache}, {format_count(best.workers, 'worker')}, order"
+            f" {'announced' if best.announced else 'no'}"
         )
     if question.prices and plan.prices_of:
         remarks.append(f"prices of {plan.prices_of}")

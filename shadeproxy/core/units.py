@@ -63,3 +63,11 @@ def format_size(size_bytes: float) -> str:
     while abs(value) >= 1024 and step < len(_SIZE_STEPS) - 1:
         value, step = value / 1024, step + 1
     return f"{value:.1f} {_SIZE_STEPS[step]}" if step else f"{int(value)} B"
+
+
+def format_count(count: float, noun: str, form: str = ",") -> str:
+    """Format a number and its noun, in the plural unless the number shows as 1: "1 epoch", "1,200 reads".
+    ``form``: the format of the number.
+    """
+    number = f"{count:{form}}"
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"

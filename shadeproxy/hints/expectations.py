@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy.core.types import JobContext
+from shadeproxy.core.units import format_count
 from shadeproxy.hints.datasets import Bits, Dataset, Hashes, Ids
 from shadeproxy.hints.growing import Space
 from shadeproxy.hints.job_expectations import JobExpectations
@@ -199,9 +200,13 @@ class Expectations:
         elif not activity.reads:
             reasons = ["it has read nothing yet, and counts for nothing until it does"]
         elif activity.reads < _NEW_READS:
-            reasons.append(f"new: {activity.reads} reads, and a new name is believed by a half")
+            reasons.append(
+                f"new: {format_count(activity.reads, 'read')}, and a new name is believed by a half"
+            )
         if silent and one.in_use:
-            reasons.insert(0, f"silent for {silent:,.0f} reads of others, {usual:,.0f} are usual")
+            reasons.insert(
+                0, f"silent for {format_count(silent, 'read', ',.0f')} of others, {usual:,.0f} are usual"
+            )
         gap = round(activity.gap, 1) if activity.reads else None
         return Belief(order_trust, score_trust, gap, int(silent), "; ".join(reasons))
 

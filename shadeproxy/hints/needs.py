@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from shadeproxy.core.errors import InvalidRequest
+from shadeproxy.core.units import format_count
 
 _KINDS = ("slowdown", "samples_per_s", "deadline_s")
 
@@ -35,8 +36,8 @@ class JobNeed(NamedTuple):
         if self.slowdown is not None:
             return f"a slowdown of at most {self.slowdown:g}"
         if self.samples_per_s is not None:
-            return f"{self.samples_per_s:g} samples a second"
-        return f"{self.epochs} epochs by its deadline"
+            return f"{format_count(self.samples_per_s, 'sample', 'g')} a second"
+        return f"{format_count(self.epochs, 'epoch', 'd')} by its deadline"
 
 
 @dataclass(frozen=True, slots=True)

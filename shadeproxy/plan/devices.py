@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from shadeproxy.core.errors import ConfigError
-from shadeproxy.core.units import parse_size, parse_speed
+from shadeproxy.core.units import format_count, parse_size, parse_speed
 from shadeproxy.plan.place import Device, Groups, group
 from shadeproxy.plan.profile import Profile
 from shadeproxy.plan.toml_file import load_toml
@@ -73,7 +73,9 @@ def load_devices(path: Path) -> tuple[list[Device], list[Demand]]:
     if not file.devices:
         raise ConfigError(f"{where} names no device: add [devices.NAME] with capacity and read_speed")
     if len(file.devices) >= _MOST_DEVICES:
-        raise ConfigError(f"{where} names {len(file.devices)} devices; at most {_MOST_DEVICES - 1}")
+        raise ConfigError(
+            f"{where} names {format_count(len(file.devices), 'device')}; at most {_MOST_DEVICES - 1}"
+        )
     if ORIGIN in file.devices:
         raise ConfigError(f"{where}: the origin is the table [origin], not [devices.origin]")
     devices = [

@@ -5,6 +5,7 @@ Only this module of the package needs matplotlib, and imports it when it draws.
 
 from pathlib import Path
 
+from shadeproxy.core.units import format_count
 from shadeproxy.plan.grid import Plan, Row
 from shadeproxy.simulate.plots import save
 
@@ -21,7 +22,8 @@ def write_plot(plan: Plan, path: Path) -> None:
     for row in plan.rows:
         lines.setdefault((row.workers, row.announced, row.instance), []).append(row)
     for (workers, announced, instance), rows in lines.items():
-        label = f"{workers} workers, {'announced' if announced else 'no order'} {instance}".rstrip()
+        order = "announced" if announced else "no order"
+        label = f"{format_count(workers, 'worker')}, {order} {instance}".rstrip()
         caches = [row.cache for row in rows]
         times.plot(caches, [row.epoch_s for row in rows], marker="o", label=label)
         origin.plot(caches, [row.origin_bytes / _GIB for row in rows], marker="o")

@@ -113,7 +113,7 @@ REFUSED = {"kind": "InvalidAccessKeyId", "text": "403 InvalidAccessKeyId", "age_
             {"unidentified": 3},
             "objects without identity",
             "warning",
-            "sent 3 answers that lack a strong ETag, or a Content-Length",
+            "sent 3 answers without a strong ETag, or without a Content-Length",
             "gateway",
         ),
         (health(throttled=7), "throttled", "warning", "slow down 7 times", "origin.max_connections"),
@@ -207,7 +207,7 @@ def test_a_job_that_is_hardly_believed_is_named_with_what_it_holds_and_why(is_si
     (finding,) = diagnose(replace(WELL, doubtful_jobs=(job,)))
     assert (finding.name, finding.severity) == (name, "warning")
     state = "silent" if is_silent else "hardly believed"
-    held = "873,000 bytes (87 %) of the cache are of its data set"
+    held = "its data set has 873,000 bytes (87 %) of the cache"
     assert finding.cause == f"job 'resnet' is {state}: {held}: 3 % of its reads were announced"
     assert finding.remedy.endswith(remedy)
 

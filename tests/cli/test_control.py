@@ -52,10 +52,10 @@ def test_stats_tables(shade, control, counted):
 def test_stats_show_needs_once_a_job_has_one(shade, control, counted):
     kept = replace(NO_SHARE, need="slowdown", needs_per_s=90.9, got_per_s=95.0, kept=True, link_share=0.25)
     jobs = {"quick": asdict(kept), "other": asdict(NO_SHARE)}
-    counted["sharing"] = {"mode": "needs", "reason": "1 needs share the link", "jobs": jobs}
+    counted["sharing"] = {"mode": "needs", "reason": "1 need shares the link", "jobs": jobs}
     control.answer = (200, json.dumps(counted))
     shown = shade("stats", "--url", control.url).stdout
-    assert "needs: 1 needs share the link" in shown
+    assert "needs: 1 need shares the link" in shown
     assert cells(shown, "quick") == ["quick", "slowdown", "90.9", "95", "-", "25.0%", "kept"]
     assert cells(shown, "other") == ["other", "-", "-", "-", "-", "-", "-"]
 

@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 
+from shadeproxy.plan.profile import Loader
 from shadeproxy.simulate.workloads import uniform
 from tests.support.profiles import PRICES, SAMPLES, epoch, profile, truth
 from tests.support.traces import save_trace
@@ -79,6 +80,16 @@ def test_no_row_in_time_names_the_fastest(shade, kept):
     assert re.search(
         r"no row ends within 1\.0 s with its error of \d+% added; the\s+fastest takes", result.stdout
     )
+
+
+def test_one_epoch_and_one_worker_are_said_in_the_singular(shade, tmp_path):
+    path = tmp_path / "p.json"
+    told = profile(epoch(0, truth(1), 0.2), loader=Loader(workers=1, batch_size=64))
+    path.write_bytes(msgspec.json.encode(told))
+    result = shade("plan", "--profile", path, "--cache", "20%", "--order", "no", "--deadline", "1 s")
+    shown = " ".join(result.stdout.split())
+    assert "measured: 1 epoch with 1 worker, batches of 64" in shown
+    assert "cache 20%, 1 worker, order no" in shown
 
 
 def test_a_full_processor_is_named_with_what_helps(shade, tmp_path):

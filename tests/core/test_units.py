@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shadeproxy.core.units import format_size, parse_duration, parse_size
+from shadeproxy.core.units import format_count, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,19 @@ def test_a_bad_time_says_how_to_write_it(text):
 
 def test_format():
     assert [format_size(n) for n in (0, 1023, 1536, 8 << 30)] == ["0 B", "1023 B", "1.5 KiB", "8.0 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("count", "form", "text"),
+    [
+        (0, ",", "0 epochs"),
+        (1, ",", "1 epoch"),
+        (2, ",", "2 epochs"),
+        (1200, ",", "1,200 epochs"),
+        (1.00001, ".4g", "1 epoch"),
+        (1.01, ".4g", "1.01 epochs"),
+        (0.6, ",.0f", "1 epoch"),
+    ],
+)
+def test_one_is_singular(count, form, text):
+    assert format_count(count, "epoch", form) == text

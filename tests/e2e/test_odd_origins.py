@@ -183,7 +183,7 @@ def test_what_cannot_be_cached_is_said_once(passing):
     (line,) = log_of(proxy, "objects cannot be cached")
     assert (line["bucket"], line["example"]) == ("data", "s3://data/etag-weak-short-changing.0")
     findings = {one["name"]: one for one in proxy.get("/v1/doctor")["findings"]}
-    assert "3 answers that lack a strong ETag" in findings["objects without identity"]["cause"]
+    assert "3 answers without a strong ETag" in findings["objects without identity"]["cause"]
     assert proxy.stats()["pages"]["unidentified"] == 3
 
 

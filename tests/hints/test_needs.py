@@ -105,3 +105,16 @@ def test_where_nothing_is_measured_every_need_is_admitted():
     shared.judge("a", None, JobNeed(slowdown=1.0))
     assert shared.share_of("a").reason == "nothing is measured"
     assert shared.summary() == {}
+
+
+@pytest.mark.parametrize(
+    ("need", "words"),
+    [
+        (JobNeed(samples_per_s=1.0), "1 sample a second"),
+        (JobNeed(samples_per_s=400.0), "400 samples a second"),
+        (JobNeed(deadline_s=NOW, epochs=1), "1 epoch by its deadline"),
+        (JobNeed(deadline_s=NOW, epochs=90), "90 epochs by its deadline"),
+    ],
+)
+def test_a_need_is_said_in_words(need, words):
+    assert need.words == words
