@@ -1,12 +1,18 @@
 """Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
 samples wait in the cache for their readers, in places of samples that would be hits.
 
+Each hit of an epoch lies in the cache when the epoch begins, so the loss is the number of samples that then
+lie there unread. They are missing samples at the beginning of the order. Before the next order is known,
+nothing says which samples are read early in it. Of those that are read afterwards the cache keeps the ones
+whose next reads are the soonest. So only samples that had left the cache before the order came are missing at
+its beginning.
+
 The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
 """
 
 from typing import NamedTuple
 
-from shadeproxy.prefetch.pace import FEWEST, LEAD, MOST_READY, SPARE
+from shadeproxy.prefetch.pace import EARLY_PRICE, FEWEST, LEAD, MOST_READY, SPARE
 
 
 class Ahead(NamedTuple):
@@ -19,25 +25,49 @@ class Ahead(NamedTuple):
 
 
 def fetched_ahead(
-    *, miss_ratio: float, compute_s: float, link_s: float, latency_s: float, reach: int, cache_samples: float
+    *,
+    reads: float,
+    hit_ratio: float,
+    announced_at: float,
+    compute_s: float,
+    batch_s: float,
+    link_s: float,
+    latency_s: float,
+    reach: int,
+    cache_samples: float,
 ) -> Ahead:
     """Return how far ahead the proxy fetches.
 
-    ``compute_s``: time in which training computes a sample, all ranks together. ``link_s``: time for which a
-    missing sample occupies the link. ``reach``: samples that the loader's workers have begun or may begin.
-    ``cache_samples``: samples that fit into the cache.
+    ``reads``: of an epoch. ``hit_ratio``: if nothing were fetched ahead. ``announced_at``: share of an epoch
+    that training has computed when the next order is announced. ``compute_s``: time in which training
+    computes a sample, all ranks together; ``batch_s``: in which a rank computes a batch. ``link_s``: time for
+    which a missing sample occupies the link. ``reach``: samples that the loader's workers have begun or may
+    begin. ``cache_samples``: samples that fit into the cache.
     """
+    miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
     # The samples that are needed while one fetch is under way.
     flying = latency_s / needed_s if needed_s else 0.0
     soon = max(SPARE * flying, FEWEST)
     if miss_ratio * link_s > compute_s:
         # Every fetch comes late. No fetched sample waits for its reader, so nothing is lost.
-        return Ahead(min((reach + soon) * miss_ratio, cache_samples / MOST_READY), 0.0)
-    unread = min(LEAD * soon * miss_ratio, cache_samples / MOST_READY)
-    if unread < flying * miss_ratio:
+        return Ahead(min((reach + soon) * miss_ratio, most), 0.0)
+    unread = min(LEAD * soon * miss_ratio, most)
+    kept = hit_ratio * reads
+    # Reads run ahead of training.
+    left = reads - min(announced_at * reads + reach, reads)
+    # Samples that have been read, and whose next place in an order is not known, are expected within the next
+    # epoch, in its middle on average.
+    early = (left + reads / 2) / EARLY_PRICE
+    waiting = min(max(most - flying, 0.0), max(LEAD * soon, early))
+    missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
+    if not missing or missing == 1:
         return Ahead(unread, 0.0)
-    # A fetched sample that is read takes the place of a sample that was hit, and is hit later in its turn. So
-    # only the samples that still wait at the end of an epoch are lost. The more of the samples around them
-    # are hits, the fewer they are.
-    return Ahead(unread, unread * (1 + miss_ratio) / 2)
+    # The sample that would be displaced last is read after so many others.
+    furthest = kept / (1 - missing)
+    lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
+    if unread < flying * miss_ratio:
+        # Readers wait for each sample until the end. What is fetched afterwards has come only in part when
+        # training has computed its last batch.
+        lost *= min(batch_s / latency_s, 1.0)
+    return Ahead(unread, lost)

@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """The combinations to predict. ``link``: bytes a second to the origin; None: never full. ``latency_s``:
-    time until the origin's first byte; None: as measured.
+    time until the origin's first byte; None: as measured. ``announced_at``: see ``Setting``.
     """
 
     caches: Sequence[CacheSize]
@@ -66,6 +66,7 @@ class Question:
     epochs: int
     link: float | None = None
     latency_s: float | None = None
+    announced_at: float = 0.0
     prices: Prices | None = None
     instances: Sequence[str] = ("",)
     deadline_s: float | None = None
@@ -130,7 +131,15 @@ def _row(
     cache, workers, announced, instance = combination
     prices = question.prices
     speed = prices.instances[instance].speed if prices else 1.0
-    setting = Setting(workers, announced, cache.size_bytes, question.link, question.latency_s, speed)
+    setting = Setting(
+        workers,
+        announced,
+        cache.size_bytes,
+        question.link,
+        question.latency_s,
+        speed,
+        question.announced_at,
+    )
     later = predictor.predict(setting, hit_ratio(cache.share, announced))
     first = predictor.predict(setting, 0.0, first=True)
     run_s = first.epoch_s + later.epoch_s * (question.epochs - 1)

@@ -33,7 +33,9 @@ _WAITED = 0.05  # If training waited less than this share of an epoch, its fit i
 class Setting:
     """A configuration to predict. ``cache_bytes``: capacity of all tiers. ``link``: bytes a second of the
     link to the origin; None: never full. ``latency_s``: time until the origin's first byte; None: as
-    measured. ``speed``: speed of training, as a multiple of the profiled machine's.
+    measured. ``speed``: speed of training, as a multiple of the profiled machine's. ``announced_at``: share
+    of an epoch that training has computed when the next order is announced; the SDK announces it at the
+    beginning.
     """
 
     workers: int
@@ -42,6 +44,7 @@ class Setting:
     link: float | None = None
     latency_s: float | None = None
     speed: float = 1.0
+    announced_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,11 @@ class Predictor:
     def _ahead(self, setting: Setting, loop: Loop, hit_ratio: float) -> Ahead:
         profile = self.profile
         return fetched_ahead(
-            miss_ratio=1 - hit_ratio,
+            reads=profile.reads_per_epoch,
+            hit_ratio=hit_ratio,
+            announced_at=setting.announced_at,
             compute_s=loop.compute_s / profile.world_size,
+            batch_s=loop.batch_size * loop.compute_s,
             link_s=self._link_s(setting),
             latency_s=loop.miss_s,
             reach=max(loop.workers, 1) * loop.prefetch_factor * loop.batch_size * profile.world_size,

@@ -30,7 +30,7 @@ from shadeproxy.engine.read.flight import Flight
 from shadeproxy.engine.read.prefetch_port import Fetched, Need, PrefetchPort
 from shadeproxy.hints.order.upcoming import NextUses, Upcoming
 from shadeproxy.prefetch.fetched import FetchedPage, FetchedPages, PageKey
-from shadeproxy.prefetch.pace import MOST_READY, Latency
+from shadeproxy.prefetch.pace import EARLY_PRICE, MOST_READY, Latency
 from shadeproxy.prefetch.parts import Guess, Parts
 from shadeproxy.prefetch.walk import Walk, Wanted
 
@@ -41,7 +41,6 @@ _PAUSE_S = 0.02
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
-_EARLY_PRICE = 8.0  # An early page displaces only pages that are read so many times later (docs/adr/0036).
 _PART_PAGES = 8
 _ASKED = 64  # Pages of an object that are looked up in the orders.
 _FAILURES_IN_A_ROW = 3
@@ -249,7 +248,7 @@ class Prefetcher:
             return lacking
         needs = [one.need for one in lacking]
         early = [self._walks[one.job].is_early(one.place) for one in lacking]
-        price, guess_bytes = np.where(early, _EARLY_PRICE, 1.0), int(self._latency.size_bytes)
+        price, guess_bytes = np.where(early, EARLY_PRICE, 1.0), int(self._latency.size_bytes)
         wins = self._port.winners(
             needs, pending_bytes=self._flying_bytes, guess_bytes=guess_bytes, price=price
         )

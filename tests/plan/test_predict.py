@@ -46,18 +46,18 @@ def test_an_announced_order_hides_the_origin_but_not_the_link(predictor):
 
 
 def test_what_lies_ready_at_the_end_of_an_epoch_is_no_hit(predictor):
-    # Fetches begin 150 samples ahead, twice 1.5 times the latency. Some of the last of these samples are hits
-    # anyway.
-    half = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES)
-    assert predictor.predict(half, 0.5).hit_ratio == pytest.approx(0.5 - 75 * 0.75 / SAMPLES)
+    # The next order comes when half of the epoch is computed, and three eighths of it are left to read.
+    half = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES, announced_at=0.5)
+    found = predictor.predict(half, 0.5).hit_ratio
+    assert 0.5 - 0.25 * 0.5 < found < 0.5 - 150 * 0.125 / SAMPLES
     # At most a quarter of the cache.
-    small = Setting(8, announced=True, cache_bytes=400 * BYTES)
-    assert predictor.predict(small, 0.05).hit_ratio == pytest.approx(0.05 - 100 * 0.975 / SAMPLES)
-    # Fetches that come late do not lie ready: the link is full, or the cache too small for the latency.
-    full = Setting(8, announced=True, cache_bytes=0.5 * SAMPLES * BYTES, link=BYTES / 0.02)
+    small = Setting(8, announced=True, cache_bytes=280 * BYTES, announced_at=0.5)
+    assert predictor.predict(small, 0.034).hit_ratio == pytest.approx(0.034 - 70 / SAMPLES)
+    # An order that is known from the beginning of the epoch before costs nothing, and so does a full link.
+    early = replace(half, announced_at=0.0)
+    assert predictor.predict(early, 0.5).hit_ratio == 0.5
+    full = replace(half, link=BYTES / 0.02)
     assert predictor.predict(full, 0.5).hit_ratio == 0.5
-    tiny = Setting(8, announced=True, cache_bytes=160 * BYTES)
-    assert predictor.predict(tiny, 0.02).hit_ratio == 0.02
     assert predictor.predict(Setting(8, announced=False, cache_bytes=400 * BYTES), 0.5).hit_ratio == 0.5
 
 

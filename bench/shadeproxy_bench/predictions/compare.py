@@ -14,6 +14,8 @@ from shadeproxy_bench.predictions.runs import LATER, Found, Point
 Group = Literal["demand", "prefetch", "prefetch on a full link", "batches by the SDK"]
 _FULL = 0.8
 """A link is full if missed bytes take at least this share of the time that training computes."""
+_ANNOUNCED_AT = 0.5
+"""Share of an epoch after which runs.py announces the next order. The SDK does so at the beginning."""
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -68,6 +70,7 @@ def predict_row(predictor: Predictor, found: Found, profiled: Point) -> Row:
         orders=[point.announced],
         epochs=LATER + 1,
         link=point.link_bytes_per_s or None,
+        announced_at=_ANNOUNCED_AT if predictor.loader.reads_at_once == 1 else 0.0,
         latency_s=None if further_s == 0 else (profile.first_byte_s or 0.0) + further_s,
     )
     return make_plan(predictor, uniform_hits(profile.policy), question).rows[0]
