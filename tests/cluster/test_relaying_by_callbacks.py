@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.memory import MemoryOrigin
 from tests.support.relaying import CLUSTER_SECRET, PAGE, cluster, listening
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, Client, ScriptedServer
@@ -238,6 +239,31 @@ async def test_a_read_beyond_the_memory_for_whole_answers_is_relayed_in_pieces(t
         assert (await a.ask("/b/b-large")).body == BODY
         a.handler._relayed.give(64 << 20)
         assert a.results() == {"ok": 4}
+
+
+@pytest.mark.parametrize("cause", ["view", "stop"])
+async def test_an_answer_that_no_task_takes_gives_its_connection_back(scripted, cause):
+    """Between the head of the answer and the task that should read it, the object may come to this node, or
+    the node may stop. A connection that is not given back holds up the end of the proxy for ever.
+    """
+    a, server = scripted
+    server.scripts["/b/b-small"] = [[HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]]
+    find, begun = a.relays.find, server.begun
+
+    def find_and_change(ref):
+        if cause == "view":
+            a.view.reader = lambda _ref: None
+        else:
+            a.engine._closing = True
+        return peer
+
+    peer = find(ObjectRef("b", "b-small"))
+    a.relays.find = find_and_change
+    got = await a.ask("/b/b-small")
+    assert len(begun) == 2
+    assert (got.status, got.body) == (200, b"some bytes") if cause == "view" else got.status == 503
+    a.engine._closing = False
+    assert peer._users == 0
 
 
 async def test_a_new_secret_signs_at_once(tmp_path, origin):
