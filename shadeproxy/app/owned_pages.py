@@ -9,6 +9,7 @@ import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
+from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.peer_handler import PeerHandler
 from shadeproxy.api.s3.server import S3Server
@@ -104,8 +105,11 @@ class OwnedPages:
         *,
         tls: ServerTls | None,
         status: SettingsStatus,
+        most: int,
     ) -> None:
-        """Open the listener for the other proxies. ``lane``: of the S3 listener."""
+        """Open the listener for the other proxies. ``lane``: of the S3 listener. ``most``: how many
+        connections they may have.
+        """
         observer = Observer(
             self._stats,
             self._hints,
@@ -123,8 +127,9 @@ class OwnedPages:
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
         self._handler, self._observer = handler, observer
-        # Other proxies are few, and each has a limited pool, so their connections are not limited here.
-        runner = web.ServerRunner(S3Server(handler, own_lane), shutdown_timeout=DRAIN_S)
+        # Other proxies are few, and each has a limited pool. Other programs may connect without end, too.
+        limiter = ConnectionLimiter(most, clock=self._clock)
+        runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
         context = None if tls is None else tls.context
         self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)

@@ -316,9 +316,13 @@ class Proxy:
         workers: Workers | None,
     ) -> None:
         """Open the S3 listener, and start the workers."""
+        most = self._most_connections(engine)
         if (owned := self._clustering.owned) is not None:
-            await owned.listen(self._stack, engine, lane, tls=tls, status=self._settings_status)
-        limiter = self._limit_connections(engine)
+            most -= (of_peers := most // 4)
+            await owned.listen(
+                self._stack, engine, lane, tls=tls, status=self._settings_status, most=of_peers
+            )
+        limiter = self._limit_connections(most)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
@@ -339,14 +343,16 @@ class Proxy:
         task = asyncio.create_task(work, name=name)
         self._stack.callback(task.cancel)
 
-    def _limit_connections(self, engine: Engine) -> ConnectionLimiter:
+    def _most_connections(self, engine: Engine) -> int:
         tiers = (medium.tier for medium in engine.cache.media)
-        # As many connections lead to other proxies, or come from them.
+        # As many connections lead to other proxies.
         pools = 2 if self.settings.cluster.is_owned else 1
-        most = client_connections(
+        return client_connections(
             origin_connections=pools * self.settings.origin.max_connections,
             segments=sum(tier.most_segments for tier in tiers),
         )
+
+    def _limit_connections(self, most: int) -> ConnectionLimiter:
         limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)
         self.stats.watch("connections", lambda: float(limiter.inside))
         self.stats.watch("connections_left", lambda: float(most - limiter.inside))

@@ -77,24 +77,13 @@ class RedisLog:
         acked = beat.acked or ViewId("", 0)
         arguments = [beat.node, beat.boot, acked.inc, acked.number, secrets.token_hex(8)]
         answer = await self._run(self._beat, self._state, arguments)
-        inc = answer[0].decode()
-        if answer[1]:
-            return BeatAnswer(inc=inc, closed=True)
-        _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
-        return BeatAnswer(
-            inc=inc,
-            token=token.decode(),
-            taken=bool(taken),
-            forgotten=bool(forgotten),
-            view=_view(number, seats),
-            settled=_view(settled_number, settled_seats),
-            nodes=tuple(
-                sorted(
-                    NodeRecord(node.decode(), count, acked, bool(retired), bool(gone))
-                    for node, count, acked, retired, gone in records
-                )
-            ),
-        )
+        try:
+            return _beat_answer(answer)
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            # Other programs may write there, too. The next beat must be sent nevertheless.
+            raise ClusterUnavailable(
+                f"the state of the cluster in {self._address} is damaged: {error}"
+            ) from error
 
     async def open(self, inc: str) -> None:
         await self._run(self._open, self._state, [inc])
@@ -172,6 +161,28 @@ class RedisLog:
             raise ClusterUnavailable(f"{self._address} gave no answer in {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             raise ClusterUnavailable(f"{self._address}: {error}") from error
+
+
+def _beat_answer(answer: Any) -> BeatAnswer:
+    """Return the answer of the script. Raises ClusterUnavailable, or the error of a value of another form."""
+    inc = answer[0].decode()
+    if answer[1]:
+        return BeatAnswer(inc=inc, closed=True)
+    _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
+    return BeatAnswer(
+        inc=inc,
+        token=token.decode(),
+        taken=bool(taken),
+        forgotten=bool(forgotten),
+        view=_view(number, seats),
+        settled=_view(settled_number, settled_seats),
+        nodes=tuple(
+            sorted(
+                NodeRecord(node.decode(), count, acked, bool(retired), bool(gone))
+                for node, count, acked, retired, gone in records
+            )
+        ),
+    )
 
 
 def _view(number: int, seats: bytes) -> ViewRecord:

@@ -219,8 +219,12 @@ class RelayingOrigin(WrappedOrigin):
             return
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(self._end_of(part)) for part in parts]
-        answer = merged([task.result() for task in running])
-        yield answer
+        ends = [task.result() for task in running]
+        for part, end in zip(parts, ends, strict=True):
+            if part.writer is None and end.error is not None:
+                # The engine must know: the origin may still delete these objects, so they are not cached now.
+                raise OutcomeUnknown(f"{end.error}; the others of the list may be deleted") from end.error
+        yield merged(ends)
 
     def _sent_part(self, part: DeletePart[NodeFacts | None]) -> AbstractAsyncContextManager[ForwardResponse]:
         if part.writer is None:

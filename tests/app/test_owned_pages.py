@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shadeproxy.api.s3 import COMPILED, lane
-from shadeproxy.app import clustering
+from shadeproxy.app import clustering, proxy
 from shadeproxy.app.clustering import agreed
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
@@ -126,6 +126,28 @@ async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path
     assert asked
     assert alone.stats.snapshot()["cluster"]["lapses"] == 1
     writer.close()
+
+
+async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones(tmp_path, monkeypatch, boot):
+    """Any program may open them. Without a descriptor left the proxy could serve no client."""
+    monkeypatch.setenv("S", SECRET)
+    server = Server()
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
+    monkeypatch.setattr(proxy, "client_connections", lambda **_: 8)
+    one = Proxy(settings(tmp_path))
+    await one.start()
+    answered = []
+    writers = []
+    for address, most in ((one._clustering.owned.address, 2), (one.s3_address, 6)):
+        for number in range(most + 1):
+            reader, writer = await asyncio.open_connection(*address.split(":"))
+            writers.append(writer)
+            writer.write(b"GET /data/none HTTP/1.1\r\nHost: h\r\n\r\n")
+            answered.append((number < most, b" 503 " in await reader.readline()))
+    assert answered == [(inside, not inside) for inside, _ in answered]
+    for writer in writers:
+        writer.close()
+    await one.stop()
 
 
 async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):

@@ -104,6 +104,26 @@ async def test_nodes_find_each_other_again_after_redis_lost_everything(tmp_path)
             await log.close()
 
 
+@pytest.mark.parametrize(("field", "damaged"), [("inc", b"\xff"), ("n:b", b"b1 1 1 0 0 x")])
+async def test_damaged_state_of_the_engine_is_a_problem_until_it_is_mended(tmp_path, field, damaged):
+    """Other programs may write into the engine. The beats go on, or the node would refuse writes for ever."""
+    with redis_server(tmp_path) as server:
+        logs = [RedisLog(server.url, "c", timeout_s=10) for _ in "ab"]
+        beats = [heartbeat(name, log) for name, log in zip("ab", logs, strict=True)]
+        for one in beats:
+            one.start()
+        await until(lambda: whole(beats))
+        await logs[0]._command("HSET", "sp:{c}:state", field, damaged)
+        await until(lambda: beats[0].problem or beats[0]._task.done())
+        assert "damaged" in beats[0].problem
+        server.command("DEL", "sp:{c}:state")
+        await until(lambda: whole(beats) or beats[0]._task.done())
+        assert not beats[0]._task.done()
+        for one, log in zip(beats, logs, strict=True):
+            await one.aclose()
+            await log.close()
+
+
 async def test_changes_are_told(connect):
     told = []
     one = heartbeat("a", connect(), changed=lambda: told.append(one.membership.inc))

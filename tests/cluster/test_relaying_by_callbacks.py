@@ -1,11 +1,15 @@
 """Reads that another node answers, by callbacks and by a task: the client sees the same."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
 from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import OriginUnavailable
+from shadeproxy.core.types import ObjectRef
 from shadeproxy.origin.memory import MemoryOrigin
+from tests.support.callback_reads import Reads
 from tests.support.relaying import CLUSTER_SECRET, PAGE, cluster, listening
 from tests.support.s3.scripted import CUT, PAUSE, WAIT, Client, ScriptedServer
 
@@ -238,6 +242,67 @@ async def test_a_read_beyond_the_memory_for_whole_answers_is_relayed_in_pieces(t
         assert (await a.ask("/b/b-large")).body == BODY
         a.handler._relayed.give(64 << 20)
         assert a.results() == {"ok": 4}
+
+
+@pytest.mark.parametrize("cause", ["view", "stop"])
+async def test_an_answer_that_no_task_takes_gives_its_connection_back(scripted, cause):
+    """Between the head of the answer and the task that should read it, the object may come to this node, or
+    the node may stop. A connection that is not given back holds up the end of the proxy for ever.
+    """
+    a, server = scripted
+    server.scripts["/b/b-small"] = [[HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]]
+    find, begun = a.relays.find, server.begun
+
+    def find_and_change(ref):
+        if cause == "view":
+            a.view.reader = lambda _ref: None
+        else:
+            a.engine._closing = True
+        return peer
+
+    peer = find(ObjectRef("b", "b-small"))
+    a.relays.find = find_and_change
+    got = await a.ask("/b/b-small")
+    assert len(begun) == 2
+    assert (got.status, got.body) == (200, b"some bytes") if cause == "view" else got.status == 503
+    a.engine._closing = False
+    assert peer._users == 0
+
+
+async def test_a_client_that_joined_a_read_of_another_node_is_sent_on(tmp_path, origin):
+    """Another node's read of a page fails after the object has moved. A client that waited for the same page
+    is not that node: its read goes to the owner.
+    """
+    asked, go_on, reads = asyncio.Event(), asyncio.Event(), Reads(lambda _ref: (b"", ""))
+    reads.ready = False
+
+    class Down:
+        @asynccontextmanager
+        async def open(self, _ref, **_options):
+            asked.set()
+            await go_on.wait()
+            raise OriginUnavailable("down")
+            yield
+
+    async with cluster(tmp_path, "a", "b", origin=origin) as (a, b):
+        filling = b.engine._filling
+        b.engine._callback_reads = filling._callback_reads = reads
+        filling._filler._origin = Down()
+        relayed, direct = await a.client(), await b.client()
+        relayed.ask("/b/b-small")
+        await asked.wait()
+        direct.ask("/b/b-small")
+        (flight,) = filling.flights.all()
+        async with asyncio.timeout(5):
+            while len(flight.followers) < 2:
+                await asyncio.sleep(0.01)
+        for node in (a, b):
+            node.view.owner_of = lambda _ref: "a"
+        go_on.set()
+        for client in (relayed, direct):
+            answer = await client.answer()
+            assert (answer.status, answer.body) == (200, b"some bytes")
+        assert answer.field(b"x-shade-node") == b"a"
 
 
 async def test_a_new_secret_signs_at_once(tmp_path, origin):

@@ -131,8 +131,13 @@ class S3Handler(ForwardHandler):
     async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
         """Answer a read that another node answers."""
         exchange.count_as(call.identity)
-        BEGUN.set(None if begun is None else begun.take())
-        await self._forwarder.serve_read(exchange, call)
+        BEGUN.set(answer := None if begun is None else begun.take())
+        try:
+            await self._forwarder.serve_read(exchange, call)
+        finally:
+            # The read may have gone another way, because the object has moved, or this node stops.
+            if answer is not None:
+                answer.close()
 
     async def _read(
         self, exchange: Exchange, call: Call, wanted: ReadRequest, begun: EngineLaneRead | None = None

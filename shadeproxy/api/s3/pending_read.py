@@ -5,6 +5,7 @@ Law: a connection has at most one pending read, and serves no other request mean
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Asked
@@ -46,7 +47,7 @@ class PendingRead:
         """Read what ``asked`` wants, and answer it."""
         self._read = self._s3.begin_read(self, asked)
         if self._read is None:
-            self._task = self._loop.create_task(self._run(asked))
+            self._task = self._loop.create_task(self._run(asked), context=Context())
 
     def look(self) -> None:
         """Continue the read, because the client has taken enough of the bytes sent so far."""
@@ -100,7 +101,8 @@ class PendingRead:
         read = self._read
         assert read is not None, "it calls"
         self._end()
-        self._task = self._loop.create_task(self._run(read.asked, read))
+        # The caller may run in the context of another reader of the page, even of another node's.
+        self._task = self._loop.create_task(self._run(read.asked, read), context=Context())
         # The callback is needed: a task that is cancelled before its first step runs no line of ``_run``.
         self._task.add_done_callback(read.release)
 
