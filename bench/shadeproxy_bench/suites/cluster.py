@@ -25,13 +25,7 @@ from shadeproxy_bench.redis import Redis, redis
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace
-from shadeproxy_bench.suites import (
-    cluster_failures,
-    cluster_ratios,
-    cluster_reads,
-    cluster_shares,
-    cluster_writes,
-)
+from shadeproxy_bench.suites import cluster_owned
 
 _SECRET = "a long secret of the bench"
 _RAM_BYTES = 64 * 1024**2
@@ -203,8 +197,7 @@ def suite(scale: Scale) -> Iterator[Planned]:
         "sys.modules after importing the composition root",
         imported_without,
     )
-    for part in (cluster_reads, cluster_ratios, cluster_shares, cluster_writes, cluster_failures):
-        yield from part.rows(scale)
+    yield from cluster_owned.rows(scale)
 
 
 def _get(one: Served, path: str) -> Any:

@@ -6,7 +6,7 @@ import http.client
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple, Self
 
@@ -14,16 +14,13 @@ from shadeproxy_bench.announce import register
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.load import Load, best_load
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import LEASE_S, Member, Owned, owned, until
+from shadeproxy_bench.owned import LEASE_S, Member, Owned, until
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.suites.cluster_reads import cost, warm
 
-_NODES = 3
 _SIZE_BYTES = 20_000
-_RAM_BYTES = 64 * 1024**2
-_LATENCY_S = 0.02
 _PAUSE_S = 0.005
 _PATIENCE_S = 30.0
 _BACK_OFF_S = 0.1
@@ -32,13 +29,12 @@ _CLOSED_S = 1.25 * LEASE_S
 _BACK_S = 2.0
 
 
-class Failures(NamedTuple):
-    """The figures of this module's rows."""
+class EngineLost(NamedTuple):
+    """The figures of outages of the engine: failed reads, CPU of hits, and the seconds until it is back."""
 
-    engine_reads: Measured
+    reads: Measured
     hits: Measured
     back: Measured
-    owner_reads: Measured
 
 
 class Readers:
@@ -102,7 +98,7 @@ class Readers:
 
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
-) -> tuple[Measured, Measured, Measured]:
+) -> EngineLost:
     """Kill the engine again and again. Return failed reads, how much slower hits of a data set in use are
     while it is gone, and the seconds from its restart until all nodes have a lease again.
     """
@@ -125,8 +121,8 @@ def engine_lost(
             warm(member.served, own)
     found = measured(ratios)
     note = f"A/A {min(same):.3f}..{max(same):.3f}; windows begin when no node has a lease"
-    return (
-        readers.measured(f"{outages} outages with data lost, one try each"),
+    return EngineLost(
+        readers.measured(f"outages with loss of all data: {outages}; one try a read"),
         Measured(found.ours, ours_spread=found.ours_spread, note=note),
         measured(back),
     )
@@ -143,34 +139,34 @@ def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measur
             time.sleep(1.0)
             owner.start()
             cluster.settle(cluster.members)
-    return readers.measured(f"{kills} kills, {_TRIES} tries at most")
+    return readers.measured(f"kills: {kills}; {_TRIES} tries a read at most")
 
 
-def measure_failures(scale: Scale) -> Failures:
-    """Run all of this module with real servers."""
-    pieces = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
-    with owned(_NODES, ram_bytes=_RAM_BYTES, latency_s=_LATENCY_S) as cluster:
-        register(cluster.members[0].served, pieces, ["job"])
-        for member in cluster.members:
+def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run."""
+
+    @cache
+    def pieces() -> list[Piece]:
+        found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
+        register(cluster().members[0].served, found, ["job"])
+        for member in cluster().members:
             until(partial(_has_job, member), "all nodes know the job")
-        for member in cluster.members:
-            warm(member.served, pieces)
-        engine = engine_lost(
-            cluster, best_load(), pieces, outages=scale.pick(5, 1), seconds=float(scale.pick(3, 2))
-        )
-        return Failures(*engine, owner_lost(cluster, pieces, kills=scale.pick(5, 1)))
+        for member in cluster().members:
+            warm(member.served, found)
+        return found
 
+    @cache
+    def found() -> EngineLost:
+        outages, seconds = scale.pick(5, 1), float(scale.pick(3, 1))
+        return engine_lost(cluster(), best_load(), pieces(), outages=outages, seconds=seconds)
 
-def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of failures."""
-    found = cache(partial(measure_failures, scale))
     none = Target(0.0, at_least=False, of="ours")
     yield Planned(
         "owned: reads that fail while the engine is killed and started",
         "reads",
         none,
-        f"{_NODES} nodes, a reader at each of cached objects of all, every body compared; kill -9 of Redis",
-        lambda: found().engine_reads,
+        "a reader at each node, of cached objects of all owners, every body compared; kill -9 of Redis",
+        lambda: found().reads,
     )
     yield Planned(
         "owned: hits of a data set in use while the engine is gone",
@@ -193,7 +189,7 @@ def rows(scale: Scale) -> Iterator[Planned]:
         "reads",
         none,
         f"readers at the other nodes, of objects of all owners, which try again after {_BACK_OFF_S:g} s",
-        lambda: found().owner_reads,
+        lambda: owner_lost(cluster(), pieces(), kills=scale.pick(5, 1)),
     )
 
 

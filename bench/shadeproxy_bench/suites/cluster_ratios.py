@@ -116,7 +116,7 @@ def rows(scale: Scale) -> Iterator[Planned]:
     """Yield the rows of hits."""
     objects, epochs = scale.pick(4000, 800), scale.pick(5, 4)
     for kind in _KINDS:
-        for cached in _CACHES:
+        for cached in _CACHES[scale.pick(0, 1) :]:
             found = cache(partial(beside_one, kind, objects=objects, epochs=epochs, cached=cached))
             name = f"owned: hit ratio of {NODES} nodes x {cached:.0%}, {kind}, next epoch at half"
             how = f"{objects} objects, {epochs} epochs, {NODES} ranks, counted at the origin, no prefetching"

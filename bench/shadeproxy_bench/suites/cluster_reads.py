@@ -4,10 +4,9 @@ CPU is that of each process alone. Between rounds the same reads are measured tw
 ratio is the A/A spread, below which no difference counts.
 """
 
-import itertools
 import statistics
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from shadeproxy_bench.faults import BenchError
@@ -15,7 +14,7 @@ from shadeproxy_bench.load import Load, best_load
 from shadeproxy_bench.lockstep import Meeting, read_all, together
 from shadeproxy_bench.machine import cpu_s
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import SOON_S, Owned, alone, owned
+from shadeproxy_bench.owned import SOON_S, Owned, alone
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.reader import read
 from shadeproxy_bench.requests import plain_requests
@@ -23,13 +22,11 @@ from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served
 
-NODES = 4
 _KB = 1000
 _SIZE_BYTES = 100 * _KB
 _RAM_BYTES = 192 * 1024**2
 _CONNECTIONS = 16
 _FIRST_COLD = 1_000_000
-_LATENCY_S = 0.02
 
 
 class Cost(NamedTuple):
@@ -39,15 +36,6 @@ class Cost(NamedTuple):
     other_us: float
 
 
-class Reads(NamedTuple):
-    """The figures of this module's rows."""
-
-    near: Measured
-    owner: Measured
-    own: Measured
-    cold: Measured
-
-
 def cost(asked: Served, other: Served, load: Load, pieces: Sequence[Piece], *, seconds: float) -> Cost:
     """Return the CPU of two proxies while one is asked for ``pieces``."""
     requests = list(zip(pieces, plain_requests(pieces, asked.authority), strict=True))
@@ -55,6 +43,14 @@ def cost(asked: Served, other: Served, load: Load, pieces: Sequence[Piece], *, s
     count = load.run(asked, requests, connections=_CONNECTIONS, seconds=seconds)
     asked_s, other_s = cpu_s(asked.pid) - asked_s, cpu_s(other.pid) - other_s
     return Cost(asked_s / count * 1e6, other_s / count * 1e6)
+
+
+def objects_of(cluster: Owned, place: int, *, count: int) -> list[Piece]:
+    """Return objects that member number ``place`` owns. Raises BenchError if too few are found."""
+    found = cluster.owned_by(place, [Piece(_SIZE_BYTES, number) for number in range(10 * count)])[:count]
+    if len(found) < count:
+        raise BenchError(f"{cluster.members[place].name} owns only {len(found)} of {10 * count} objects")
+    return found
 
 
 def require_hits(server: Served, pieces: Sequence[Piece]) -> None:
@@ -97,11 +93,8 @@ def relayed(
         same.append(first / second)
         require_hits(near, pieces[::4])
     found = measured(owners, directs)
-    note = f"A/A of the direct hit {_between(same)}"
-    return (
-        _noted(measured(nears), f"load: {load.name}, {NODES} nodes; {note}"),
-        _noted(found, f"at the owner's own listener: the direct hit; {note}"),
-    )
+    note = f"load: {load.name}; A/A of the direct hit {_between(same)}"
+    return _noted(measured(nears), note), _noted(found, note)
 
 
 def own_hits(
@@ -148,39 +141,35 @@ def cold(cluster: Owned, *, objects: int) -> Measured:
     return Measured(gets / objects, note=note)
 
 
-def measure_reads(scale: Scale) -> Reads:
-    """Run all of this module with real servers."""
-    load, seconds = best_load(), float(scale.pick(4, 2))
-    with owned(NODES, ram_bytes=_RAM_BYTES, latency_s=_LATENCY_S) as cluster:
-        numbers = itertools.count()
-        wanted = scale.pick(500, 200)
-        pieces = cluster.owned_by(1, [Piece(_SIZE_BYTES, next(numbers)) for _ in range(5 * wanted)])[:wanted]
-        with alone(cluster, ram_bytes=_RAM_BYTES) as other:
-            near, owner = relayed(cluster, load, pieces, rounds=scale.rounds, seconds=seconds)
-            own = own_hits(cluster, other, load, pieces, rounds=scale.pick(9, 3), seconds=seconds)
-        return Reads(near, owner, own, cold(cluster, objects=scale.pick(1000, 150)))
+def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
+    """Yield the rows of reads. ``cluster`` starts the proxies, or returns those that run."""
+    load, seconds = best_load(), float(scale.pick(4, 1))
+    pieces = cache(lambda: objects_of(cluster(), 1, count=scale.pick(500, 200)))
+    found = cache(lambda: relayed(cluster(), load, pieces(), rounds=scale.rounds, seconds=seconds))
 
+    def own() -> Measured:
+        with alone(cluster(), ram_bytes=_RAM_BYTES) as other:
+            return own_hits(
+                cluster(), other, load, pieces(), rounds=scale.pick(9, 3), seconds=float(scale.pick(4, 2))
+            )
 
-def rows(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of reads."""
-    found = cache(partial(measure_reads, scale))
     how = (
-        f"{NODES} nodes, distinct objects of 100 KB of one owner, {_CONNECTIONS} connections, unsigned;"
-        f" late writes are over after {SOON_S:g} s and not after a minute"
+        f"distinct objects of 100 KB of one owner of four, {_CONNECTIONS} connections, unsigned; late writes"
+        f" are over after {SOON_S:g} s and not after a minute"
     )
     yield Planned(
         "owned: relayed GET 100 KB, CPU of the near node",
         "us CPU/request",
         Target(90.0, at_least=False, of="ours"),
         f"{how}; user and system time of the asked proxy's process",
-        lambda: found().near,
+        lambda: found()[0],
     )
     yield Planned(
         "owned: relayed GET 100 KB, CPU of the owner",
         "us CPU/request",
         Target(1.25, at_least=False),
         f"{how}; reference: the same objects asked at the owner",
-        lambda: found().owner,
+        lambda: found()[1],
         ratio_is="ours / reference",
     )
     yield Planned(
@@ -188,14 +177,14 @@ def rows(scale: Scale) -> Iterator[Planned]:
         "x CPU",
         Target(1.02, at_least=False, of="ours"),
         f"{how}; both proxies in turn, A B B A; median of the rounds' ratios",
-        lambda: found().own,
+        own,
     )
     yield Planned(
-        f"owned: one cold object asked at {NODES} nodes at once",
+        "owned: one cold object asked at all nodes at once",
         "origin reads/object",
         Target(1.0, at_least=False, of="ours"),
-        f"GETs that the origin answered, {_LATENCY_S * 1000:.0f} ms away; HEADs are in the note",
-        lambda: found().cold,
+        "GETs that the origin answered; each node is asked for the same object at the same time",
+        lambda: cold(cluster(), objects=scale.pick(1000, 150)),
     )
 
 

@@ -17,7 +17,6 @@ from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.results import Measured, Target
 
 _HASHES = 1_000_000
-_MOST_NODES = 8
 _NODES = 3
 _SIZE_BYTES = 20_000
 _RAM_BYTES = 64 * 1024**2
@@ -136,7 +135,7 @@ def measure_shares(scale: Scale) -> Shares:
 
 def rows(scale: Scale) -> Iterator[Planned]:
     """Yield the rows of shares."""
-    counted = cache(partial(moves, hashes=_HASHES, most=_MOST_NODES))
+    counted = cache(partial(moves, hashes=_HASHES, most=scale.pick(8, 4)))
     found = cache(partial(measure_shares, scale))
     yield Planned(
         "owned: objects that a join or leave of one of N+1 nodes moves",
