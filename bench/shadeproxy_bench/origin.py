@@ -89,7 +89,7 @@ class Upload:
     def answer(self) -> tuple[bytes, memoryview]:
         if self._right:
             return b'HTTP/1.1 200 OK\r\nETag: "uploaded"\r\nContent-Length: 0\r\n\r\n', memoryview(b"")
-        return _document(b"400 Bad Request", _BAD_DIGEST)
+        return document(b"400 Bad Request", _BAD_DIGEST)
 
 
 class ObjectServer(asyncio.Protocol):
@@ -110,7 +110,7 @@ class ObjectServer(asyncio.Protocol):
         self._received += data
         while self._take_body() and (end := self._received.find(b"\r\n\r\n")) >= 0:
             head, self._received = self._received[:end], self._received[end + 4 :]
-            if head.startswith(b"PUT "):
+            if head.startswith((b"PUT ", b"POST ")):
                 self._upload = self._begin_upload(head)
             else:
                 self._schedule(self._answer(head))
@@ -154,10 +154,10 @@ class ObjectServer(asyncio.Protocol):
         method, target, _ = head.split(b" ", 2)
         path = target.partition(b"?")[0]
         if path == b"/":
-            return _document(b"200 OK", _LISTING)
+            return document(b"200 OK", _LISTING)
         found = parse_key(path.removeprefix(_PREFIX).decode("latin-1"))
         if not path.startswith(_PREFIX) or found is None:
-            return _document(b"404 Not Found", _NO_SUCH_KEY)
+            return document(b"404 Not Found", _NO_SUCH_KEY)
         size_bytes, number = found
         start, stop, status = 0, size_bytes, b"200 OK"
         if wanted := _RANGE.search(head):
@@ -170,7 +170,7 @@ class ObjectServer(asyncio.Protocol):
         return fields, body
 
 
-def _document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
+def document(status: bytes, body: bytes) -> tuple[bytes, memoryview]:
     head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\nContent-Type: application/xml\r\n\r\n" % (status, len(body))
     return head, memoryview(body)
 

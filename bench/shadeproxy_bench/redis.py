@@ -26,12 +26,12 @@ class Redis(NamedTuple):
 
 
 @contextmanager
-def redis(work: Path) -> Iterator[Redis]:
-    """Run a server. Raises ReferenceMissing where none is installed."""
+def redis(work: Path, port: int = 0) -> Iterator[Redis]:
+    """Run a server on ``port`` (0: any free one). Raises ReferenceMissing where none is installed."""
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
         raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
-    port = free_port()
+    port = port or free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     command += ["--dir", str(work)]
     with running("redis", command, log=work / "redis.log", env=plain_environment()) as child:

@@ -25,6 +25,7 @@ from shadeproxy_bench.redis import Redis, redis
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace
+from shadeproxy_bench.suites import cluster_owned
 
 _SECRET = "a long secret of the bench"
 _RAM_BYTES = 64 * 1024**2
@@ -157,7 +158,7 @@ def imported_without() -> Measured:
 
 
 def suite(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of shared hints."""
+    """Yield the rows of shared hints, and those of owned pages."""
     samples = scale.pick(1_280_000, 128_000)
     with cluster(2, samples=samples) as two:
         yield Planned(
@@ -196,6 +197,7 @@ def suite(scale: Scale) -> Iterator[Planned]:
         "sys.modules after importing the composition root",
         imported_without,
     )
+    yield from cluster_owned.rows(scale)
 
 
 def _get(one: Served, path: str) -> Any:

@@ -1,0 +1,222 @@
+"""Reads while the engine is gone, and while an owner is: readers at all living nodes count every
+failure.
+"""
+
+import http.client
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import NamedTuple, Self
+
+from shadeproxy_bench.announce import register
+from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.load import Load, best_load
+from shadeproxy_bench.objects import Piece
+from shadeproxy_bench.owned import LEASE_S, Member, Owned, until
+from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.rounds import measured
+from shadeproxy_bench.suites.cluster_reads import cost, warm
+
+_SIZE_BYTES = 20_000
+_PAUSE_S = 0.005
+_PATIENCE_S = 30.0
+_BACK_OFF_S = 0.1
+_TRIES = 4
+_CLOSED_S = 1.25 * LEASE_S
+_BACK_S = 2.0
+
+
+class EngineLost(NamedTuple):
+    """The figures of outages of the engine: failed reads, CPU of hits, and the seconds until it is back."""
+
+    reads: Measured
+    hits: Measured
+    back: Measured
+
+
+class Readers:
+    """A reader at each of ``members``, which reads ``pieces`` in turn until the block ends.
+
+    ``tries``: tries of one read before it counts as failed. ``failures``: reads that failed. ``again``: tries
+    after the first one. ``longest_s``: the longest read with all of its tries.
+    """
+
+    def __init__(self, members: Sequence[Member], pieces: Sequence[Piece], *, tries: int) -> None:
+        self.failures: list[str] = []
+        self.reads = self.again = 0
+        self.longest_s = 0.0
+        self._pieces = pieces
+        self._tries = tries
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._read, args=(one.served.address,)) for one in members]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def measured(self, note: str) -> Measured:
+        """Return the number of failed reads. Raises BenchError if nothing was read."""
+        if not self.reads:
+            raise BenchError("nothing was read")
+        first = f"; first: {self.failures[0]}" if self.failures else ""
+        text = f"{note}; {self.reads} reads, {self.again} tried again, longest {self.longest_s:.2f} s{first}"
+        return Measured(float(len(self.failures)), note=text)
+
+    def _read(self, address: tuple[str, int]) -> None:
+        link = http.client.HTTPConnection(*address, timeout=_PATIENCE_S)
+        turn = 0
+        while not self._over.is_set():
+            self._look(link, self._pieces[turn % len(self._pieces)])
+            turn += 1
+            self._over.wait(_PAUSE_S)
+        link.close()
+
+    def _look(self, link: http.client.HTTPConnection, piece: Piece) -> None:
+        began, fault, tries = time.monotonic(), "", 0
+        while tries < self._tries and (fault := _fault(link, piece)):
+            tries += 1
+            link.close()
+            if tries < self._tries:
+                time.sleep(_BACK_OFF_S)
+        with self._lock:
+            self.reads += 1
+            self.again += min(tries, self._tries - 1)
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+            if fault and tries == self._tries:
+                self.failures.append(f"{piece.path}: {fault}")
+
+
+def engine_lost(
+    cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
+) -> EngineLost:
+    """Kill the engine again and again. Return failed reads, how much slower hits of a data set in use are
+    while it is gone, and the seconds from its restart until all nodes have a lease again.
+    """
+    member, other = cluster.members[0], cluster.members[1]
+    own = cluster.owned_by(0, pieces)
+    hit = partial(_hit_us, member, other, load, own, seconds=seconds)
+    ratios, same, back = [], [], []
+    with Readers(cluster.members, pieces, tries=1) as readers:
+        for _ in range(outages):
+            before = [hit(), hit()]
+            cluster.engine.kill()
+            until(partial(_no_lease, cluster), "no node has a lease")
+            gone = [hit(), hit()]
+            cluster.engine.start()
+            began = time.monotonic()
+            cluster.settle(cluster.members)
+            back.append(time.monotonic() - began)
+            same.append(before[0] / before[1])
+            ratios.append(statistics.mean(gone) / statistics.mean(before))
+            warm(member.served, own)
+    found = measured(ratios)
+    note = f"A/A {min(same):.3f}..{max(same):.3f}; windows begin when no node has a lease"
+    return EngineLost(
+        readers.measured(f"outages with loss of all data: {outages}; one try a read"),
+        Measured(found.ours, ours_spread=found.ours_spread, note=note),
+        measured(back),
+    )
+
+
+def owner_lost(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
+    """Kill an owner again and again; return the reads that failed at the other nodes."""
+    *others, owner = cluster.members
+    with Readers(others, pieces, tries=_TRIES) as readers:
+        for _ in range(kills):
+            time.sleep(1.0)
+            owner.kill()
+            until(partial(_is_away, others[0], owner.node), "the owner is retired")
+            time.sleep(1.0)
+            owner.start()
+            cluster.settle(cluster.members)
+    return readers.measured(f"kills: {kills}; {_TRIES} tries a read at most")
+
+
+def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
+    """Yield the rows of failures. ``cluster`` starts the proxies, or returns those that run."""
+
+    @cache
+    def pieces() -> list[Piece]:
+        found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
+        register(cluster().members[0].served, found, ["job"])
+        for member in cluster().members:
+            until(partial(_has_job, member), "all nodes know the job")
+        for member in cluster().members:
+            warm(member.served, found)
+        return found
+
+    @cache
+    def found() -> EngineLost:
+        outages, seconds = scale.pick(5, 1), float(scale.pick(3, 1))
+        return engine_lost(cluster(), best_load(), pieces(), outages=outages, seconds=seconds)
+
+    none = Target(0.0, at_least=False, of="ours")
+    yield Planned(
+        "owned: reads that fail while the engine is killed and started",
+        "reads",
+        none,
+        "a reader at each node, of cached objects of all owners, every body compared; kill -9 of Redis",
+        lambda: found().reads,
+    )
+    yield Planned(
+        "owned: hits of a data set in use while the engine is gone",
+        "x CPU",
+        Target(1.05, at_least=False, of="ours"),
+        "CPU a hit at its owner, while no node has a lease, beside the same before the kill; the readers of"
+        " the row above go on",
+        lambda: found().hits,
+    )
+    yield Planned(
+        "owned: back after the restart of the engine",
+        "s",
+        Target(_BACK_S + _CLOSED_S, at_least=False, of="ours"),
+        "from the first answer of the empty Redis until all nodes have one settled view and a lease; target:"
+        f" {_BACK_S:g} s and the 1.25 leases for which the protocol keeps a new engine closed",
+        lambda: found().back,
+    )
+    yield Planned(
+        "owned: reads that fail while an owner is killed and started",
+        "reads",
+        none,
+        f"readers at the other nodes, of objects of all owners, which try again after {_BACK_OFF_S:g} s",
+        lambda: owner_lost(cluster(), pieces(), kills=scale.pick(5, 1)),
+    )
+
+
+def _hit_us(member: Member, other: Member, load: Load, pieces: Sequence[Piece], *, seconds: float) -> float:
+    return cost(member.served, other.served, load, pieces, seconds=seconds).asked_us
+
+
+def _fault(link: http.client.HTTPConnection, piece: Piece) -> str:
+    """Read an object; return why the read failed, or ""."""
+    try:
+        link.request("GET", piece.path)
+        answer = link.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        return f"{error!r}"
+    if answer.status != http.client.OK:
+        return f"{answer.status} {body[:100]!r}"
+    return "" if body == piece.body() else "wrong bytes"
+
+
+def _no_lease(cluster: Owned) -> bool:
+    return all(member.get("/v1/cluster")["lease_s"] == 0 for member in cluster.members)
+
+
+def _is_away(member: Member, node: str) -> bool:
+    return any(one["away"] for one in member.get("/v1/cluster")["nodes"] if one["node"] == node)
+
+
+def _has_job(member: Member) -> bool:
+    return bool(member.get("/v1/jobs")["jobs"])

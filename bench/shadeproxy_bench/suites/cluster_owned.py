@@ -1,0 +1,38 @@
+"""The rows of owned pages: four proxies that share their pages and Redis, on loopback.
+
+All processes share the cores of this machine: CPU and counts are judged, wall times stand beside their A/A
+spread, the difference that the same measurement has with itself.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+
+from shadeproxy_bench.owned import Owned, owned
+from shadeproxy_bench.plan import Planned, Scale
+from shadeproxy_bench.suites import (
+    cluster_failures,
+    cluster_ratios,
+    cluster_reads,
+    cluster_shares,
+    cluster_writes,
+)
+
+_NODES = 4
+_RAM_BYTES = 192 * 1024**2
+_LATENCY_S = 0.02
+
+
+def rows(scale: Scale) -> Iterator[Planned]:
+    """Yield all rows. The proxies start when the first row is measured."""
+    with ExitStack() as opened:
+
+        @cache
+        def cluster() -> Owned:
+            return opened.enter_context(owned(_NODES, ram_bytes=_RAM_BYTES, latency_s=_LATENCY_S))
+
+        yield from cluster_reads.rows(scale, cluster)
+        yield from cluster_writes.rows(scale, cluster)
+        yield from cluster_failures.rows(scale, cluster)
+    yield from cluster_ratios.rows(scale)
+    yield from cluster_shares.rows(scale)
