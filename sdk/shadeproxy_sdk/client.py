@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate, BatchBuffer, Data, check_rows, heap
-from shadeproxy_sdk.bulk import BulkReads, Request, parts
+from shadeproxy_sdk.bulk import BulkReads, parts
+from shadeproxy_sdk.bulk_calls import Request
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Answer
 from shadeproxy_sdk.control import REGISTER_TIMEOUT_S, Control, ControlSession, probe_timeout_s, read_json

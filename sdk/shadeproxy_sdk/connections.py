@@ -17,6 +17,7 @@ from urllib3.exceptions import TimeoutError as HTTPTimeout
 from shadeproxy_sdk.channel import MAX_CONNECT_S, Channels
 from shadeproxy_sdk.circuit_breaker import CircuitBreaker, CircuitBreakers
 from shadeproxy_sdk.errors import Broken, Silent, Unreachable
+from shadeproxy_sdk.owners import Owners
 from shadeproxy_sdk.segments import Segments
 
 
@@ -33,12 +34,13 @@ class Answer(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Offers:
     """The offers in ``GET /v1/info``: whether batch and locate exist, and ``socket``, the path of the Unix
-    socket.
+    socket. ``owners``: whether several proxies share their pages, and can be asked for their own.
     """
 
     batch: bool
     locate: bool
     socket: str | None
+    owners: bool = False
 
 
 class TransportState:
@@ -63,13 +65,18 @@ class TransportState:
 
 
 class Connections:
-    """The pooled keep-alive connections of this process, and its read threads, at most ``concurrency``."""
+    """The pooled keep-alive connections of this process, and its read threads, at most ``concurrency``.
+    ``owners``: the proxies that cache the samples.
+    """
 
     def __init__(self, *, concurrency: int, pause_s: float) -> None:
         self.pid = os.getpid()
         self.control_breaker = CircuitBreaker(pause_s)
         self.s3_breaker = CircuitBreaker(pause_s)
         self.transport = TransportState(pause_s)
+        self.owners = Owners()
+        self._others: dict[tuple[str, str], Connections] = {}
+        self._pause_s = pause_s
         self._concurrency = concurrency
         self._pool = urllib3.PoolManager(num_pools=8, maxsize=concurrency, retries=False)
         self._executor: ThreadPoolExecutor | None = None
@@ -82,6 +89,14 @@ class Connections:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(self._concurrency, thread_name_prefix="shade-read")
             return self._executor
+
+    def other(self, node: str, url: str) -> "Connections":
+        """Return the connections to another proxy of the cluster: ``node``, at ``url``."""
+        with self._lock:
+            found = self._others.get((node, url))
+            if found is None:
+                found = self._others[node, url] = Connections(concurrency=1, pause_s=self._pause_s)
+            return found
 
     def send(
         self,
@@ -128,10 +143,13 @@ class Connections:
         """Close sockets and end threads."""
         with self._lock:
             executor, self._executor = self._executor, None
+            others, self._others = self._others, {}
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
         self._pool.clear()
         self.transport.close()
+        for other in others.values():
+            other.close()
 
 
 def _cause(error: BaseException) -> str:

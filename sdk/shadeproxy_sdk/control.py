@@ -40,6 +40,7 @@ class Control:
             )
         self.url = url.rstrip("/")
         self.host = parts.hostname
+        self.secure = parts.scheme == "https"
         self._token = None if token is None else token.strip()
         if self._token and not self._token.isprintable():
             raise ConfigError(
@@ -48,6 +49,10 @@ class Control:
 
     def __repr__(self) -> str:
         return f"Control({self.url!r})"
+
+    def at(self, url: str) -> "Control":
+        """Return the control listener of another proxy, which accepts the same token."""
+        return Control(url, self._token)
 
     def address(self, near: str | None) -> Address:
         """Return the address for batch and locate calls. ``near``: path of the Unix socket; it is preferred
@@ -89,7 +94,7 @@ class Control:
         except Broken:
             # An idle connection breaks when its server restarts. Every call is safe to repeat.
             answer = connections.send(method, url, headers=headers, body=data, timeout_s=timeout_s)
-        if answer.status >= 300:
+        if answer.status >= 300 and answer.status != 304:
             raise refusal(self.url, method, path, answer.status, answer.body)
         return answer
 

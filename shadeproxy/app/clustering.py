@@ -48,6 +48,7 @@ _log = structlog.get_logger(__name__)
 _KIND = "cluster"
 _NODE, _BOOT, _REACHED = "node", "boot", "reached"
 _SAVE_S = 1.0
+_ALL_ADDRESSES = ("0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound to)
 _GIB = 1024**3
 _EXTRA = "install its client: pip install 'redis[hiredis]>=8.0'"
 
@@ -140,12 +141,13 @@ class Clustering:
             return
         cluster, cache, owned = self._settings.cluster, self._settings.cache, self.owned
         capacity = cache.capacity_bytes / _GIB
+        peer = cluster.advertise or (str(cluster.listen) if owned is None else owned.address)
         facts = NodeFacts(
             node=self._node.name,
             weight=capacity if isinstance(cluster.weight, str) else cluster.weight,
-            peer=cluster.advertise or (str(cluster.listen) if owned is None else owned.address),
-            s3=s3,
-            control=control,
+            peer=peer,
+            s3=from_outside(s3, peer),
+            control=from_outside(control, peer),
             wire=WIRE,
             origin=self._node.origin,
             config=agreed(self._settings),
@@ -297,6 +299,15 @@ class Clustering:
         if replication.reached:
             reached = f"{self._settings.cluster.name} {replication.reached}"
             parts.store.put(_KIND, _REACHED, reached.encode())
+
+
+def from_outside(address: str, peer: str) -> str:
+    """Return the address of a listener for callers on other hosts: one on all addresses of this host is
+    reached at that of ``peer``, by which the other proxies reach this one.
+    """
+    host, _, port = address.rpartition(":")
+    near = peer.rpartition(":")[0]
+    return f"{near}:{port}" if host in _ALL_ADDRESSES and near not in {"", *_ALL_ADDRESSES} else address
 
 
 def agreed(settings: Settings) -> str:

@@ -164,6 +164,7 @@ class Proxy:
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
         info["lane"] = "compiled" if COMPILED else "interpreted"
+        info |= {} if owned is None else {"owners": True}
         access = Access(token, reads_allowed(settings))
         fills = (
             None

@@ -1,9 +1,10 @@
 """A read of a span that another node answers: the request, and the answer as an ``OriginRead``."""
 
-from collections.abc import AsyncIterator
-from typing import NoReturn
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import NoReturn, Protocol
 
-from shadeproxy.core.errors import BodyCutShort, ObjectChanged
+from shadeproxy.core.errors import BodyCutShort, ObjectChanged, OriginError
 from shadeproxy.core.sigv4 import encode_path, path_of_key
 from shadeproxy.core.types import ENDLESS, SHARED, JobContext, ObjectRef, Span, names_of
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse, OpenOptions, OriginRead, PassOn
@@ -26,6 +27,12 @@ def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -
     return ForwardRequest("GET", ref, path, headers=tuple(headers), upstream=upstream, job=job)
 
 
+class Resume(Protocol):
+    """Opens a span of the version that was being read, at the origin."""
+
+    def __call__(self, *, span: Span) -> AbstractAsyncContextManager[OriginRead]: ...
+
+
 async def answered_read(
     answer: ForwardResponse, ref: ObjectRef, options: OpenOptions, *, now_s: float
 ) -> OriginRead:
@@ -39,6 +46,26 @@ async def answered_read(
         raise ObjectChanged(f"{ref} is now another version")
     chunks = _cut_out(answer.chunks, skip, span)
     return OriginRead(meta, span, chunks, pass_on=None if meta.identified and head.length_given else PassOn())
+
+
+async def continued(read: OriginRead, resume: Resume) -> AsyncGenerator[bytes, None]:
+    """Yield the body of ``read``. If it breaks off, read the rest by ``resume``, if the version has a name.
+
+    Raises OriginError, and ObjectChanged if the origin has another version by now.
+    """
+    at, stop = read.span.start, read.span.stop
+    try:
+        async for chunk in read.chunks:
+            at += len(chunk)
+            yield chunk
+    except OriginError:
+        if at >= stop or not read.meta.identified:
+            raise
+    else:
+        return
+    async with resume(span=Span(at, stop)) as rest:
+        async for chunk in rest.chunks:
+            yield chunk
 
 
 async def _refuse(answer: ForwardResponse, *, has_etag: bool, now_s: float) -> NoReturn:

@@ -1,15 +1,17 @@
 """``RelayingOrigin``: sends reads and writes of objects to the nodes that own them, and all else to the
 origin.
 
-Laws: a read has two ways. If the node gives no answer, the origin is read, uncached, which is always right. A
-write has one way. It is sent once, and an error says whether it may have been executed. A request of another
-node is never sent to a third one.
+Laws: a read has two ways. If the node gives no answer, the origin is read, uncached, which is always right.
+If the body of a read by ``open`` breaks off, the rest of the same version is read there. A write has one way.
+It is sent once, and an error says whether it may have been executed. A request of another node is never sent
+to a third one.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Self, Unpack
 
 from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
@@ -17,7 +19,7 @@ from shadeproxy.cluster.peer_reads import BEGUN, relayed_by
 from shadeproxy.cluster.peer_requests import addressed
 from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
-from shadeproxy.cluster.relayed_read import answered_read, read_request
+from shadeproxy.cluster.relayed_read import answered_read, continued, read_request
 from shadeproxy.cluster.routes import Routes
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.clock import Clock
@@ -29,7 +31,7 @@ from shadeproxy.core.errors import (
     WriterUnavailable,
 )
 from shadeproxy.core.tracing import READER, REFUSED_FIELD, RELAYED
-from shadeproxy.core.types import JobContext, ObjectRef, Source
+from shadeproxy.core.types import SHARED, JobContext, ObjectRef, Source
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
@@ -116,8 +118,12 @@ class RelayingOrigin(WrappedOrigin):
             answer = await self._ask(facts, request, stack)
             if answer is None:
                 yield await stack.enter_async_context(self._inner.open(ref, **options))
-            else:
-                yield await answered_read(answer, ref, options, now_s=self._clock.now_s())
+                return
+            read = await answered_read(answer, ref, options, now_s=self._clock.now_s())
+            rest = OpenOptions(if_match=read.meta.etag, upstream=options.get("upstream", SHARED))
+            resume = partial(self._inner.open, ref, **rest)
+            async with aclosing(continued(read, resume)) as chunks:
+                yield replace(read, chunks=chunks)
 
     @asynccontextmanager
     async def _read(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

@@ -7,6 +7,7 @@ import msgspec
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.log import ClusterLog
 from shadeproxy.cluster.ownership import OwnedObjects
+from shadeproxy.cluster.view import View
 from shadeproxy.core.errors import Conflict, UnknownName
 
 
@@ -80,6 +81,11 @@ class ClusterStatus:
         self._log = log
         self._clock = clock
 
+    @property
+    def node(self) -> str:
+        """The name of the answering node."""
+        return self._heartbeat.membership.node
+
     def summary(self) -> ClusterSummary:
         heartbeat, now_s = self._heartbeat, self._clock()
         member = heartbeat.membership
@@ -111,6 +117,13 @@ class ClusterStatus:
             home=member.view.home(object_hash) or "",
             here=member.mine(object_hash, self._clock()),
         )
+
+    def shared_view(self) -> View | None:
+        """Return the newest view, by which clients may call the nodes that keep what they read. None: nodes
+        keep pages of their own, or none is known.
+        """
+        member = self._heartbeat.membership
+        return None if self._owned is None or member.duties.refusal else member.view
 
     async def forget(self, node: str) -> ClusterSummary:
         """Remove a node from the view without waiting for it to come back; it stays out until its process

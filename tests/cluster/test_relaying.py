@@ -10,7 +10,7 @@ import pytest
 
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.cluster.view import NodeFacts
-from shadeproxy.core.errors import Misdirected
+from shadeproxy.core.errors import Misdirected, ObjectChanged, OriginError
 from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import ObjectRef, Span
 from shadeproxy.engine.rules import Rule
@@ -291,6 +291,43 @@ async def test_an_answer_that_breaks_off_cuts_the_client(tmp_path, origin):
         read = await a.ask("/b/b-small")
         assert read.cut
         assert a.results() == counted(BROKEN)
+
+
+def breaks_off_after(count, etag):
+    """Return a node that sends ``count`` bytes of ``BODY`` with this ETag, and ends the connection."""
+
+    async def node(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nETag: %s\r\nContent-Length: %d\r\n\r\n" % (etag.encode(), len(BODY))
+        )
+        writer.write(BODY[:count])
+        await writer.drain()
+
+    return node
+
+
+async def read_past_the_cache(node, key):
+    async with node.engine._past.open(ObjectRef("b", key)) as read:
+        return b"".join([bytes(piece) async for piece in read.chunks])
+
+
+@pytest.mark.parametrize("count", [0, 1, 5000, len(BODY) - 1])
+async def test_the_rest_of_a_body_that_breaks_off_is_read_from_the_origin(tmp_path, origin, count):
+    etag = (await origin.head(ObjectRef("b", "b-large"))).etag
+    async with beside(tmp_path, origin, breaks_off_after(count, etag)) as a:
+        assert await read_past_the_cache(a, "b-large") == BODY
+        assert [span for _, span, _ in origin.reads] == [Span(count, len(BODY))]
+        assert a.results() == counted(BROKEN)
+
+
+async def test_the_rest_of_another_version_is_never_read(tmp_path, origin):
+    async with beside(tmp_path, origin, breaks_off_after(5000, ETAG)) as a:
+        with pytest.raises(ObjectChanged):
+            await read_past_the_cache(a, "b-large")
+    async with beside(tmp_path, origin, breaks_off_after(5000, 'W/"weak"')) as a:
+        with pytest.raises(OriginError):
+            await read_past_the_cache(a, "b-large")
 
 
 async def test_a_write_whose_node_gives_no_answer_has_an_unknown_outcome(tmp_path, origin):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from .fake_origin import FakeOrigin, running
+from .owned import engine, join, late_writes_end_soon, origin, three  # noqa: F401 (fixtures)
 
 
 @pytest.fixture
@@ -19,5 +20,5 @@ def bucket_directory(tmp_path: Path) -> Path:
 @pytest.fixture
 def fake_origin() -> Iterator[FakeOrigin]:
     """Run an S3 server in this process that a test can make fail."""
-    with running() as origin:
-        yield origin
+    with running() as server:
+        yield server

@@ -208,7 +208,9 @@ class StatsReport(msgspec.Struct):
 
 
 class ServiceFacts(msgspec.Struct):
-    """Facts for clients. ``socket``: path of the Unix socket of the control listener, if there is one."""
+    """Facts for clients. ``socket``: path of the Unix socket of the control listener, if there is one.
+    ``owners``: true if proxies share their pages, so that GET /v1/datasets/{dataset}/owners helps.
+    """
 
     version: str
     uptime_s: float
@@ -220,6 +222,7 @@ class ServiceFacts(msgspec.Struct):
     lane: Literal["compiled", "interpreted"]
     s3_endpoint: str | msgspec.UnsetType = msgspec.UNSET
     socket: str | msgspec.UnsetType = msgspec.UNSET
+    owners: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Finding(msgspec.Struct):

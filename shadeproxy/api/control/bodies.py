@@ -21,6 +21,7 @@ SCORES = "application/vnd.shadeproxy.scores"
 IDS = "application/vnd.shadeproxy.ids"
 BATCH = "application/vnd.shadeproxy.batch"
 LOCATE = "application/vnd.shadeproxy.locate"
+OWNERS = "application/vnd.shadeproxy.owners"
 LINES = "application/x-ndjson"
 OCTETS = "application/octet-stream"
 LINES_TYPES = frozenset(

@@ -20,6 +20,7 @@ from shadeproxy.api.control import (
     locate,
     operations,
     orders,
+    owners,
     reads,
     service,
 )
@@ -78,6 +79,10 @@ _BITMAP: dict[int, tuple[str, Content]] = {
 }
 _DATASET: dict[int, tuple[str, Content]] = {
     200: ("Summary, or the manifest as JSON lines", {wire.JSON: wire.DatasetSummary, wire.LINES: None}),
+    304: _UNCHANGED,
+}
+_OWNERS: dict[int, tuple[str, Content]] = {
+    200: ("The proxies, and a number for each sample; see docs/protocol.md", {wire.OWNERS: None}),
     304: _UNCHANGED,
 }
 _COLUMN: dict[int, tuple[str, Content]] = {
@@ -174,6 +179,14 @@ ROUTES = (
         datasets.get_dataset,
         answers=_DATASET,
         query=_FORM,
+    ),
+    Route(
+        "GET",
+        "/v1/datasets/{dataset}/owners",
+        "The proxy that caches each sample, for clients that call it themselves",
+        owners.get_owners,
+        answers=_OWNERS,
+        query=owners.QUERY,
     ),
     Route("DELETE", "/v1/datasets/{dataset}", "Forget a dataset", datasets.delete_dataset, answers=_GONE),
     Route("GET", "/v1/jobs", "Every job", jobs.list_jobs, answers=_ok(jobs.JobList)),

@@ -1,0 +1,186 @@
+"""Batch calls to the proxies that cache the samples, where several proxies share their pages.
+
+Laws: a failure here never fails a read: samples that another proxy does not bring are asked from the called
+one, which has them relayed. A proxy is asked only after it has shown that it is the node of the cluster that
+was meant, because an address may lead to another server. The token is sent over no less secure connection
+than the caller's own.
+"""
+
+import ipaddress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from shadeproxy_sdk import frames
+from shadeproxy_sdk.bulk_calls import Call, Calls, Request
+from shadeproxy_sdk.circuit_breaker import BreakerDecision
+from shadeproxy_sdk.connections import Connections, Offers
+from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
+from shadeproxy_sdk.errors import BadAnswer, ConfigError, ControlError, Unreachable
+from shadeproxy_sdk.owners import CONTENT_TYPE, Owner, OwnerColumn, decode
+
+_LOG = logging.getLogger("shadeproxy_sdk")
+_MOST_PATIENCE_S = 10.0
+"""Longest wait for bytes of another proxy. The called proxy waits for it only a second, and then asks the
+origin.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A call to ``owner``, whose answer has not been read."""
+
+    owner: Owner
+    calls: Calls
+    call: Call
+    decision: BreakerDecision
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerReads:
+    """Reads from the owners of samples. ``connections``, ``control``: of the called proxy."""
+
+    connections: Connections
+    control: Control
+    timeout_s: float
+
+    @contextmanager
+    def reading(self, request: Request) -> Iterator[None]:
+        """Ask other proxies for the samples that they cache, while the block reads those of the called one,
+        and receive them when it ends. The block must give the samples their slots.
+        """
+        shares: list[_Share] = []
+        try:
+            self._begin(request, shares)
+            try:
+                yield
+            except Exception:
+                if request.batch.laid:
+                    self._receive(request, shares)
+                raise
+            self._receive(request, shares)
+        finally:
+            request.elsewhere = frozenset()
+            for share in shares:
+                share.call.channel.close()
+
+    # ------------------------------------------------------------------ sending
+
+    def _begin(self, request: Request, shares: list[_Share]) -> None:
+        column, missing = self._column(request), request.missing()
+        if column is None or not missing:
+            return
+        for owner, positions in column.shares(request.ids_at(missing), missing):
+            share = self._ask(owner, request, positions)
+            if share is not None:
+                shares.append(share)
+        request.elsewhere = frozenset(position for share in shares for position in share.call.positions)
+
+    def _ask(self, owner: Owner, request: Request, positions: list[int]) -> _Share | None:
+        if not self._may_call(owner):
+            self._failed(request, owner, f"its address {owner.control} is not for callers from here")
+            return None
+        url = f"http://{owner.control}"
+        connections = self.connections.other(owner.node, url)
+        transport = connections.transport
+        decision = transport.batch.ask()
+        if decision is BreakerDecision.REFUSE:
+            return None
+        timeout_s = probe_timeout_s(decision, min(self.timeout_s, _MOST_PATIENCE_S))
+        try:
+            calls = Calls(connections, self.control.at(url))
+            if transport.offers is None:
+                transport.offers = self._offers(calls, owner, timeout_s)
+            call = calls.send("/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s, order="ready")
+        except (Unreachable, ControlError, ConfigError) as error:
+            transport.batch.failed(decision, str(error))
+            self._failed(request, owner, str(error))
+            return None
+        return _Share(owner, calls, call, decision)
+
+    def _offers(self, calls: Calls, owner: Owner, timeout_s: float) -> Offers:
+        """Return the calls that the proxy offers to callers here, after a check of its name."""
+        control, connections = calls.control, calls.connections
+        answer = control.call(connections, "GET", "/v1/cluster", timeout_s=timeout_s)
+        if read_json(answer, control.url).get("node") != owner.node:
+            raise BadAnswer(f"{control.url} is not the node {owner.node} of the cluster")
+        near = None
+        if is_loopback(control.host):
+            near = read_json(
+                control.call(connections, "GET", "/v1/info", timeout_s=timeout_s), control.url
+            ).get("socket")
+        return Offers(batch=True, locate=False, socket=near if isinstance(near, str) else None)
+
+    def _may_call(self, owner: Owner) -> bool:
+        """Return whether the proxy's address means that proxy on this host too."""
+        return not is_loopback(owner.control.rpartition(":")[0]) or is_loopback(self.control.host)
+
+    # ------------------------------------------------------------------ receiving
+
+    def _receive(self, request: Request, shares: list[_Share]) -> None:
+        while shares:
+            share = shares[0]
+            breaker = share.calls.connections.transport.batch
+            try:
+                with share.calls.answer(share.call, gives_way=False) as answer:
+                    frames.receive(answer, share.call.positions, request.lengths, request.batch)
+            except (Unreachable, ControlError) as error:
+                share.calls.connections.transport.offers = None  # Another server may have that address now.
+                breaker.failed(share.decision, str(error))
+                self._failed(request, share.owner, str(error))
+            else:
+                breaker.succeeded()
+            del shares[0]  # Its channel is closed, or serves other calls.
+
+    def _failed(self, request: Request, owner: Owner, reason: str) -> None:
+        assert request.known_as is not None, "samples without ids have no owners"
+        first = self.connections.owners.failed(request.known_as, owner.node)
+        level = logging.INFO if first else logging.DEBUG
+        _LOG.log(
+            level, "Reading what the node %s caches by way of %s: %s", owner.node, self.control.url, reason
+        )
+
+    # ------------------------------------------------------------------ columns
+
+    def _column(self, request: Request) -> OwnerColumn | None:
+        """Return the owners of the request's data set; None if all is read from the called proxy."""
+        offers, dataset = self.connections.transport.offers, request.known_as
+        if offers is None or not (offers.owners and offers.batch) or dataset is None or not request.by_id:
+            return None
+        if self.control.secure:
+            return None  # Addresses of other proxies are those of HTTP.
+        owners = self.connections.owners
+        if owners.is_due(dataset):
+            try:
+                owners.put(dataset, self._fetch(dataset, request.count, owners.find(dataset)))
+            except (Unreachable, ControlError) as error:
+                _LOG.debug("The owners of %s are not known: %s", dataset[0], error)
+        return owners.find(dataset)
+
+    def _fetch(self, dataset: tuple[str, str], count: int, known: OwnerColumn | None) -> OwnerColumn:
+        name, digest = dataset
+        answer = self.control.call(
+            self.connections,
+            "GET",
+            f"/v1/datasets/{quote(name)}/owners?digest={quote(digest)}",
+            extra={} if known is None else {"if-none-match": f'"{known.tag}"'},
+            timeout_s=min(self.timeout_s, _MOST_PATIENCE_S),
+        )
+        if answer.status == 304 and known is not None:
+            return known
+        if answer.headers.get("content-type") != CONTENT_TYPE:
+            raise BadAnswer(f"the owners came as something else than {CONTENT_TYPE}")
+        return decode(answer.body, count, answer.headers.get("etag", "").strip('"'))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` means the host of the caller, whichever that is."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

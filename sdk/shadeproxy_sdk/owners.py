@@ -1,0 +1,113 @@
+"""The proxies that cache the samples of a data set, where several proxies share their pages.
+
+Law: all of this is a hint. A proxy also answers for samples that another one caches, only later.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shadeproxy_sdk.errors import BadAnswer
+
+CONTENT_TYPE = "application/vnd.shadeproxy.owners"
+REFRESH_S = 10.0
+"""Time after which the proxy is asked whether the owners have changed."""
+_HURRY_S = 1.0
+_MOST_COLUMNS = 4
+_SIZE_BYTES = 4
+
+
+class Owner(NamedTuple):
+    """A proxy of the cluster. ``control``: the address of its control listener, host and port."""
+
+    node: str
+    control: str
+
+
+class OwnerColumn(NamedTuple):
+    """The owner of each sample of a data set: a place in ``owners``, or another number if any proxy may be
+    asked. ``here``: the proxy that gave the column. ``tag``: its ETag.
+    """
+
+    tag: str
+    here: str
+    owners: tuple[Owner, ...]
+    column: NDArray[np.uint16]
+
+    def shares(self, ids: NDArray[np.uint32], positions: list[int]) -> Iterator[tuple[Owner, list[int]]]:
+        """Yield each other proxy with those of ``positions`` whose samples it caches. ``ids``: of the samples
+        at ``positions``.
+        """
+        found, places = self.column[ids], np.array(positions)
+        for number, owner in enumerate(self.owners):
+            if owner.node != self.here and owner.control:
+                its = places[found == number]
+                if len(its):
+                    yield owner, its.tolist()
+
+
+def decode(body: bytes, count: int, tag: str) -> OwnerColumn:
+    """Return the column of an answer about ``count`` samples. Raises BadAnswer."""
+    try:
+        start = _SIZE_BYTES + int.from_bytes(body[:_SIZE_BYTES], "little")
+        told = json.loads(body[_SIZE_BYTES:start])
+        owners = tuple(Owner(str(one["node"]), str(one["control"])) for one in told["nodes"])
+        column = np.frombuffer(body[start:], "<u2")
+        here = str(told["here"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadAnswer(f"the owners cannot be read: {error}") from None
+    if len(column) != (count if owners else 0):
+        raise BadAnswer(f"{len(column)} owners of {count} samples")
+    return OwnerColumn(tag, here, owners, column)
+
+
+class Owners:
+    """The columns that this process knows, by data set: its name and digest. Thread-safe. ``failures``: how
+    often another proxy was not asked, or did not answer.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failures = 0
+        self._clock = clock
+        self._columns: dict[tuple[str, str], OwnerColumn | None] = {}
+        self._due_s: dict[tuple[str, str], float] = {}
+        self._logged: set[str] = set()
+        self._lock = threading.Lock()
+
+    def find(self, dataset: tuple[str, str]) -> OwnerColumn | None:
+        """Return the last column of a data set."""
+        return self._columns.get(dataset)
+
+    def is_due(self, dataset: tuple[str, str]) -> bool:
+        """Return whether the caller should ask for the column. Other callers then use the last one."""
+        with self._lock:
+            now_s = self._clock()
+            if now_s < self._due_s.get(dataset, now_s):
+                return False
+            self._due_s[dataset] = now_s + REFRESH_S
+            return True
+
+    def put(self, dataset: tuple[str, str], column: OwnerColumn | None) -> None:
+        """Keep a column; None: the proxy knows none. Only the last few data sets are kept."""
+        with self._lock:
+            self._columns.pop(dataset, None)
+            self._columns[dataset] = column
+            if len(self._columns) > _MOST_COLUMNS:
+                dropped = next(iter(self._columns))
+                del self._columns[dropped], self._due_s[dropped]
+
+    def failed(self, dataset: tuple[str, str], node: str) -> bool:
+        """Count that ``node`` was not asked, or did not answer, and have the column asked for again soon.
+        Return whether it is the first time.
+        """
+        with self._lock:
+            self.failures += 1
+            self._due_s[dataset] = min(self._due_s.get(dataset, 0.0), self._clock() + _HURRY_S)
+            first = node not in self._logged
+            self._logged.add(node)
+            return first

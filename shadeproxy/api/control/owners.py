@@ -1,0 +1,74 @@
+"""``GET /v1/datasets/{dataset}/owners``: the proxy that caches each sample; see docs/protocol.md.
+
+Law: an answer is a hint. A proxy also answers for samples that others cache, by relay, so a client that calls
+another one than the owner loses time alone.
+"""
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from shadeproxy.api.control.bodies import OWNERS
+from shadeproxy.api.control.context import ControlContext
+from shadeproxy.api.control.queries import read_query
+from shadeproxy.cluster.view import View
+from shadeproxy.core.errors import Conflict
+from shadeproxy.hints.datasets import Dataset, Groups
+
+QUERY = {"digest": "The call is refused where the dataset has another digest"}
+_ALIGNMENT = 4
+_ANY = 0xFFFF
+"""The number of a sample that no proxy caches now: any proxy reads it from the origin."""
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    digest: str | None = None
+
+
+class _Node(msgspec.Struct):
+    node: str
+    control: str
+
+
+async def get_owners(context: ControlContext, request: web.Request) -> web.Response:
+    asked = read_query(request, _Asked, QUERY)
+    dataset = context.hints.dataset(request.match_info["dataset"])
+    if asked.digest not in {None, dataset.digest}:
+        raise Conflict(
+            f"dataset {dataset.name!r} was registered again, with other samples than those of {asked.digest}",
+            hint="register your manifest under another name",
+        )
+    status = context.cluster()
+    view = None if status is None else status.shared_view()
+    tag = _tag(dataset, view)
+    headers = {"ETag": f'"{tag}"'}
+    if any(one.value in {tag, "*"} for one in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    body = await context.in_pool(_encode, dataset, view, "" if status is None else status.node)
+    return web.Response(body=body, headers=headers, content_type=OWNERS)
+
+
+def _tag(dataset: Dataset, view: View | None) -> str:
+    return dataset.digest if view is None else f"{dataset.digest}-{view.id.inc}-{view.id.number}"
+
+
+def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
+    nodes = [] if view is None else [_Node(name, view.facts[name].control) for name in view.homes.nodes]
+    head = msgspec.json.encode({"here": here, "nodes": nodes})
+    head += b" " * (-len(head) % _ALIGNMENT)
+    column = b"" if view is None else _column(dataset.groups, view).tobytes()
+    return np.array([len(head)], "<u4").tobytes() + head + column
+
+
+def _column(groups: Groups, view: View) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    """Return for each sample the place of its node in ``view.homes.nodes``; _ANY if that node is away."""
+    homes = view.homes
+    found = homes.find_many(groups.hashes).astype(np.uint16)  # -1, where there are no nodes, is _ANY then.
+    for place, name in enumerate(homes.nodes):
+        if view.seats[name].away:
+            found[found == place] = _ANY
+    if groups.starts is not None:
+        found = np.repeat(found, np.diff(groups.starts))
+    column = np.empty(len(groups.members), "<u2")
+    column[groups.members] = found
+    return column

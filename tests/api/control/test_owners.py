@@ -1,0 +1,128 @@
+"""GET /v1/datasets/{dataset}/owners: the proxy that caches each sample of a data set."""
+
+import json
+
+import numpy as np
+import pytest
+
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.ownership import OwnedObjects
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.status import ClusterStatus
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.identity import object_hash
+from shadeproxy.core.types import ObjectRef
+from tests.support.cluster_log import FakeLog, Server
+
+TYPE = "application/vnd.shadeproxy.owners"
+SEALS = Seals("c", ["secret"])
+LINES = [{"bucket": "b", "key": f"k{i}"} for i in range(40)] + [
+    {"bucket": "b", "key": "shard", "offset": 10 * i, "length": 10} for i in range(8)
+]
+PATH = "/v1/datasets/d/owners"
+ANY = 0xFFFF
+
+
+class Cluster:
+    """Nodes a, which is called, b and c, which has no capacity."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.server = Server()
+        self.beats = [self._node("a", 1.0), self._node("b", 2.0), self._node("c", 0.0)]
+        self.status = self.seen(OwnedObjects(by_rule=lambda _: False))
+
+    def seen(self, owned):
+        return ClusterStatus("t", self.beats[0], FakeLog(self.server), lambda: self.now_s, owned=owned)
+
+    def _node(self, name, weight):
+        facts = NodeFacts(node=name, weight=weight, control=f"{name}:9001")
+        member = Membership(facts, f"{name}1", SEALS, Timing())
+        return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
+
+    async def run(self, seconds, *nodes):
+        for _ in range(seconds):
+            for one in nodes or self.beats:
+                await one.beat()
+            self.now_s += 1
+
+    @property
+    def view(self):
+        return self.beats[0].membership.view
+
+
+@pytest.fixture
+async def cluster(client, context):
+    cluster = Cluster()
+    context.cluster = lambda: cluster.status
+    lines = "".join(json.dumps(line) + "\n" for line in LINES)
+    answer = await client.put("/v1/datasets/d", data=lines, headers={"content-type": "application/x-ndjson"})
+    assert answer.status == 200
+    cluster.digest = (await answer.json())["digest"]
+    return cluster
+
+
+async def owners(client, **headers):
+    """Return the head of an answer, the name of each sample's owner, and the ETag."""
+    answer = await client.get(PATH, headers=headers)
+    assert (answer.status, answer.content_type) == (200, TYPE)
+    body = await answer.read()
+    size = int.from_bytes(body[:4], "little")
+    assert size % 4 == 0
+    head, column = json.loads(body[4 : 4 + size]), np.frombuffer(body[4 + size :], "<u2")
+    names = [None if number == ANY else head["nodes"][number]["node"] for number in column]
+    return head, names, answer.headers["ETag"]
+
+
+async def test_each_sample_has_the_owner_that_every_node_computes(client, cluster):
+    await cluster.run(12)
+    head, names, _ = await owners(client)
+    assert head["here"] == "a"
+    assert head["nodes"] == [{"node": "a", "control": "a:9001"}, {"node": "b", "control": "b:9001"}]
+    assert names == [cluster.view.home(object_hash(ObjectRef("b", line["key"]))) for line in LINES]
+    assert set(names) == {"a", "b"}
+    assert len(set(names[40:])) == 1, "the samples of one object have one owner"
+
+
+async def test_samples_of_a_node_that_is_away_are_asked_anywhere(client, cluster):
+    await cluster.run(12)
+    _, before, first = await owners(client)
+    await cluster.run(8, cluster.beats[0], cluster.beats[2])
+    _, names, second = await owners(client)
+    assert names == ["a" if name == "a" else None for name in before]
+    assert first != second
+
+
+async def test_owners_are_sent_again_only_when_they_have_changed(client, cluster):
+    await cluster.run(12)
+    _, _, tag = await owners(client)
+    answer = await client.get(PATH, headers={"If-None-Match": tag})
+    assert (answer.status, answer.headers["ETag"], await answer.read()) == (304, tag, b"")
+    await cluster.run(8, cluster.beats[0])
+    answer = await client.get(PATH, headers={"If-None-Match": tag})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("why", ["no cluster", "no view", "own pages", "other settings"])
+async def test_without_shared_pages_no_sample_has_an_owner(client, cluster, context, why):
+    if why == "no cluster":
+        context.cluster = lambda: None
+    elif why == "own pages":
+        cluster.status = cluster.seen(None)
+    if why != "no view":
+        await cluster.run(12)
+    if why == "other settings":
+        cluster.beats[0].membership.duties.refusal = "other settings"
+    head, names, tag = await owners(client)
+    assert (head["nodes"], names) == ([], [])
+    assert tag == f'"{cluster.digest}"'
+
+
+async def test_a_data_set_with_other_samples_is_refused(client, cluster):
+    await cluster.run(12)
+    assert (await client.get(f"{PATH}?digest={cluster.digest}")).status == 200
+    answer = await client.get(f"{PATH}?digest=sha256:0")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (409, "conflict")
+    assert (await client.get("/v1/datasets/none/owners")).status == 404

@@ -1,0 +1,143 @@
+"""Proxies that share their pages, as processes, with a real Redis or Valkey. Fixtures, and helpers to observe
+them.
+
+The origin is a proxy of its own, without a cache: an S3 server on which the tests count requests.
+"""
+
+import json
+import sys
+import urllib.request
+
+import pytest
+
+from tests.support.redis_server import redis_server
+from tests.support.served import Served, wait_for
+
+COUNT = 40
+SECRET = "a secret of at least sixteen"
+LEASE_S = 0.5
+KEYS = [f"{n:03d}" for n in range(COUNT)]
+RULES = """
+[[rules]]
+bucket = "*"
+cache = {cache}
+freshness = "ttl"
+ttl = "1 h"
+"""
+OWNED = """
+[cluster]
+name = "c"
+pages = "owned"
+secret = "env:CLUSTER_SECRET"
+listen = "127.0.0.1:0"
+lease = "500 ms"
+"""
+
+QUICK = """
+import runpy, sys
+from shadeproxy.cluster.timing import Timing
+Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
+runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def late_writes_end_soon(monkeypatch):
+    """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
+    test of a lease's end show anything.
+    """
+    start = Served.start
+
+    def quickly(served):
+        served.program = (sys.executable, "-c", QUICK)
+        start(served)
+
+    monkeypatch.setattr(Served, "start", quickly)
+
+
+@pytest.fixture
+def engine(tmp_path):
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with redis_server(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def origin(serve, bucket_directory, tmp_path):
+    for key in KEYS:
+        (bucket_directory / "data" / key).write_bytes(key.encode() * 500)
+    config = tmp_path / "origin.toml"
+    config.write_text(RULES.format(cache="false"))
+    return serve(config, origin__kind="file", origin__path=str(bucket_directory))
+
+
+@pytest.fixture
+def join(serve, engine, origin, tmp_path, monkeypatch):
+    """Start a proxy of the cluster; settings as in ``serve``."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    config = tmp_path / "member.toml"
+    config.write_text(RULES.format(cache="true") + OWNED)
+
+    def start(**settings):
+        return serve(
+            config,
+            environment={"CLUSTER_SECRET": SECRET},
+            origin__endpoint=origin.s3,
+            origin__region="us-east-1",
+            cluster__engine=engine.url,
+            prefetch__enabled="false",
+            **settings,
+        )
+
+    return start
+
+
+@pytest.fixture
+def three(join):
+    proxies = [join() for _ in range(3)]
+    settled(*proxies)
+    return proxies
+
+
+def cluster(proxy):
+    return proxy.get("/v1/cluster")
+
+
+def settled(*proxies):
+    """Wait until all proxies have one settled view with all of them, and a lease."""
+
+    def whole():
+        found = [cluster(proxy) for proxy in proxies]
+        here = {one["node"] for one in found}
+        return (
+            len({one["view"] for one in found} | {one["settled"] for one in found}) == 1
+            and {node["node"] for node in found[0]["nodes"] if not node["away"]} == here
+            and all(one["lease_s"] > 0 for one in found)
+        )
+
+    wait_for(whole)
+
+
+def get(proxy, key, *, timeout_s=10):
+    """Return the body of an object, and the header of the answer."""
+    with urllib.request.urlopen(f"{proxy.s3}/data/{key}", timeout=timeout_s) as answer:
+        return answer.read(), answer.headers
+
+
+def owner_of(key, proxies):
+    node = json.loads(proxies[0].call("GET", f"/v1/cluster/owner/data/{key}"))["home"]
+    return next(proxy for proxy in proxies if cluster(proxy)["node"] == node)
+
+
+def shares(proxies):
+    """Return the keys of each proxy's share, in the order of the proxies."""
+    owners = {key: owner_of(key, proxies) for key in KEYS}
+    return [[key for key in KEYS if owners[key] is proxy] for proxy in proxies]
+
+
+def sent_bodies(origin):
+    """Return how many objects the origin has sent."""
+    found = origin.stats()["requests"]["by_operation"].get("GetObject", {"statuses": {}})
+    return sum(found["statuses"].values())
