@@ -13,7 +13,7 @@ from shadeproxy.cluster.relay_heads import RelayHeads
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.sigv4 import Credentials
-from shadeproxy.core.types import SHARED, ObjectRef
+from shadeproxy.core.types import OWN, SHARED, ObjectRef
 from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import StaticCredentials
 from shadeproxy.origin.pool import Timeouts
@@ -39,7 +39,7 @@ class Peer:
         self.origin = origin
         self.heads = RelayHeads(address)
         self._gets = origin.forwards
-        self._at = origin.forwards.peer_of(ObjectRef("b", ""))
+        self._at = origin.forwards.peer_of(ObjectRef("b", "", OWN))
         self.patience_s = self._least_s = least_patience_s
         """Seconds for which a read waits for the head of the answer."""
         self._clock = clock
