@@ -190,7 +190,7 @@ class Engine:
         self._readings -= 1
         while reading.joined:
             _, flight = reading.joined.popitem()
-            self._filling.flights.leave(flight, served=served)
+            self._filling.flights.leave(flight, served=served or reading.relayed)
 
     async def stat(self, request: ReadRequest) -> tuple[ObjectMeta, Source]:
         """See ``ReadPath.stat``."""

@@ -21,6 +21,7 @@ from shadeproxy.core.errors import (
     Unidentified,
 )
 from shadeproxy.core.ranges import page_span, pages_of, span_within
+from shadeproxy.core.tracing import RELAYED
 from shadeproxy.core.types import Intent, ObjectMeta, Page, Source, Span
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.freshness.unidentified import PassedBody, serves
@@ -75,6 +76,10 @@ class EngineReading:
         self.begun = False
         """True if ``Engine.begin`` began the read without waiting, and has noted it."""
         self._reads: CallbackOrigin | None = None
+        self.relayed = RELAYED.get()
+        """True if another node of a cluster asks. It does not wait long: if the fill ended with it, no node
+        would ever cache a page from a slow origin.
+        """
 
     @property
     def meta(self) -> ObjectMeta:
