@@ -259,6 +259,8 @@ class Job:
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
+        # Ask even if the proxy was away a moment ago, because a rank that draws alone trains another epoch.
+        self._proxy.hurry()
         self._sender.flush(_SHARE_TIMEOUT_S)
         answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})
         if answer is None or len(answer.body) != own.weights.nbytes:
@@ -331,11 +333,7 @@ class Job:
                     ids, losses = per_sample(report)
                     self._not_finite += self._board.apply(report[0], ids, losses)
                     self._snapshot.count(report[0], ids.size, self._board)
-                except (
-                    ValueError,
-                    TypeError,
-                    RuntimeError,
-                ) as error:  # RuntimeError: a failed device raises it.
+                except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: of a failed device
                     self._reject(error)
 
     def _deliver(self) -> bool:

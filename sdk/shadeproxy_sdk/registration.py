@@ -161,6 +161,10 @@ class Registration:
             return Sent.REFUSED
         return Sent.ARRIVED
 
+    def hurry(self) -> None:
+        """Let the next call try the proxy, though an earlier one failed a moment ago."""
+        self._session.connections.control_breaker.hurry(0.0)
+
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:
         """GET the job's ``path``, or POST ``body`` to it. Return None if there is no answer. Never raises."""
         try:

@@ -304,8 +304,12 @@ def demo(
     report_dir: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("demo-report"),
     endpoint: Annotated[str, typer.Option(help="An existing S3 server instead of the built-in origin.")] = "",
     bucket: Annotated[str, typer.Option(help="The bucket to use there.")] = "",
+    nodes: Annotated[int, typer.Option(min=1, max=8, help="Train through so many proxies, with Redis.")] = 1,
 ) -> None:
-    """Train a small model three times: direct, through an LRU cache, and through ShadeProxy with scores."""
+    """Train a small model three times: direct, through an LRU cache, and through ShadeProxy with scores.
+
+    With --nodes, train it twice instead: through several proxies whose caches are one, and through one proxy.
+    """
     if bool(endpoint) != bool(bucket):
         raise ConfigError("--endpoint and --bucket belong together: write both or neither")
     missing = [name for module, name in _DEMO_NEEDS.items() if importlib.util.find_spec(module) is None]
@@ -313,6 +317,14 @@ def demo(
         raise ShadeProxyError(
             f"the demo needs {', '.join(missing)}; in a checkout install with: pip install ./sdk '.[demo]'"
         )
+    if nodes > 1:
+        from shadeproxy.demo.cluster import require_cluster  # noqa: PLC0415  the demo's own
+
+        require_cluster()
+        from shadeproxy.demo.nodes import run_nodes  # noqa: PLC0415  brings torch
+
+        run_nodes(report_dir, nodes, endpoint or None, bucket or None)
+        return
     from shadeproxy.demo.main import run_demo  # noqa: PLC0415  brings torch
 
     run_demo(report_dir=report_dir, endpoint=endpoint or None, bucket=bucket or None)

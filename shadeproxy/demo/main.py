@@ -56,18 +56,13 @@ def run_demo(
     """
     console = console or Console()
     started = time.monotonic()
-    try:
-        report_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--report-dir {report_dir}: {error.strerror}; name a directory that can be made and written"
-        ) from None
+    make_report_directory(report_dir)
     with (
         termination_as_interrupt(),
         scratch_directory("shadeproxy-demo-", work_dir) as directory,
         Bars(console, _WIDTH) as bars,
     ):
-        stage, dataset = _set_up(
+        stage, dataset = prepare(
             directory, bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
         )
         runs = tuple(
@@ -85,7 +80,17 @@ def run_demo(
     return report
 
 
-def _set_up(
+def make_report_directory(path: Path) -> None:
+    """Make the directory of the report. Raises ConfigError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--report-dir {path}: {error.strerror}; name a directory that can be made and written"
+        ) from None
+
+
+def prepare(
     directory: Path,
     bars: Bars,
     console: Console,
@@ -95,6 +100,7 @@ def _set_up(
     objects: int,
     epochs: int,
 ) -> tuple[Stage, DataSet]:
+    """Make the photos, and store or upload them. Arguments as in ``run_demo``. Raises ShadeProxyError."""
     console.print(f"Digits of scikit-learn, photographed {objects:,} times: PNG images, one object each.")
     making = bars.add("making photographs", objects)
     photos = [_counted(photo, making) for photo in Photographer("train").shoot(objects)]

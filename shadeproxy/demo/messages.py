@@ -21,7 +21,8 @@ class ExistingServer(msgspec.Struct, frozen=True):
 class TrainingPlan(msgspec.Struct, frozen=True):
     """One training. ``control_url``: the control listener to read through, which also has the counters; None:
     read from ``origin``, without a proxy. ``test_file``: an .npz of held-out ``images`` and ``labels``.
-    ``scores``: whether to report losses.
+    ``scores``: whether to report losses. ``meeting``: a file by which the ``world_size`` processes of the
+    training find each other; None if there is one process.
     """
 
     control_url: str | None
@@ -36,10 +37,15 @@ class TrainingPlan(msgspec.Struct, frozen=True):
     reads_per_worker: int = 10
     seed: int = 0
     origin: ExistingServer | None = None
+    rank: int = 0
+    world_size: int = 1
+    meeting: str | None = None
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The growth of a server's counters (``GET /v1/stats``) during one epoch."""
+    """The growth of a server's counters (``GET /v1/stats``) during one epoch. ``relayed_*``: of reads that
+    the server sent to other proxies of its cluster.
+    """
 
     requests: int
     bytes: int
@@ -48,6 +54,8 @@ class Counted(msgspec.Struct, frozen=True):
     hit_bytes: int
     origin_requests: int
     origin_bytes: int
+    relayed_requests: int = 0
+    relayed_bytes: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):

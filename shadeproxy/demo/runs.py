@@ -99,40 +99,54 @@ def _data_source(contestant: Contestant, stage: Stage, directory: Path) -> Itera
     The built-in origin is a proxy that caches nothing. A run without a cache reads from it object by object,
     as from any object store: object stores have no batch call.
     """
-    if isinstance(stage.objects, ExistingServer):
-        origin: dict[str, Any] = {"endpoint": stage.objects.endpoint, "region": stage.objects.region}
+    if contestant.policy is None and isinstance(stage.objects, ExistingServer):
+        yield stage.objects
+        return
+    with origin_of(stage, directory) as origin:
         if contestant.policy is None:
-            yield stage.objects
+            yield ExistingServer(origin["endpoint"], "us-east-1")
             return
         settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)
         with serving("proxy", settings, directory / "proxy") as proxy:
             yield proxy.control_url
+
+
+@contextmanager
+def origin_of(stage: Stage, directory: Path) -> Iterator[dict[str, Any]]:
+    """Start the built-in origin, unless the user named a server. Yield the settings by which a proxy
+    reads from it.
+    """
+    if isinstance(stage.objects, ExistingServer):
+        yield {"endpoint": stage.objects.endpoint, "region": stage.objects.region}
         return
     files = file_server_settings(stage.objects, delay=ORIGIN_DELAY)
     with serving("origin", files, directory / "origin") as server:
-        if contestant.policy is None:
-            yield ExistingServer(server.s3_url, "us-east-1")
-            return
-        origin = {"endpoint": server.s3_url, "credentials": {"source": "anonymous"}}
-        settings = proxy_settings(origin, policy=contestant.policy, cache_bytes=stage.cache_bytes)
-        with serving("proxy", settings, directory / "proxy") as proxy:
-            yield proxy.control_url
+        yield {"endpoint": server.s3_url, "credentials": {"source": "anonymous"}}
 
 
 def _training(plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Generator[Event]:
-    env = plain_environment() | environment
-    with running("training", _TRAIN, log=log, env=env, piped=True) as child:
-        stdin, stdout = child.process.stdin, child.process.stdout
-        assert stdin is not None
+    with training("training", plan, log, environment) as child:
+        stdout = child.process.stdout
         assert stdout is not None
-        stdin.write(msgspec.json.encode(plan))
-        stdin.close()
         decoder = msgspec.json.Decoder(Event)
         for line in stdout:
             yield decoder.decode(line)
-        _expect_success(child)
+        expect_success(child)
 
 
-def _expect_success(child: Child) -> None:
+@contextmanager
+def training(name: str, plan: TrainingPlan, log: Path, environment: dict[str, str]) -> Iterator[Child]:
+    """Start a training process, whose events are the lines of its stdout."""
+    env = plain_environment() | environment
+    with running(name, _TRAIN, log=log, env=env, piped=True) as child:
+        stdin = child.process.stdin
+        assert stdin is not None
+        stdin.write(msgspec.json.encode(plan))
+        stdin.close()
+        yield child
+
+
+def expect_success(child: Child) -> None:
+    """Raise ShadeProxyError if the process failed. It has closed its stdout."""
     if child.process.wait() != 0:
         raise child.failure()

@@ -13,7 +13,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
+from torch import distributed, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import shadeproxy_sdk as shade
@@ -30,6 +32,10 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
     """Train ``SmallNet`` as ``plan`` says. Raises shade.ShadeError when the data cannot be read."""
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
+    if plan.meeting is not None:
+        distributed.init_process_group(
+            "gloo", init_method=Path(plan.meeting).as_uri(), rank=plan.rank, world_size=plan.world_size
+        )
     test_images, test_labels = _load_test(Path(plan.test_file))
     # With a proxy, the SDK must not fall back to the origin: the proxy would not count such reads as misses.
     origin = _origin(plan.origin) if plan.origin and not plan.control_url else None
@@ -38,7 +44,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
     )
 
     data = shade.S3Dataset(client, bucket=plan.bucket, prefix=plan.prefix, decode=timed_decode)
-    job = client.job("demo", dataset=data.manifest)
+    job = client.job("demo", dataset=data.manifest, rank=plan.rank, world_size=plan.world_size)
     sampler = shade.ShadeSampler(job, mode=plan.mode, seed=plan.seed, batch_size=plan.batch_size)
     loader = DataLoader(
         data,
@@ -48,11 +54,15 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
         collate_fn=shade.collate,
         persistent_workers=plan.workers > 0,
     )
-    model = SmallNet()
+    model: nn.Module = SmallNet()
+    if plan.meeting is not None:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     for epoch in range(plan.epochs):
+        _meet()
         before = _count(client) if plan.control_url else None
+        _meet()  # Other ranks' reads of this epoch count at this rank's proxy too.
         meter, seen = shade.StallMeter(), _Seen(len(data))
         progress = _Steps(emit, epoch, len(sampler))
         started = time.perf_counter()
@@ -67,6 +77,7 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
             seen.add(ids.numpy(), sizes.numpy(), float(decode_s.sum()))
             progress.add(len(ids))
         wall_s = time.perf_counter() - started
+        _meet()
         emit(
             EpochDone(
                 epoch=epoch,
@@ -81,6 +92,14 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
             )
         )
     job.close()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _meet() -> None:
+    """Wait for the other processes of the training, if there are any."""
+    if distributed.is_initialized():
+        distributed.barrier()
 
 
 class _Seen:
@@ -141,6 +160,7 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _count(client: shade.Client) -> Counted:
     stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
     totals, origin = stats["totals"], stats["origin"]
+    relayed = stats.get("cluster", {}).get("relayed", [])
     return Counted(
         requests=totals["requests"],
         bytes=totals["bytes"],
@@ -149,6 +169,8 @@ def _count(client: shade.Client) -> Counted:
         hit_bytes=totals["hit_bytes_ram"] + totals["hit_bytes_disk"],
         origin_requests=origin["requests"],
         origin_bytes=origin["bytes"],
+        relayed_requests=sum(row["requests"] for row in relayed),
+        relayed_bytes=sum(row["bytes"] for row in relayed),
     )
 
 

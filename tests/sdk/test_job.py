@@ -247,6 +247,17 @@ def test_ranks_see_each_others_scores(make_client, make_job, proxy):
     assert np.flatnonzero(np.isfinite(jobs[0].weights(2))).tolist() == [1]
 
 
+def test_a_rank_whose_proxy_was_away_a_moment_ago_draws_with_the_others(make_client, make_job, proxy):
+    jobs = [make_job(rank=rank, world_size=2, client=make_client(proxy)) for rank in range(2)]
+    jobs[1].report([2, 3], [1.0, 2.0])
+    assert jobs[1].flush()
+    proxy.die()
+    jobs[0].report([1], [1.0])
+    assert not jobs[0].flush()
+    proxy.start()
+    assert np.flatnonzero(np.isfinite(jobs[0].weights(1))).tolist() == [1, 2, 3]
+
+
 def test_residency_is_a_bit_per_sample(make_job, proxy):
     job = make_job()
     proxy.resident = bytes([0b00000101, 0, 0, 0, 0b10000000])

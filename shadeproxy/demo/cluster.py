@@ -1,0 +1,127 @@
+"""The demo's cluster: proxies that share their pages, and the Redis or Valkey server between them, on this
+machine.
+"""
+
+import importlib.util
+import json
+import shutil
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
+from shadeproxy.demo.processes import Child, running
+from shadeproxy.demo.servers import Server, plain_environment, proxy_settings, serving
+
+_SECRET = "the demo's secret, known to it alone"  # noqa: S105 (of servers on loopback that live for minutes)
+_PROGRAMS = ("redis-server", "valkey-server")
+_START_S = 20.0
+_SETTLE_S = 60.0
+_POLL_S = 0.05
+_LIMIT_S = 5.0
+
+
+def require_cluster() -> None:
+    """Raise ConfigError if this machine lacks anything that the proxies of a cluster need."""
+    missing = []
+    if _find_program() is None:
+        missing.append("redis-server or valkey-server (Debian, Ubuntu: apt-get install redis-server)")
+    if importlib.util.find_spec("redis") is None:
+        missing.append("the Python package redis (in a checkout: pip install '.[cluster]')")
+    if missing:
+        raise ConfigError(f"demo --nodes needs {' and '.join(missing)}")
+
+
+@contextmanager
+def redis_server(directory: Path) -> Iterator[str]:
+    """Run a server without persistence, and yield its URL. Raises ShadeProxyError."""
+    program = _find_program()
+    if program is None:
+        raise ShadeProxyError("there is no redis-server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    command += ["--dir", str(directory)]
+    # stderr alone is written into the log. The server reports to stdout, which goes to the same file.
+    with running("redis-server", command, log=directory / "redis.log", env=plain_environment()) as child:
+        _wait_until_it_answers(child, port)
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextmanager
+def cluster(
+    count: int, origin: dict[str, Any], directory: Path, *, cache_bytes: int
+) -> Iterator[list[Server]]:
+    """Run ``count`` proxies that share their pages, with a cache of ``cache_bytes`` all together. They are
+    ready when each owns its share. Raises ShadeProxyError.
+    """
+    directory.mkdir()
+    secret = directory / "secret"
+    secret.write_text(_SECRET)
+    settings = proxy_settings(origin, policy="default", cache_bytes=cache_bytes // count)
+    with ExitStack() as opened:
+        settings["cluster"] = {
+            "name": "demo",
+            "engine": opened.enter_context(redis_server(directory)),
+            "secret": f"file:{secret}",
+            "pages": "owned",
+            "listen": "127.0.0.1:0",
+        }
+        nodes = [
+            opened.enter_context(serving(f"proxy {number + 1}", settings, directory / f"proxy{number + 1}"))
+            for number in range(count)
+        ]
+        _wait_until_settled(nodes)
+        yield nodes
+
+
+def shares(nodes: Sequence[Server]) -> list[float]:
+    """Return the part of all objects that each proxy owns, from 0 to 1."""
+    found = _status(nodes[0])["nodes"]
+    owned = {f"http://{node['control']}": float(node["share"]) for node in found}
+    return [owned[node.control_url] for node in nodes]
+
+
+def _find_program() -> str | None:
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
+
+
+def _wait_until_it_answers(child: Child, port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if child.process.poll() is not None:
+            raise child.failure()
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=_LIMIT_S) as connection:
+            connection.sendall(b"PING\r\n")
+            if connection.recv(16).startswith(b"+PONG"):
+                return
+        time.sleep(_POLL_S)
+    raise ShadeProxyError(f"redis-server does not answer after {_START_S:.0f} s; is the machine very busy?")
+
+
+def _wait_until_settled(nodes: Sequence[Server]) -> None:
+    deadline = time.monotonic() + _SETTLE_S
+    while not _are_settled([_status(node) for node in nodes]):
+        if time.monotonic() > deadline:
+            raise ShadeProxyError(f"the proxies do not agree on their shares within {_SETTLE_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _are_settled(found: Sequence[dict[str, Any]]) -> bool:
+    """Return whether all proxies have one view of all, by which none can act otherwise, and a lease."""
+    return (
+        len({one[name] for one in found for name in ("view", "settled")}) == 1
+        and len(found[0]["nodes"]) == len(found)
+        and all(one["lease_s"] > 0 for one in found)
+    )
+
+
+def _status(node: Server) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{node.control_url}/v1/cluster", timeout=_LIMIT_S) as answer:  # noqa: S310 (http)
+        found: dict[str, Any] = json.load(answer)
+    return found

@@ -1,0 +1,135 @@
+"""``nodes.json`` of ``demo --nodes``, its table, and sentences about its numbers. Nothing is measured here."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from shadeproxy.demo.messages import Counted
+from shadeproxy.demo.report import DataSet, Machine
+
+_MIB = 1024**2
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One proxy. ``share``: the part of all objects that it owns, from 0 to 1. ``epochs``: its counters, by
+    epoch. A read counts at the proxy that its rank asked, and bytes of the origin where they were read.
+    """
+
+    share: float
+    epochs: tuple[Counted, ...]
+
+
+class NodesRun(msgspec.Struct, frozen=True):
+    """One training. ``wall_s``, ``stall_s``: of each epoch; the stall is the mean of the ranks. ``accuracy``:
+    at the end.
+    """
+
+    nodes: tuple[Node, ...]
+    wall_s: tuple[float, ...]
+    stall_s: tuple[float, ...]
+    accuracy: float
+
+
+class NodesReport(msgspec.Struct, frozen=True):
+    """``cache_bytes``: of all proxies of ``together``, and of the one proxy of ``alone``."""
+
+    machine: Machine
+    dataset: DataSet
+    cache_bytes: int
+    together: NodesRun
+    alone: NodesRun
+
+
+def write_report(report: NodesReport, directory: Path) -> Path:
+    """Write ``nodes.json``; return its path."""
+    path = directory / "nodes.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    return path
+
+
+def table(report: NodesReport) -> Table:
+    """Return a table with a row for each proxy, their sum, and the one proxy beside: means over epochs
+    without the first, which only fills the caches.
+    """
+    made = Table(
+        title="One epoch, averaged from the second one on",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
+    made.add_column("proxy", no_wrap=True)
+    for heading in (
+        "share of\nobjects",
+        "reads",
+        "hits\nRAM",
+        "hits\ndisk",
+        "LAN\nreads",
+        "LAN\nMiB",
+        "origin\nreads",
+        "origin\nMiB",
+    ):
+        made.add_column(heading, justify="right", no_wrap=True)
+    nodes = report.together.nodes
+    for number, node in enumerate(nodes, 1):
+        made.add_row(f"{number}", *_cells([node]), end_section=number == len(nodes))
+    made.add_row(f"all {len(nodes)}", *_cells(nodes))
+    made.add_row("one instead", *_cells(report.alone.nodes))
+    return made
+
+
+def findings(report: NodesReport) -> list[str]:
+    """Return sentences about the numbers, good or bad."""
+    nodes, one = report.together.nodes, report.alone.nodes
+    relayed = _ratio(_mean(nodes, "relayed_requests"), _mean(nodes, "requests"))
+    hits = (
+        f"{len(nodes)} caches are one: it answers {_hit_ratio(nodes):.1%} of the reads; one proxy with the same"
+        f" capacity answers {_hit_ratio(one):.1%}. {_mean(nodes, 'origin_bytes') / _MIB:.1f} MiB an epoch came"
+        f" from the origin, {_mean(one, 'origin_bytes') / _MIB:.1f} MiB with one proxy."
+    )
+    network = (
+        f"The price: {_mean(nodes, 'relayed_bytes') / _MIB:.1f} MiB crossed the network between the proxies,"
+        f" for {relayed:.0%} of the reads. Each rank asks the proxy beside it, which relays the reads of objects"
+        " that another proxy owns. That network should be faster than the origin."
+    )
+    times = (
+        f"An epoch took {_later(report.together.wall_s):.1f} s, and {_later(report.alone.wall_s):.1f} s with one"
+        f" proxy; the accuracy at the end is {report.together.accuracy:.1%} and {report.alone.accuracy:.1%}. All"
+        f" processes share {report.machine.cores} processor cores here: compare bytes, not times."
+    )
+    return [hits, network, times]
+
+
+def _cells(nodes: Sequence[Node]) -> list[str]:
+    requests = _mean(nodes, "requests")
+    return [
+        f"{sum(node.share for node in nodes):.1%}",
+        f"{requests:,.0f}",
+        f"{_ratio(_mean(nodes, 'hits_ram'), requests):.1%}",
+        f"{_ratio(_mean(nodes, 'hits_disk'), requests):.1%}",
+        f"{_mean(nodes, 'relayed_requests'):,.0f}",
+        f"{_mean(nodes, 'relayed_bytes') / _MIB:.1f}",
+        f"{_mean(nodes, 'origin_requests'):,.0f}",
+        f"{_mean(nodes, 'origin_bytes') / _MIB:.1f}",
+    ]
+
+
+def _hit_ratio(nodes: Sequence[Node]) -> float:
+    return _ratio(_mean(nodes, "hits_ram") + _mean(nodes, "hits_disk"), _mean(nodes, "requests"))
+
+
+def _mean(nodes: Sequence[Node], field: str) -> float:
+    """Return the sum of ``field`` over the nodes, as a mean over the epochs that can hit."""
+    return sum(_later([float(getattr(epoch, field)) for epoch in node.epochs]) for node in nodes)
+
+
+def _later(epochs: Sequence[float]) -> float:
+    counted = epochs[1:] or epochs
+    return sum(counted) / len(counted)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
