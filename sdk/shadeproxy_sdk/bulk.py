@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from shadeproxy_sdk import copying, frames, locate
 from shadeproxy_sdk.batch_buffer import UNKNOWN, Allocate
-from shadeproxy_sdk.bulk_calls import Call, Calls, Request
+from shadeproxy_sdk.bulk_calls import BulkCall, BulkCalls, Request
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Connections, Offers
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
@@ -50,8 +50,8 @@ class BulkReads:
     timeout_s: float
 
     @property
-    def calls(self) -> Calls:
-        return Calls(self.connections, self.control)
+    def calls(self) -> BulkCalls:
+        return BulkCalls(self.connections, self.control)
 
     def read(self, request: Request, allocate: Allocate) -> str | None:
         """Read up to MOST_ITEMS samples into memory from ``allocate``. Samples that cannot be read stay
@@ -153,7 +153,7 @@ class BulkReads:
         """
         transport, batch = self.connections.transport, request.batch
         found = arrived = 0
-        call: Call | None = None
+        call: BulkCall | None = None
         try:
             for number, positions in enumerate(steps):
                 call = call or self.calls.send(

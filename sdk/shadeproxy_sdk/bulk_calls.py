@@ -97,7 +97,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BulkCall:
     """A call for the samples at ``positions``, sent on ``channel``. Its answer has not been read."""
 
     path: str
@@ -110,7 +110,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class BulkCalls:
     """Batch and locate calls to the proxy of ``control``."""
 
     connections: Connections
@@ -125,7 +125,7 @@ class Calls:
         timeout_s: float,
         *,
         order: str | None = None,
-    ) -> Call:
+    ) -> BulkCall:
         """Send a call, and return it. Raises Unreachable."""
         transport = self.connections.transport
         address = self.control.address(transport.offers.socket if transport.offers is not None else None)
@@ -143,15 +143,15 @@ class Calls:
             except BaseException:
                 channel.close()
                 raise
-            return Call(path, content_type, order, request, positions, timeout_s, channel)
+            return BulkCall(path, content_type, order, request, positions, timeout_s, channel)
 
-    def _again(self, call: Call) -> Call:
+    def _again(self, call: BulkCall) -> BulkCall:
         return self.send(
             call.path, call.content_type, call.request, call.positions, call.timeout_s, order=call.order
         )
 
     @contextmanager
-    def answer(self, call: Call, *, gives_way: bool = True) -> Iterator[Channel]:
+    def answer(self, call: BulkCall, *, gives_way: bool = True) -> Iterator[Channel]:
         """Yield a channel whose answer has begun. If the caller reads the answer to its end, the channel is
         used again. ``gives_way``: if the proxy refuses a part of the request, ask again without that part.
         """
@@ -171,7 +171,7 @@ class Calls:
             raise
         self.connections.transport.channels.give(channel)
 
-    def _begin(self, call: Call) -> Channel:
+    def _begin(self, call: BulkCall) -> Channel:
         while True:
             channel = call.channel
             try:
@@ -192,6 +192,6 @@ class Calls:
             raise refusal(self.control.url, "POST", call.path, channel.status, told)
 
 
-def _check_type(channel: Channel, call: Call) -> None:
+def _check_type(channel: Channel, call: BulkCall) -> None:
     if channel.headers.get("content-type") != call.content_type:
         raise BadAnswer(f"{call.path} answered something else than {call.content_type}")

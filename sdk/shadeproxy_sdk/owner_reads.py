@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from shadeproxy_sdk import frames
-from shadeproxy_sdk.bulk_calls import Call, Calls, Request
+from shadeproxy_sdk.bulk_calls import BulkCall, BulkCalls, Request
 from shadeproxy_sdk.circuit_breaker import BreakerDecision
 from shadeproxy_sdk.connections import Connections, Offers
 from shadeproxy_sdk.control import Control, probe_timeout_s, read_json
@@ -33,8 +33,8 @@ class _Share:
     """A call to ``owner``, whose answer has not been read."""
 
     owner: Owner
-    calls: Calls
-    call: Call
+    calls: BulkCalls
+    call: BulkCall
     decision: BreakerDecision
 
 
@@ -90,7 +90,7 @@ class OwnerReads:
             return None
         timeout_s = probe_timeout_s(decision, min(self.timeout_s, _MOST_PATIENCE_S))
         try:
-            calls = Calls(connections, self.control.at(url))
+            calls = BulkCalls(connections, self.control.at(url))
             if transport.offers is None:
                 transport.offers = self._offers(calls, owner, timeout_s)
             call = calls.send("/v1/batch", frames.CONTENT_TYPE, request, positions, timeout_s, order="ready")
@@ -100,7 +100,7 @@ class OwnerReads:
             return None
         return _Share(owner, calls, call, decision)
 
-    def _offers(self, calls: Calls, owner: Owner, timeout_s: float) -> Offers:
+    def _offers(self, calls: BulkCalls, owner: Owner, timeout_s: float) -> Offers:
         """Return the calls that the proxy offers to callers here, after a check of its name."""
         control, connections = calls.control, calls.connections
         answer = control.call(connections, "GET", "/v1/cluster", timeout_s=timeout_s)

@@ -1,8 +1,8 @@
 """A read of a span that another node answers: the request, and the answer as an ``OriginRead``."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from shadeproxy.core.errors import BodyCutShort, ObjectChanged, OriginError
 from shadeproxy.core.sigv4 import encode_path, path_of_key
@@ -27,12 +27,6 @@ def read_request(ref: ObjectRef, options: OpenOptions, job: JobContext | None) -
     return ForwardRequest("GET", ref, path, headers=tuple(headers), upstream=upstream, job=job)
 
 
-class Resume(Protocol):
-    """Opens a span of the version that was being read, at the origin."""
-
-    def __call__(self, *, span: Span) -> AbstractAsyncContextManager[OriginRead]: ...
-
-
 async def answered_read(
     answer: ForwardResponse, ref: ObjectRef, options: OpenOptions, *, now_s: float
 ) -> OriginRead:
@@ -48,7 +42,9 @@ async def answered_read(
     return OriginRead(meta, span, chunks, pass_on=None if meta.identified and head.length_given else PassOn())
 
 
-async def continued(read: OriginRead, resume: Resume) -> AsyncGenerator[bytes, None]:
+async def continued(
+    read: OriginRead, resume: Callable[[Span], AbstractAsyncContextManager[OriginRead]]
+) -> AsyncGenerator[bytes, None]:
     """Yield the body of ``read``. If it breaks off, read the rest by ``resume``, if the version has a name.
 
     Raises OriginError, and ObjectChanged if the origin has another version by now.
@@ -63,7 +59,7 @@ async def continued(read: OriginRead, resume: Resume) -> AsyncGenerator[bytes, N
             raise
     else:
         return
-    async with resume(span=Span(at, stop)) as rest:
+    async with resume(Span(at, stop)) as rest:
         async for chunk in rest.chunks:
             yield chunk
 

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Self, Unpack
 
 from shadeproxy.cluster.delete_parts import DeletePart, PartEnd, end_of, is_delete, merged, split_delete
@@ -120,9 +119,11 @@ class RelayingOrigin(WrappedOrigin):
                 yield await stack.enter_async_context(self._inner.open(ref, **options))
                 return
             read = await answered_read(answer, ref, options, now_s=self._clock.now_s())
-            rest = OpenOptions(if_match=read.meta.etag, upstream=options.get("upstream", SHARED))
-            resume = partial(self._inner.open, ref, **rest)
-            async with aclosing(continued(read, resume)) as chunks:
+            etag, upstream = read.meta.etag, options.get("upstream", SHARED)
+            resumed = continued(
+                read, lambda rest: self._inner.open(ref, span=rest, if_match=etag, upstream=upstream)
+            )
+            async with aclosing(resumed) as chunks:
                 yield replace(read, chunks=chunks)
 
     @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.app import clustering, proxy
-from shadeproxy.app.clustering import agreed
+from shadeproxy.app.clustering import agreed, from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
@@ -260,3 +260,18 @@ def test_the_rule_alone_counts_for_immutable_objects_and_data_sets_in_use(tmp_pa
         assert tuple(map(by_rule, (fixed, held, other))) == answers
     hints.jobs = Jobs(Named(dataset="d", in_use=False), Named(dataset=None, in_use=True))
     assert not answers_by_rule(settings(tmp_path), rules, hints)(held)
+
+
+@pytest.mark.parametrize(
+    ("address", "peer", "wanted"),
+    [
+        ("0.0.0.0:9001", "10.0.0.1:9002", "10.0.0.1:9001"),
+        ("[::]:9001", "node-1.local:9002", "node-1.local:9001"),
+        ("0.0.0.0:9001", "0.0.0.0:9002", "0.0.0.0:9001"),
+        ("127.0.0.1:9001", "10.0.0.1:9002", "127.0.0.1:9001"),
+        ("10.0.0.7:9001", "10.0.0.1:9002", "10.0.0.7:9001"),
+        ("", "10.0.0.1:9002", ""),
+    ],
+)
+def test_a_listener_on_all_addresses_is_advertised_by_that_for_proxies(address, peer, wanted):
+    assert from_outside(address, peer) == wanted

@@ -9,9 +9,6 @@ import pytest
 
 import shadeproxy_sdk as shade
 from shadeproxy_sdk import owner_reads, owners
-from tests.sdk.conftest import FakeProxy
-
-from .conftest import Near
 
 IDS = list(range(40))
 ANY = 0xFFFF
@@ -25,12 +22,12 @@ class Cluster:
         self.proxies = [near.proxy]
         self.nears = [near]
         for name in self.names[1:]:
-            proxy = FakeProxy()
+            proxy = type(near.proxy)()
             proxy.objects, proxy.datasets = near.proxy.objects, near.proxy.datasets
             directory = tmp_path / name
             directory.mkdir()
             self.proxies.append(proxy)
-            self.nears.append(Near(proxy, directory))
+            self.nears.append(type(near)(proxy, directory))
         for name, proxy in zip(self.names, self.proxies, strict=True):
             proxy.more["cluster"] = lambda handler, _, name=name: handler.reply(
                 200, b'{"node": "%b"}' % name.encode()
