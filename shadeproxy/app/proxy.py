@@ -163,8 +163,7 @@ class Proxy:
         checkup = self._make_checkup(engine, origin, providers, state, sharing)
         info: dict[str, Any] = {"page_size": engine.page_size, "batch": True, "locate": True}
         info |= {"policy": settings.policy.name, "origin": name_of_origin(settings)}
-        info["lane"] = "compiled" if COMPILED else "interpreted"
-        info |= {} if owned is None else {"owners": True}
+        info |= {"lane": "compiled" if COMPILED else "interpreted"} | ({"owners": True} if owned else {})
         access = Access(token, reads_allowed(settings))
         fills = (
             None
