@@ -94,9 +94,10 @@ def test_all_readers_read_their_own_objects(source):
 def test_a_reader_that_fails_ends_the_others(source):
     wrong = [[(request, Piece(1000, 9).body()) for request, _ in exchanges(source, [Piece(1000, 1)] * 3)]]
     right = exchanges(source, [Piece(1000, 1)] * 3)
-    meeting = Meeting(2)
+    meeting, began = Meeting(2), time.monotonic()
     with pytest.raises(BenchError, match="wrong bytes"):
         read_all([source] * 2, [together(one, meeting) for one in (right, *wrong)], meeting)
+    assert time.monotonic() - began < 30, "the other reader does not wait until its patience ends"
 
 
 def test_no_reader_is_ahead_of_the_slowest():
