@@ -102,9 +102,9 @@ class OwnedPages:
         stack: AsyncExitStack,
         engine: Engine,
         lane: FastLane,
-        *,
         tls: ServerTls | None,
         status: SettingsStatus,
+        *,
         most: int,
     ) -> None:
         """Open the listener for the other proxies. ``lane``: of the S3 listener. ``most``: how many

@@ -319,16 +319,13 @@ class Proxy:
         most = self._most_connections(engine)
         if (owned := self._clustering.owned) is not None:
             most -= (of_peers := most // 4)
-            await owned.listen(
-                self._stack, engine, lane, tls=tls, status=self._settings_status, most=of_peers
-            )
+            await owned.listen(self._stack, engine, lane, tls, self._settings_status, most=of_peers)
         limiter = self._limit_connections(most)
         s3 = web.ServerRunner(S3Server(handler, lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         self._stack.push_async_callback(drain_s3, s3, state, workers)
         listens_at = self.settings.s3.listen
         listener = None if workers is None else bind("s3.listen", listens_at)
-        context = None if tls is None else tls.context
-        first = None if listener is None else listener.dup()
+        context, first = None if tls is None else tls.context, None if listener is None else listener.dup()
         self.s3_address = await listen("s3.listen", s3, listens_at, context, bound=first)
         if workers is not None and listener is not None:
             relay = S3Server(handler, lane, keepalive_s=_RELAY_KEEPALIVE_S, limiter=limiter)
@@ -344,13 +341,10 @@ class Proxy:
         self._stack.callback(task.cancel)
 
     def _most_connections(self, engine: Engine) -> int:
-        tiers = (medium.tier for medium in engine.cache.media)
         # As many connections lead to other proxies.
-        pools = 2 if self.settings.cluster.is_owned else 1
-        return client_connections(
-            origin_connections=pools * self.settings.origin.max_connections,
-            segments=sum(tier.most_segments for tier in tiers),
-        )
+        own = self.settings.origin.max_connections * (2 if self.settings.cluster.is_owned else 1)
+        segments = sum(medium.tier.most_segments for medium in engine.cache.media)
+        return client_connections(origin_connections=own, segments=segments)
 
     def _limit_connections(self, most: int) -> ConnectionLimiter:
         limiter = ConnectionLimiter(most, clock=self._clock, counts=self.stats.requests)
