@@ -30,6 +30,7 @@ _TRUST_S = 65.0
 origin first.
 """
 _LOADERS = 1
+_LAN = ("lan_reads", "lan_bytes")
 _READ_BYTES = 1 << 16
 
 
@@ -78,8 +79,8 @@ def run_nodes(
             alone = _run(done, [1.0], whole=True)
             if (wait_s := ready_s - time.monotonic()) > 0:
                 console.print(
-                    f"Waiting {wait_s:.0f} s: for a minute after their start, the proxies of a cluster ask the"
-                    " origin before each answer.",
+                    f"Waiting {wait_s:.0f} s: for a minute after their start, the proxies of a cluster ask"
+                    " the origin before each answer.",
                     highlight=False,
                 )
                 time.sleep(wait_s)
@@ -163,7 +164,8 @@ def _run(done: Sequence[Sequence[EpochDone]], owned: Sequence[float], *, whole: 
         counted = tuple(epoch.counted for epoch in epochs if epoch.counted is not None)
         if len(counted) != len(epochs):
             raise ShadeProxyError("a rank asked no proxy, though it was to read through one")
-        nodes.append(Node(share, counted))
+        lan_reads, lan_bytes = (tuple(getattr(epoch, name) for epoch in epochs) for name in _LAN)
+        nodes.append(Node(share, counted, lan_reads, lan_bytes))
     first = done[0]
     return NodesRun(
         nodes=tuple(nodes),
