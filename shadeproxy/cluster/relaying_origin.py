@@ -123,7 +123,7 @@ class RelayingOrigin(WrappedOrigin):
             rest = OpenOptions(if_match=read.meta.etag, upstream=options.get("upstream", SHARED))
             resume = partial(self._inner.open, ref, **rest)
             async with aclosing(continued(read, resume)) as chunks:
-                yield replace(read, chunks=chunks)
+                yield replace(read, chunks=chunks, relayed=True)
 
     @asynccontextmanager
     async def _read(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:
