@@ -63,7 +63,8 @@ def run_nodes(
             directory, bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
         )
         console.print(
-            f"{nodes} ranks train together; each has a proxy with 1/{nodes} of that cache, or all one."
+            f"{nodes} ranks train together: first all through one proxy with that cache, then each through a"
+            f" proxy with 1/{nodes} of it."
         )
         with ExitStack() as opened:
             origin = opened.enter_context(origin_of(stage, directory))
