@@ -124,7 +124,7 @@ class RelayingOrigin(WrappedOrigin):
                 read, lambda rest: self._inner.open(ref, span=rest, if_match=etag, upstream=upstream)
             )
             async with aclosing(resumed) as chunks:
-                yield replace(read, chunks=chunks)
+                yield replace(read, chunks=chunks, relayed=True)
 
     @asynccontextmanager
     async def _read(self, facts: NodeFacts, request: ForwardRequest) -> AsyncIterator[ForwardResponse]:

@@ -47,7 +47,6 @@ def redis_server(directory: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     command += ["--dir", str(directory)]
-    # stderr alone is written into the log. The server reports to stdout, which goes to the same file.
     with running("redis-server", command, log=directory / "redis.log", env=plain_environment()) as child:
         _wait_until_it_answers(child, port)
         yield f"redis://127.0.0.1:{port}/0"

@@ -43,9 +43,7 @@ class TrainingPlan(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The growth of a server's counters (``GET /v1/stats``) during one epoch. ``relayed_*``: of reads that
-    the server sent to other proxies of its cluster.
-    """
+    """The growth of a server's counters (``GET /v1/stats``) during one epoch."""
 
     requests: int
     bytes: int
@@ -54,8 +52,6 @@ class Counted(msgspec.Struct, frozen=True):
     hit_bytes: int
     origin_requests: int
     origin_bytes: int
-    relayed_requests: int = 0
-    relayed_bytes: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
@@ -69,7 +65,8 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
     """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
     ``decode_s``: CPU seconds of decoding, for each of the loader's processes.
-    ``counted``: the server's counts; None if the training reads without a proxy.
+    ``counted``: the server's counts; None if the training reads without a proxy. ``lan_*``: those of the
+    reads whose samples another proxy caches than the one that this process asks.
     """
 
     epoch: int
@@ -81,6 +78,8 @@ class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
     distinct_samples: int
     accuracy: float
     counted: Counted | None
+    lan_reads: int = 0
+    lan_bytes: int = 0
 
 
 Event = Step | EpochDone

@@ -30,6 +30,7 @@ _TRUST_S = 65.0
 origin first.
 """
 _LOADERS = 1
+_LAN = ("lan_reads", "lan_bytes")
 _READ_BYTES = 1 << 16
 
 
@@ -62,7 +63,8 @@ def run_nodes(
             directory, bars, console, endpoint=endpoint, bucket=bucket, objects=objects, epochs=epochs
         )
         console.print(
-            f"{nodes} ranks train together; each has a proxy with 1/{nodes} of that cache, or all one."
+            f"{nodes} ranks train together: first all through one proxy with that cache, then each through a"
+            f" proxy with 1/{nodes} of it."
         )
         with ExitStack() as opened:
             origin = opened.enter_context(origin_of(stage, directory))
@@ -78,8 +80,8 @@ def run_nodes(
             alone = _run(done, [1.0], whole=True)
             if (wait_s := ready_s - time.monotonic()) > 0:
                 console.print(
-                    f"Waiting {wait_s:.0f} s: for a minute after their start, the proxies of a cluster ask the"
-                    " origin before each answer.",
+                    f"Waiting {wait_s:.0f} s: for a minute after their start, the proxies of a cluster ask"
+                    " the origin before each answer.",
                     highlight=False,
                 )
                 time.sleep(wait_s)
@@ -163,7 +165,8 @@ def _run(done: Sequence[Sequence[EpochDone]], owned: Sequence[float], *, whole: 
         counted = tuple(epoch.counted for epoch in epochs if epoch.counted is not None)
         if len(counted) != len(epochs):
             raise ShadeProxyError("a rank asked no proxy, though it was to read through one")
-        nodes.append(Node(share, counted))
+        lan_reads, lan_bytes = (tuple(getattr(epoch, name) for epoch in epochs) for name in _LAN)
+        nodes.append(Node(share, counted, lan_reads, lan_bytes))
     first = done[0]
     return NodesRun(
         nodes=tuple(nodes),

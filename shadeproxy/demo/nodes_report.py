@@ -1,4 +1,4 @@
-"""``nodes.json`` of ``demo --nodes``, its table, and sentences about its numbers. Nothing is measured here."""
+"""``nodes.json`` of ``demo --nodes``, its table, and sentences about its numbers. It measures nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +14,15 @@ _MIB = 1024**2
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One proxy. ``share``: the part of all objects that it owns, from 0 to 1. ``epochs``: its counters, by
-    epoch. A read counts at the proxy that its rank asked, and bytes of the origin where they were read.
+    """One proxy. ``share``: the part of all objects that it owns, from 0 to 1. ``epochs``: its counters by
+    epoch; a read counts at the proxy that caches the sample. ``lan_*``: by epoch, those reads of the rank
+    beside it whose samples another proxy caches.
     """
 
     share: float
     epochs: tuple[Counted, ...]
+    lan_reads: tuple[int, ...]
+    lan_bytes: tuple[int, ...]
 
 
 class NodesRun(msgspec.Struct, frozen=True):
@@ -84,21 +87,22 @@ def table(report: NodesReport) -> Table:
 def findings(report: NodesReport) -> list[str]:
     """Return sentences about the numbers, good or bad."""
     nodes, one = report.together.nodes, report.alone.nodes
-    relayed = _ratio(_mean(nodes, "relayed_requests"), _mean(nodes, "requests"))
+    wall_s, wall_of_one_s = _later(report.together.wall_s), _later(report.alone.wall_s)
     hits = (
-        f"{len(nodes)} caches are one: it answers {_hit_ratio(nodes):.1%} of the reads; one proxy with the same"
-        f" capacity answers {_hit_ratio(one):.1%}. {_mean(nodes, 'origin_bytes') / _MIB:.1f} MiB an epoch came"
-        f" from the origin, {_mean(one, 'origin_bytes') / _MIB:.1f} MiB with one proxy."
+        f"{len(nodes)} caches are one: they answer {_hit_ratio(nodes):.1%} of the reads; one proxy with the"
+        f" same capacity answers {_hit_ratio(one):.1%}. {_mib(nodes, 'origin_bytes'):.1f} MiB an epoch came"
+        f" from the origin, {_mib(one, 'origin_bytes'):.1f} MiB with one proxy."
     )
+    lan = sum(_later(node.lan_reads) for node in nodes)
     network = (
-        f"The price: {_mean(nodes, 'relayed_bytes') / _MIB:.1f} MiB crossed the network between the proxies,"
-        f" for {relayed:.0%} of the reads. Each rank asks the proxy beside it, which relays the reads of objects"
-        " that another proxy owns. That network should be faster than the origin."
+        f"The price: {_lan_mib(nodes):.1f} MiB an epoch crossed the network,"
+        f" {_ratio(lan, _mean(nodes, 'requests')):.0%} of the reads, because a rank reads most samples from"
+        " the cache of a proxy that is not beside it. That network should be faster than the origin."
     )
     times = (
-        f"An epoch took {_later(report.together.wall_s):.1f} s, and {_later(report.alone.wall_s):.1f} s with one"
-        f" proxy; the accuracy at the end is {report.together.accuracy:.1%} and {report.alone.accuracy:.1%}. All"
-        f" processes share {report.machine.cores} processor cores here: compare bytes, not times."
+        f"An epoch took {wall_s:.1f} s, and {wall_of_one_s:.1f} s with one proxy; the accuracy at the end is"
+        f" {report.together.accuracy:.1%} and {report.alone.accuracy:.1%}. All processes share"
+        f" {report.machine.cores} processor cores here: compare bytes, not times."
     )
     return [hits, network, times]
 
@@ -110,10 +114,10 @@ def _cells(nodes: Sequence[Node]) -> list[str]:
         f"{requests:,.0f}",
         f"{_ratio(_mean(nodes, 'hits_ram'), requests):.1%}",
         f"{_ratio(_mean(nodes, 'hits_disk'), requests):.1%}",
-        f"{_mean(nodes, 'relayed_requests'):,.0f}",
-        f"{_mean(nodes, 'relayed_bytes') / _MIB:.1f}",
+        f"{sum(_later(node.lan_reads) for node in nodes):,.0f}",
+        f"{_lan_mib(nodes):.1f}",
         f"{_mean(nodes, 'origin_requests'):,.0f}",
-        f"{_mean(nodes, 'origin_bytes') / _MIB:.1f}",
+        f"{_mib(nodes, 'origin_bytes'):.1f}",
     ]
 
 
@@ -121,9 +125,17 @@ def _hit_ratio(nodes: Sequence[Node]) -> float:
     return _ratio(_mean(nodes, "hits_ram") + _mean(nodes, "hits_disk"), _mean(nodes, "requests"))
 
 
+def _lan_mib(nodes: Sequence[Node]) -> float:
+    return sum(_later(node.lan_bytes) for node in nodes) / _MIB
+
+
+def _mib(nodes: Sequence[Node], field: str) -> float:
+    return _mean(nodes, field) / _MIB
+
+
 def _mean(nodes: Sequence[Node], field: str) -> float:
     """Return the sum of ``field`` over the nodes, as a mean over the epochs that can hit."""
-    return sum(_later([float(getattr(epoch, field)) for epoch in node.epochs]) for node in nodes)
+    return sum(_later([getattr(epoch, field) for epoch in node.epochs]) for node in nodes)
 
 
 def _later(epochs: Sequence[float]) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import distributed, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -22,6 +23,7 @@ import shadeproxy_sdk as shade
 from shadeproxy.demo.images import timed_decode
 from shadeproxy.demo.messages import Counted, EpochDone, Event, ExistingServer, Step, TrainingPlan
 from shadeproxy.demo.model import SmallNet, accuracy
+from shadeproxy_sdk import owners
 
 _NO_PROXY = "http://127.0.0.1:9"
 """URL of the discard port, where nothing answers, so that the SDK reads from the origin."""
@@ -59,11 +61,14 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
+    elsewhere = np.zeros(len(data), dtype=np.bool_)
+    if plan.control_url and plan.world_size > 1:
+        elsewhere = _cached_elsewhere(client, data.manifest)
     for epoch in range(plan.epochs):
         _meet()
         before = _count(client) if plan.control_url else None
         _meet()  # Other ranks' reads of this epoch count at this rank's proxy too.
-        meter, seen = shade.StallMeter(), _Seen(len(data))
+        meter, seen = shade.StallMeter(), _Seen(elsewhere)
         progress = _Steps(emit, epoch, len(sampler))
         started = time.perf_counter()
         sampler.set_epoch(epoch)
@@ -87,6 +92,8 @@ def train(plan: TrainingPlan, emit: Callable[[Event], None]) -> None:
                 reads=seen.reads,
                 read_bytes=seen.read_bytes,
                 distinct_samples=seen.distinct,
+                lan_reads=seen.lan_reads,
+                lan_bytes=seen.lan_bytes,
                 accuracy=accuracy(model, test_images, test_labels),
                 counted=_difference(before, _count(client)) if before else None,
             )
@@ -104,13 +111,14 @@ def _meet() -> None:
 
 class _Seen:
     """The reads of an epoch, and the CPU seconds that decoding took. A sample that occurs twice in a batch
-    counts as one read.
+    counts as one read. ``elsewhere``: whether another proxy caches each sample; ``lan_*`` counts these.
     """
 
-    def __init__(self, samples: int) -> None:
-        self.reads = self.read_bytes = 0
+    def __init__(self, elsewhere: NDArray[np.bool_]) -> None:
+        self.reads = self.read_bytes = self.lan_reads = self.lan_bytes = 0
         self.decode_s = 0.0
-        self._seen = np.zeros(samples, dtype=np.bool_)
+        self._elsewhere = elsewhere
+        self._seen = np.zeros_like(elsewhere)
 
     def add(
         self, ids: np.ndarray[tuple[int], np.dtype[np.int64]], sizes: np.ndarray, decode_s: float
@@ -119,6 +127,9 @@ class _Seen:
         _, first = np.unique(ids, return_index=True)
         self.reads += len(first)
         self.read_bytes += int(sizes[first].sum())
+        far = first[self._elsewhere[ids[first]]]
+        self.lan_reads += len(far)
+        self.lan_bytes += int(sizes[far].sum())
         self._seen[ids] = True
 
     @property
@@ -157,10 +168,21 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
 
 
+def _cached_elsewhere(client: shade.Client, manifest: shade.Manifest) -> NDArray[np.bool_]:
+    """Return whether another proxy than the asked one caches each sample, bool (samples,). Whichever way its
+    bytes take, they come from there.
+    """
+    answer = client.call("GET", f"/v1/datasets/{manifest.name}/owners")
+    column = owners.decode(answer.body, len(manifest), "")
+    if not column.owners:
+        return np.zeros(len(manifest), dtype=np.bool_)
+    others = [place for place, owner in enumerate(column.owners) if owner.node != column.here]
+    return np.isin(column.column, others)
+
+
 def _count(client: shade.Client) -> Counted:
     stats = msgspec.json.decode(client.call("GET", "/v1/stats").body)
     totals, origin = stats["totals"], stats["origin"]
-    relayed = stats.get("cluster", {}).get("relayed", [])
     return Counted(
         requests=totals["requests"],
         bytes=totals["bytes"],
@@ -169,8 +191,6 @@ def _count(client: shade.Client) -> Counted:
         hit_bytes=totals["hit_bytes_ram"] + totals["hit_bytes_disk"],
         origin_requests=origin["requests"],
         origin_bytes=origin["bytes"],
-        relayed_requests=sum(row["requests"] for row in relayed),
-        relayed_bytes=sum(row["bytes"] for row in relayed),
     )
 
 

@@ -64,7 +64,8 @@ class OriginRead:
     and its metadata are right. ``pass_on``: set if the answer does not identify its object. Then
     ``meta.size`` may be UNKNOWN_BYTES, ``span`` ends at ENDLESS, and ``chunks`` end with the body.
     ``receive``: set if the bytes can go straight into a buffer; use it or ``chunks``, not both. ``surplus``:
-    bytes of the last piece that did not fit into a buffer.
+    bytes of the last piece that did not fit into a buffer. ``relayed``: another proxy of the cluster gives
+    the body, and counts the read.
     """
 
     meta: ObjectMeta
@@ -74,6 +75,7 @@ class OriginRead:
     doubtful: bool = False
     pass_on: PassOn | None = None
     surplus: bytes = b""
+    relayed: bool = False
 
     def read_into(self, buffer: memoryview, arrived: Arrived) -> Awaitable[None]:
         """Fill ``buffer`` with the next bytes of ``span``, and call ``arrived`` for each arrival.

@@ -143,6 +143,28 @@ def test_demo_without_its_libraries_says_how_to_install_them(shade, monkeypatch)
     )
 
 
+def test_demo_with_nodes_hands_its_options_over(shade, monkeypatch, tmp_path):
+    ran = []
+    module = ModuleType("shadeproxy.demo.nodes")
+    module.run_nodes = lambda *options: ran.append(options)
+    monkeypatch.setitem(sys.modules, "shadeproxy.demo.nodes", module)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert shade("demo", "--report-dir", tmp_path, "--nodes", "3").exit_code == 0
+    assert ran == [(tmp_path, 3, None, None)]
+
+
+def test_demo_with_nodes_and_without_redis_says_in_one_line_how_to_install_it(shade, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    result = shade("demo", "--nodes", "3")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: demo --nodes needs redis-server or valkey-server (Debian, Ubuntu: apt-get install"
+        " redis-server)\n"
+    )
+
+
 def test_demo_wants_endpoint_and_bucket_together(shade):
     result = shade("demo", "--endpoint", "http://h")
     assert result.exit_code == 2

@@ -193,6 +193,7 @@ def test_a_batch_at_one_proxy_has_the_objects_of_all(three, origin):
         body = proxy.call("POST", "/v1/batch", {"items": items})
         assert all(key.encode() * 500 in body for key in KEYS)
     assert sent_bodies(origin) == COUNT
+    assert sum(one.stats()["totals"]["requests"] for one in three) == 6 * COUNT, "each read counts once"
 
 
 def test_warming_at_every_proxy_loads_each_object_once(three, origin):

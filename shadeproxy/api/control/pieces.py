@@ -175,8 +175,11 @@ class PieceReader:
             yield read
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``wanted``. The read is counted when it begins, as in the engine."""
-        self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
+        """Yield the bytes of ``wanted``. The read is counted when it begins, as in the engine, and once: a
+        relayed one by the proxy that answers it.
+        """
+        if not read.relayed:
+            self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)
         if not wanted.length:
             return
         at = read.span.start
