@@ -168,7 +168,6 @@ async def test_a_known_request_is_misdirected_when_the_object_has_moved(node):
     ("method", "target"),
     [
         ("GET", "/b"),
-        ("GET", "/"),
         ("PUT", "/new"),
         ("DELETE", "/b"),
         ("GET", "/b/b-1?acl"),
