@@ -34,9 +34,9 @@ class NodeReport:
 class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
-    process has its name. ``problem``: why the engine gave no usable answer to the last beat. ``unsettled_s``: for how long
-    there has been a newer view than the settled one, for which the proxies ``late`` are waited for.
-    ``lapses``: of the lease, in the last hour.
+    process has its name. ``problem``: why the engine gave no usable answer to the last beat.
+    ``unsettled_s``: for how long there has been a newer view than the settled one, for which the proxies
+    ``late`` are waited for. ``lapses``: of the lease, in the last hour.
     """
 
     owned: bool

@@ -43,7 +43,6 @@ from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
-
 RECENT_S = 600.0
 """Seconds over which ``NodeStats.recent_reads`` counts."""
 

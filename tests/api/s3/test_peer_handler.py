@@ -181,6 +181,16 @@ async def test_calls_that_nodes_do_not_send_are_refused(node, origin, method, ta
     assert sorted(origin.buckets) == ["b"]
 
 
+async def test_the_statistics_are_for_nodes_alone(node):
+    node.peer_handler._stats = lambda: b'{"node": "b", "reads": 7}'
+    answer = await asked(node, "/", *signed("/"))
+    assert (answer.status, answer.body) == (200, b'{"node": "b", "reads": 7}')
+    for fields in ((), signed("/", secret="wrong"), signed("/", access=ACCESS, secret=SECRET)):
+        answer = await asked(node, "/", *fields)
+        assert answer.status == 403
+        assert b"reads" not in answer.body
+
+
 async def test_all_accepted_secrets_are_accepted(tmp_path, origin):
     async with cluster(tmp_path, "b", origin=origin, secrets={"b": ("newer", CLUSTER_SECRET)}) as (node,):
         for secret in ("newer", CLUSTER_SECRET):
