@@ -122,8 +122,8 @@ def _views(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             "lease lapsed",
             "warning",
-            f"this proxy's lease lapsed {facts.lapses} times in the last hour; after each time, all it caches"
-            " is checked at the origin once more",
+            f"this proxy's lease lapsed {'once' if facts.lapses == 1 else f'{facts.lapses} times'} in the"
+            " last hour; after that, all it caches is checked at the origin once more",
             "look for pauses of this process or of its machine, and of Redis or Valkey (swapping, a CPU"
             " limit, a migrated VM); if they cannot be avoided, raise cluster.lease",
         )

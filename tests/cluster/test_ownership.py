@@ -279,12 +279,14 @@ async def test_a_write_waits_no_longer_than_five_seconds(world, three):
     began_s = world.now_s
     assert not await during(a.owned.wait_until_mine(own), beats(world))
     assert 5.0 <= world.now_s - began_s < 7.0
+    assert a.owned.counters.refused_writes == {"lease": 1}
 
 
 async def test_a_write_of_an_object_that_another_node_writes_does_not_wait(world, three):
     a, b, _ = three
     began_s = world.now_s
     assert not await a.owned.wait_until_mine([next(iter(b.all(OWN)))])
+    assert a.owned.counters.refused_writes == {"moved": 1}
     assert world.now_s == began_s
 
 
