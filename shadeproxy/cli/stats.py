@@ -49,8 +49,9 @@ def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch:
         typer.echo(json.dumps(nodes, indent=2))
     else:
         table = _nodes(nodes)
-        least = Measurement.get(console, console.options.update(width=_MOST_WIDTH), table).minimum
-        console.width = max(console.width, least)
+        # The table's own minimum is a few columns short of its content.
+        wanted = Measurement.get(console, console.options.update(width=_MOST_WIDTH), table).maximum
+        console.width = max(console.width, wanted)
         console.print(table, crop=False)
     if silent:
         raise ShadeProxyError(f"{len(silent)} of {len(nodes)} nodes gave no answer: {'; '.join(silent)}")
@@ -82,6 +83,7 @@ def _nodes(nodes: list[dict[str, Any]]) -> Table:
         "cluster", "node", "reads", "hits", "bytes", "relayed", "bytes", "past all", "origin", "bytes",
         "used", "lease", "view",
     )  # fmt: skip
+    table.columns[0].no_wrap = True  # Names are copied from here into other commands.
     for node in nodes:
         state = ("no answer", "") if node["problem"] else (f"{node['lease_s']:.1f} s", str(node["view"]))
         table.add_row(node["node"], *_node_cells(node), *state)

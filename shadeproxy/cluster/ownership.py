@@ -115,6 +115,7 @@ class OwnedObjects:
 
     def lapses_within(self, seconds: float) -> int:
         """Return how often the lease has lapsed in the last ``seconds``."""
+        self.notice()
         since_s = self._clock() - seconds
         return sum(at_s >= since_s for at_s in self._lapsed_s)
 

@@ -158,6 +158,7 @@ CALLS = {
     "mine": lambda node, ref: node.owned.mine(ref),
     "own_for_s": lambda node, ref: node.owned.own_for_s(ref),
     "trusts": lambda node, ref: node.owned.trusts(ref, node.owned.begin()),
+    "lapses_within": lambda node, _: node.owned.lapses_within(60.0),
     "a guarded clock": lambda node, _: LeaseClock(ManualClock(), node.owned).now_s(),
 }
 
@@ -175,6 +176,9 @@ async def test_the_first_call_after_the_end_of_a_lease_voids_what_answers_whiche
     CALLS[call](a, own)
     assert a.told == ["void"]
     assert a.owned.counters.lapses == 1
+    assert a.owned.lapses_within(3600.0) == 1
+    world.now_s += 61.0
+    assert (a.owned.lapses_within(60.0), a.owned.lapses_within(3600.0)) == (0, 1)
     CALLS[call](a, own)
     assert a.told == ["void"]
     assert a.mine() == set()
