@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport, cluster_findings
-from shadeproxy.app.diagnosis import diagnose
-from tests.app.test_diagnosis import WELL
 
 OWN = NodeReport(node="a", address="10.0.0.1:9002", own=True, away=False, share=0.25, recent_reads=3000)
 PEER = NodeReport(
@@ -19,7 +17,6 @@ FINE = ClusterFacts(owned=True, view=9, nodes=(OWN, PEER, *OTHERS))
 
 def test_a_well_cluster_has_no_findings():
     assert list(cluster_findings(FINE)) == []
-    assert diagnose(replace(WELL, cluster=FINE)) == []
 
 
 def peer(**changes):
@@ -130,7 +127,7 @@ def peer(**changes):
     ],
 )
 def test_each_problem_is_found(changes, name, severity, cause, remedy):
-    (found,) = diagnose(replace(WELL, cluster=replace(FINE, **changes)))
+    (found,) = cluster_findings(replace(FINE, **changes))
     assert (found.name, found.severity) == (name, severity)
     assert cause in found.cause
     assert remedy in found.remedy
