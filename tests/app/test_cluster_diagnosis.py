@@ -124,6 +124,13 @@ def peer(**changes):
             "a of the cluster owns 25% of the objects and answered 73%",
             "lower its cluster.weight",
         ),
+        (
+            {"nodes": (replace(OWN, share=0.5, recent_reads=8_000), replace(PEER, share=0.5))},
+            "skewed share",
+            "warning",
+            "a of the cluster owns 50% of the objects and answered 76%",
+            "spread these reads",
+        ),
     ],
 )
 def test_each_problem_is_found(changes, name, severity, cause, remedy):

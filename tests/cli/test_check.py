@@ -394,7 +394,8 @@ def row(result, name):
 def test_the_engine_and_the_other_proxies_are_asked(check, engine, control, taken_port):
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
-    engine.view = view_of(f"127.0.0.1:{control.port}", f"127.0.0.1:{closed}")
+    seats = view_of(f"127.0.0.1:{control.port}", f"127.0.0.1:{closed}", f"127.0.0.1:{control.port}").seats
+    engine.view = ViewRecord(7, (*seats[:2], seats[2]._replace(away=True)))
     control.answer = (200, '{"node": "n0"}')
     result = check.run(*OWNED)
     assert result.exit_code == 0, result.stdout

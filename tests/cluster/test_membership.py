@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -436,6 +438,10 @@ def test_a_view_that_does_not_settle_names_the_nodes_it_waits_for(cluster, three
     assert a.view.id != a.settled.id
     assert a.duties.late == ("c",)
     assert a.unsettled_s(cluster.now_s) == cluster.now_s - began_s
+    answer = cluster.server.beat(a.beat())
+    gone = replace(next(one for one in answer.nodes if one.node == "c"), retired=True)
+    a.duties.of_open(replace(answer, nodes=(gone,)), a.view, cluster.now_s)
+    assert a.duties.late == (), "its lease is over, so it is not waited for"
     cluster.run(3)
     assert (a.unsettled_s(cluster.now_s), a.duties.late) == (0.0, ())
     b.duties.change_facts(NodeFacts(node="b", weight=3.0))

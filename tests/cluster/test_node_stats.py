@@ -70,7 +70,7 @@ async def test_a_node_that_cannot_be_reached_has_a_problem(three):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"[]", b'{"reads": "many"}', b'{"node": "b", "padding": "' + b"x" * 200_000]
+    "answer", [b"", b"[]", b'{"reads": "many"}', b'{"node": "b", "padding": "' + b"x" * 200_000 + b'"}']
 )
 async def test_an_answer_that_is_none_is_a_problem(three, answer):
     a, b, _ = three
