@@ -18,6 +18,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from shadeproxy.app.cluster_diagnosis import ClusterFacts, no_cluster
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.origins import Providers, name_of_origin
 from shadeproxy.app.reload import SettingsStatus
@@ -69,6 +70,7 @@ class Checkup:
         doubtful_jobs: Callable[[], Awaitable[tuple[DoubtfulJob, ...]]],
         missed_needs: Callable[[], tuple[MissedNeed, ...]] = tuple,
         cluster_warnings: Callable[[], list[str]] = list,
+        cluster_facts: Callable[[], Awaitable[ClusterFacts | None]] = no_cluster,
     ) -> None:
         self._settings = settings
         self._origin = origin
@@ -82,6 +84,7 @@ class Checkup:
         self._doubtful_jobs = doubtful_jobs
         self._missed_needs = missed_needs
         self._cluster_warnings = cluster_warnings
+        self._cluster_facts = cluster_facts
         self._detached: tuple[str, ...] = ()
         self._told = ""
         """The state that the last probe found; "" before the first."""
@@ -265,6 +268,7 @@ class Checkup:
             doubtful_jobs=await self._doubtful_jobs(),
             missed_needs=self._missed_needs(),
             ghost_bytes=int(self._gauge("ghost_bytes", 0.0)),
+            cluster=await self._cluster_facts(),
         )
 
     def _credentials_left_s(self) -> float | None:

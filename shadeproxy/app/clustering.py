@@ -17,6 +17,8 @@ from shadeproxy import __version__
 from shadeproxy.api.control.context import CacheAdmin
 from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.admin import EngineAdmin
+from shadeproxy.app.cluster_checkup import collect_facts
+from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.origins import origin_name
 from shadeproxy.app.owned_pages import OwnedPages
 from shadeproxy.app.pinning import DurablePins
@@ -42,6 +44,7 @@ from shadeproxy.hints.changes import Changes, OwnChanges
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.state.store import StateStore
 from shadeproxy.telemetry.counters import ClusterCounters
+from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.stats import Stats
 
 _log = structlog.get_logger(__name__)
@@ -118,6 +121,7 @@ class Clustering:
         if node is None:
             return OwnChanges(parts.hints, self._clock), parts.admin
         self._log = log = await asyncio.to_thread(open_log, self._settings)
+        log.counters = self._counters
         stack.push_async_callback(_close, log)
         replication, places = self._share(parts, log, node, self._kept)
         stack.push_async_callback(self._aclose, parts, replication, places)
@@ -133,9 +137,9 @@ class Clustering:
         """Return the answers about the cluster; None without one, and until the listeners are open."""
         return self._status
 
-    def beat(self, *, s3: str, control: str) -> None:
+    def beat(self, *, s3: str, control: str, history: History) -> None:
         """Ask for a seat in the cluster's view, and send beats from now on. ``s3``, ``control``: addresses of
-        the listeners.
+        the listeners. ``history``: of this proxy's reads.
         """
         if self._log is None or self._node is None:
             return
@@ -165,9 +169,24 @@ class Clustering:
             changed=self._look_soon,
         )
         if owned is not None:
+            owned.member, owned.history = membership, history
             owned.objects.join(heartbeat, distrust=owned.distrust, void=owned.void)
         heartbeat.start()
-        self._status = ClusterStatus(cluster.name, heartbeat, self._log, owned=objects)
+        self._status = ClusterStatus(
+            cluster.name,
+            heartbeat,
+            self._log,
+            owned=objects,
+            stats=None if owned is None else owned.all_stats,
+            peers=dict if owned is None else owned.peer_states,
+        )
+
+    async def facts(self) -> ClusterFacts | None:
+        """Return the facts about the cluster for the doctor; None without one, and until it is joined."""
+        heartbeat, replication = self._heartbeat, self._replication
+        if heartbeat is None or replication is None or self._status is None:
+            return None
+        return await collect_facts(self._status, heartbeat, replication, self.owned)
 
     def reloaded(self, settings: Settings) -> None:
         """Act on settings that were just reloaded: tell the others in which ones nodes must agree."""
@@ -271,7 +290,13 @@ class Clustering:
             return {}
         member = None if self._heartbeat is None else self._heartbeat.membership
         view = None if member is None else member.view
+        settled = None if member is None else member.settled
+        left_s = 0.0 if member is None else member.lease_left_s(boot_time_s())
         return {
+            "view": 0.0 if view is None else float(view.id.number),
+            "settled": 0.0 if settled is None else float(settled.id.number),
+            "lease_seconds_left": left_s,
+            "drained": float(self._status is not None and self._status.drained),
             "members": 0.0 if view is None else float(len(view.seats)),
             "cut_off": float(replication.cut_off),
             "waiting_events": float(len(replication.backlog)),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from shadeproxy.app.cluster_diagnosis import ClusterFacts, cluster_findings
 from shadeproxy.app.tier_diagnosis import Finding, TierFacts, aside_finding, tier_findings
 from shadeproxy.core.units import format_count
 from shadeproxy.origin.health import CREDENTIAL_CODES
@@ -89,6 +90,7 @@ class ProxyState:
     probe_hint: str = ""
     unidentified: int = 0
     ghost_bytes: int = 0
+    cluster: ClusterFacts | None = None
 
 
 def diagnose(facts: ProxyState) -> list[Finding]:
@@ -104,6 +106,7 @@ def diagnose(facts: ProxyState) -> list[Finding]:
         *_settings(facts),
         *(finding for job in facts.doubtful_jobs for finding in _doubtful(job)),
         *map(_missed, facts.missed_needs),
+        *(cluster_findings(facts.cluster) if facts.cluster is not None else ()),
     ]
     return sorted(findings, key=lambda finding: finding.severity != "wrong")
 

@@ -1,5 +1,7 @@
 """Builds the S3 handlers of the coordinator, each with the fast lane in front of it."""
 
+from collections.abc import Callable
+
 import structlog
 
 from shadeproxy.api.s3.auth.authenticator import Authenticator
@@ -54,13 +56,14 @@ def make_peer_handler(
     observer: Observer,
     *,
     clock: Clock,
+    stats: Callable[[], bytes],
 ) -> tuple[PeerHandler, FastLane]:
     """Return handler and lane of the listener for the other proxies of a cluster. Their requests are not
-    counted as those of clients: the proxy that the client called counts them.
+    counted as those of clients: the proxy that the client called counts them. ``stats``: see PeerHandler.
     """
     options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
-    handler = PeerHandler(engine, authenticator, ownership=ownership, begins=engine, **options)
+    handler = PeerHandler(engine, authenticator, ownership=ownership, begins=engine, stats=stats, **options)
     return handler, _lane(settings, engine, handler, observer, clock=clock, counts=RequestCounts())
 
 

@@ -5,6 +5,7 @@ ownership, the way to the other proxies, and the listener for them.
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+import msgspec
 import numpy as np
 from aiohttp import web
 
@@ -20,11 +21,13 @@ from shadeproxy.app.listening import listen
 from shadeproxy.app.reload import SettingsStatus
 from shadeproxy.app.reloadable import is_verbose, remembers
 from shadeproxy.app.tls import ServerTls
-from shadeproxy.cluster.membership import Keep
+from shadeproxy.cluster.heartbeat import boot_time_s
+from shadeproxy.cluster.membership import Keep, Membership
+from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
 from shadeproxy.cluster.ownership import LeaseClock, OwnedObjects
 from shadeproxy.cluster.peer_reads import PeerReads
-from shadeproxy.cluster.peers import Peers
-from shadeproxy.cluster.relay_counts import RelayCounts
+from shadeproxy.cluster.peers import Peers, PeerState
+from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.relaying_origin import RelayingOrigin
 from shadeproxy.config import Settings
 from shadeproxy.config.sections import Telemetry
@@ -36,14 +39,19 @@ from shadeproxy.engine.rules import Freshness, Rules
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
 from shadeproxy.telemetry.counters import ClusterCounters, RelayedRequests
+from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
+
+RECENT_S = 600.0
+"""Seconds over which ``NodeStats.recent_reads`` counts."""
 
 
 class OwnedPages:
     """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
     ``relays``: plain reads at other proxies.
     ``address``: of the listener for other proxies, "" until it is open.
+    ``member``, ``history``: this proxy's membership and recent reads; None until it asks for a seat.
     """
 
     def __init__(
@@ -64,6 +72,9 @@ class OwnedPages:
         self._counts = counts = RelayCounts()
         stats.relayed = lambda: [RelayedRequests(*row) for row in counts.rows()]
         self.address = ""
+        self.member: Membership | None = None
+        self.history: History | None = None
+        self._node = node
         self._settings = settings
         self._clock = clock
         self._stats = stats
@@ -80,6 +91,7 @@ class OwnedPages:
             least_patience_s=cluster.peer_timeout,
             max_connections=settings.origin.max_connections,
         )
+        stats.skipped_peers = self._peers.skipped
         self.relays = PeerReads(routes=self.objects, peers=self._peers, counts=counts, clock=clock)
         self.view_changed()
         self._engine: Engine | None = None
@@ -124,6 +136,7 @@ class OwnedPages:
             self.objects,
             observer,
             clock=self.clock,
+            stats=lambda: msgspec.json.encode(self.own_stats()),
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
         self._handler, self._observer = handler, observer
@@ -170,6 +183,39 @@ class OwnedPages:
     def skipped_peers(self) -> int:
         """Number of proxies past which reads go now, because they failed."""
         return sum(self._peers.skipped().values())
+
+    def peer_states(self) -> dict[str, PeerState]:
+        """Return the state of each proxy that was asked."""
+        return self._peers.states()
+
+    async def all_stats(self) -> list[NodeStats]:
+        """Return the statistics of all proxies of the newest view, this one's first."""
+        return [self.own_stats(), *await ask_for_stats(self._peers, self.objects.others())]
+
+    def own_stats(self) -> NodeStats:
+        """Return the statistics of this proxy."""
+        if self._engine is not None:
+            self._engine.access_log.flush()
+        reads, origin, rows = self._stats.totals(), self._stats.origin.values(), self._counts.rows()
+        tiers = [gauges() for gauges in self._stats.tier_gauges.values()]
+        member, answered = self.member, [row for row in rows if row.result is RelayEnd.OK]
+        return NodeStats(
+            node=self._node,
+            reads=reads.requests,
+            hits=reads.hits_ram + reads.hits_disk,
+            bytes=reads.bytes,
+            recent_reads=0 if self.history is None else self.history.recent_reads(RECENT_S),
+            relayed=sum(row.requests for row in answered),
+            relayed_bytes=sum(row.bytes for row in answered),
+            fallbacks=sum(row.requests for row in rows if row.result is RelayEnd.FALLBACK),
+            origin_requests=sum(one.requests for one in origin),
+            origin_bytes=sum(one.bytes for one in origin),
+            used_bytes=sum(tier.used_bytes for tier in tiers),
+            capacity_bytes=sum(tier.capacity_bytes for tier in tiers),
+            lease_s=0.0 if member is None else round(member.lease_left_s(boot_time_s()), 3),
+            view=0 if member is None or member.view is None else member.view.id.number,
+            settled=0 if member is None or member.settled is None else member.settled.id.number,
+        )
 
 
 def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Callable[[ObjectRef], bool]:

@@ -203,7 +203,7 @@ class Proxy:
         if (path := await self._open_control(context, tracer)) is not None:
             info["socket"] = str(path)
         await self._open_s3(handler, lane, engine, state, tls=tls, workers=workers)
-        self._clustering.beat(s3=self.s3_address, control=self.control_address)
+        self._clustering.beat(s3=self.s3_address, control=self.control_address, history=context.history)
         info["s3_endpoint"] = f"{'http' if tls is None else 'https'}://{self.s3_address}"
         self._status = READY
         _log.info(
@@ -244,6 +244,7 @@ class Proxy:
             doubtful_jobs=partial(find_doubtful_jobs, state.hints, engine.cache),
             missed_needs=sharing.missed,
             cluster_warnings=self._clustering.warnings,
+            cluster_facts=self._clustering.facts,
         )
 
     @staticmethod

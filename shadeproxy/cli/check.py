@@ -22,7 +22,13 @@ from shadeproxy.app.fitting import (
 from shadeproxy.app.media import ghost_share
 from shadeproxy.app.otel import INSTALL, is_installed
 from shadeproxy.app.worker_fills import why_no_fills
-from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
+from shadeproxy.cli.directories import (
+    check_holders,
+    check_tier,
+    check_writable,
+    find_holders,
+    listeners_of,
+)
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -65,11 +71,15 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     holders = find_holders(settings)
     yield from check_holders(holders)
     ours = {place for holder in holders for place in holder.listens_at}
-    for key, address in (("s3.listen", settings.s3.listen), ("control.listen", settings.control.listen)):
+    for key, address in listeners_of(settings).items():
         if key in ours:
             yield CheckRow(key, ok=True, detail=f"{address} is taken by that process")
         else:
             yield _check_port(key, address)
+    if settings.cluster.name:
+        from shadeproxy.cli.cluster_check import check_cluster  # noqa: PLC0415  only a cluster needs it
+
+        yield from asyncio.run(_collect(check_cluster(settings)))
     if with_origin:
         yield from asyncio.run(_collect(_check_origin(settings, bucket)))
 

@@ -1,11 +1,13 @@
-"""``shadeproxy cluster``: the nodes of a cluster, the owner of an object, forgetting a node."""
+"""``shadeproxy cluster``: the nodes of a cluster, the owner of an object, forgetting and draining a node."""
 
 import json
+import time
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from shadeproxy.cli.control import ControlClient
 from shadeproxy.cli.options import (
     ConfigOption,
     JsonOption,
@@ -16,6 +18,8 @@ from shadeproxy.cli.options import (
     client,
 )
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
+
+_LOOK_S = 0.5
 
 app = typer.Typer(help="Show a cluster of proxies, or change it.", no_args_is_help=True)
 
@@ -83,6 +87,54 @@ def forget(
     typer.echo(json.dumps(answer, indent=2) if as_json else f"{node} is forgotten")
 
 
+@app.command()
+def drain(
+    *,
+    config: ConfigOption = None,
+    override: OverrideOption = None,
+    url: UrlOption = "",
+    token: TokenOption = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Take the share again.")] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Longest wait for all nodes to agree.")
+    ] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the other nodes take the share of the called proxy, and wait until all have agreed.
+
+    The proxy goes on to answer its clients, with what the others cache. It stays drained until it is undone
+    or its process restarts. Exit status 1 if not all nodes have agreed after the wait.
+    """
+    called = client(config, override, url, token)
+    answer = called.post("/v1/cluster/drain", {"drain": not undo})
+    answer = _wait_for_share(called, answer, wait)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    if answer["moving"]:
+        waits = f", and waits for {', '.join(answer['late'])}" if answer["late"] else ""
+        problem = _fault(answer)
+        raise ShadeProxyError(
+            f"view {answer['view']} is not settled after {wait:g} s{waits}{problem and f': {problem}'};"
+            " the change stays asked for: see `shadeproxy cluster status`"
+        )
+    if not as_json:
+        what = (
+            "has its share again"
+            if undo
+            else "is drained: it relays for its clients, until `shadeproxy cluster drain --undo` or a restart"
+        )
+        typer.echo(f"view {answer['view']} is settled; {answer['node']} {what}")
+
+
+def _wait_for_share(called: ControlClient, answer: dict[str, Any], wait_s: float) -> dict[str, Any]:
+    """Return the state of the cluster once the share has moved, or the last one after ``wait_s``."""
+    until_s = time.monotonic() + wait_s
+    while answer["moving"] and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
+        answer = called.get("/v1/cluster")
+    return answer
+
+
 def _show(answer: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  rich's tables take 40 ms
     from rich.console import Console  # noqa: PLC0415  as above
@@ -92,14 +144,19 @@ def _show(answer: dict[str, Any]) -> None:
     typer.echo(f"cluster {answer['name']}, view {answer['view']} ({settled}), seen by {answer['node']}")
     typer.echo(f"pages: {answer['pages']}" + ", cut off from the engine" * answer["cut_off"])
     typer.echo(f"lease: {answer['lease_s']:.1f} s left; beat: {answer['round_trip_s'] * 1000:.1f} ms")
-    table = Table("node", "share", "weight", "state", "s3", "control", "release", box=SIMPLE_HEAD)
+    if answer["late"]:
+        typer.echo(f"the view waits for: {', '.join(answer['late'])}")
+    if answer["drained"]:
+        typer.echo("this proxy is drained, until `shadeproxy cluster drain --undo` or a restart")
+    table = Table("node", "share", "weight", "state", "p99", "s3", "control", "release", box=SIMPLE_HEAD)
     for node in answer["nodes"]:
-        state = "away" if node["away"] else "here"
+        state = "away" if node["away"] else "skipped" if node["skipped"] else "here"
         table.add_row(
             node["node"],
             f"{node['share']:.1%}",
             f"{node['weight']:g}",
             state,
+            f"{node['p99_s'] * 1000:.1f} ms" if node["p99_s"] else "-",
             node["s3"],
             node["control"],
             node["release"],

@@ -175,10 +175,17 @@ def stats(
         bool,
         typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json a line a second."),
     ] = False,
+    of_cluster: Annotated[
+        bool, typer.Option("--cluster", help="Show a line for each proxy of the cluster, and their sums.")
+    ] = False,
 ) -> None:
     """Show the counters of a running proxy: per tier, bucket, job and epoch."""
     client = client_of(config, override, url, token)
-    if watch:
+    if of_cluster:
+        from shadeproxy.cli.stats import show_nodes  # noqa: PLC0415  rich's tables take 40 ms
+
+        show_nodes(client, Console(), as_json=as_json, watch=watch)
+    elif watch:
         from shadeproxy.cli.watch import watch_stats  # noqa: PLC0415  rich's tables take 40 ms
 
         watch_stats(client, as_json=as_json)

@@ -1,13 +1,17 @@
 """Shows the answer of ``GET /v1/stats`` as tables. telemetry/stats.py defines the fields."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.measure import Measurement
 from rich.table import Table
 
+from shadeproxy.cli.control import ControlClient
+from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.core.units import format_size
 
 _LEAST_NAME = 12
@@ -35,6 +39,24 @@ def print_stats(stats: Mapping[str, Any], console: Console) -> None:
     console.print(shown, crop=False)
 
 
+def show_nodes(client: ControlClient, console: Console, *, as_json: bool, watch: bool) -> None:
+    """Print a row for each node of the cluster, and their sums. Raises ShadeProxyError if one is silent."""
+    if watch:
+        raise ConfigError("--cluster shows one reading: leave out --watch")
+    nodes = client.get("/v1/stats?cluster=1")["nodes"]
+    silent = [f"{node['node']}: {node['problem']}" for node in nodes if node["problem"]]
+    if as_json:
+        typer.echo(json.dumps(nodes, indent=2))
+    else:
+        table = _nodes(nodes)
+        # The table's own minimum is a few columns short of its content.
+        wanted = Measurement.get(console, console.options.update(width=_MOST_WIDTH), table).maximum
+        console.width = max(console.width, wanted)
+        console.print(table, crop=False)
+    if silent:
+        raise ShadeProxyError(f"{len(silent)} of {len(nodes)} nodes gave no answer: {'; '.join(silent)}")
+
+
 def epoch_order(name: str) -> tuple[int, int]:
     """Return the place of an epoch among others: numbers in their order, then all other names."""
     return (0, int(name)) if name.isdecimal() else (1, 0)
@@ -54,6 +76,38 @@ def _tiers(tiers: Mapping[str, Any]) -> Table:
             _count(sum(tier["evictions"].values())),
         )
     return table
+
+
+def _nodes(nodes: list[dict[str, Any]]) -> Table:
+    table = _table(
+        "cluster", "node", "reads", "hits", "bytes", "relayed", "bytes", "past all", "origin", "bytes",
+        "used", "lease", "view",
+    )  # fmt: skip
+    table.columns[0].no_wrap = True  # Names are copied from here into other commands.
+    for node in nodes:
+        state = ("no answer", "") if node["problem"] else (f"{node['lease_s']:.1f} s", str(node["view"]))
+        table.add_row(node["node"], *_node_cells(node), *state)
+    answered = [node for node in nodes if not node["problem"]]
+    numbers = {name for node in answered for name, value in node.items() if isinstance(value, int | float)}
+    table.add_section()
+    table.add_row("all", *_node_cells({name: sum(node[name] for node in answered) for name in numbers}))
+    return table
+
+
+def _node_cells(node: Mapping[str, Any]) -> list[str]:
+    if node.get("problem"):
+        return ["-"] * 9
+    return [
+        _count(node["reads"]),
+        _share(node["hits"] / node["reads"] if node["reads"] else 0.0),
+        format_size(node["bytes"]),
+        _count(node["relayed"]),
+        format_size(node["relayed_bytes"]),
+        _count(node["fallbacks"]),
+        _count(node["origin_requests"]),
+        format_size(node["origin_bytes"]),
+        f"{_share(node['used_bytes'] / node['capacity_bytes'] if node['capacity_bytes'] else 0.0)}",
+    ]
 
 
 def _buckets(buckets: Mapping[str, Any], totals: Mapping[str, Any]) -> Table:

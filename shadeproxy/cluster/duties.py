@@ -47,13 +47,14 @@ class Duties:
     """The observations that one node makes of the others, and the calls that follow.
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
-    process has this node's id.
+    process has this node's id. ``late``: nodes whose lease counts and that have not adopted the newest view.
     """
 
     def __init__(self, facts: NodeFacts, seals: Seals, timing: Timing) -> None:
         self.facts = facts
         self.refusal = ""
         self.conflict = False
+        self.late: tuple[str, ...] = ()
         self._seals = seals
         self._seat = Seat(facts.node, seal_facts(facts, seals))
         self._timing = timing
@@ -88,6 +89,11 @@ class Duties:
         an older incarnation if the answer has none.
         """
         self._enter(answer.inc, now_s)
+        self.late = tuple(
+            record.node
+            for record in answer.nodes
+            if not record.retired and record.acked < answer.view.number != answer.settled.number
+        )
         calls: list[Call] = [
             Retire(answer.inc, record.node, record.count)
             for record in answer.nodes

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from shadeproxy.telemetry.counters import ClusterCounters
+
 BLOB_BYTES = 512 * 1024
 """The most bytes of one blob. Longer content is put in pieces, so that no call occupies the loop for long."""
 
@@ -105,7 +107,15 @@ class Event(NamedTuple):
 
 
 class ClusterLog(Protocol):
-    """Leases and views, then streams, names and blobs, of one cluster."""
+    """Leases and views, then streams, names and blobs, of one cluster. ``counters``: counts the calls."""
+
+    counters: ClusterCounters
+
+    async def peek(self) -> ViewRecord:
+        """Return the newest view, and change nothing. Only a diagnosis may use it: it may be of a life of the
+        server that is over.
+        """
+        ...
 
     async def beat(self, beat: Beat) -> BeatAnswer:
         """Ask for a lease. Only nodes of the current view get one. Also record the acknowledgement, and

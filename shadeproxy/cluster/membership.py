@@ -104,6 +104,7 @@ class Membership:
         self._answered_s = float("-inf")
         self._count = 0
         self._ended = False
+        self._unsettled_since_s = float("inf")
 
     # ------------------------------------------------------------------ what the node may do
 
@@ -154,6 +155,10 @@ class Membership:
     def cut_off(self, now_s: float) -> bool:
         """Return whether the log has not answered for a lease."""
         return now_s - self._answered_s >= self.timing.lease_s
+
+    def unsettled_s(self, now_s: float) -> float:
+        """Return for how long there has been a newer view than the settled one; 0.0 if there is none."""
+        return max(0.0, now_s - self._unsettled_since_s)
 
     # ------------------------------------------------------------------ distrust of all nodes
 
@@ -214,6 +219,8 @@ class Membership:
     def _take(self, view: View, settled: View, now_s: float) -> None:
         was_view, was = self.view, self.settled
         self.view, self.settled = view, settled
+        is_settled = view.id == settled.id
+        self._unsettled_since_s = float("inf") if is_settled else min(self._unsettled_since_s, now_s)
         if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
             return
         self.epoch += 1

@@ -7,6 +7,7 @@ callers judge it by a ``LeaseClock``, which makes that call.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
@@ -31,6 +32,7 @@ _WAIT_S = 5.0
 """Longest wait of a write for its share. A dead proxy's share is free again sooner, with the usual lease."""
 _DISTRUST_S = 10.0
 _MOST_PLACES = 32_768
+_MOST_LAPSES = 1024
 
 
 class _Place(NamedTuple):
@@ -63,6 +65,7 @@ class OwnedObjects:
         self._void: Callable[[], None] = lambda: None
         self._epoch = 0
         self._leased = False
+        self._lapsed_s: deque[float] = deque(maxlen=_MOST_LAPSES)
         self._ruled = False
         """True if an object was OWN by its rule alone since the last answer of the log."""
         self._views: tuple[View | None, View | None] = (None, None)
@@ -107,7 +110,14 @@ class OwnedObjects:
         if self._leased and self._member is not None and not self._member.leased(self._clock()):
             self._leased = False
             self.counters.lapses += 1
+            self._lapsed_s.append(self._clock())
             self._void()
+
+    def lapses_within(self, seconds: float) -> int:
+        """Return how often the lease has lapsed in the last ``seconds``."""
+        self.notice()
+        since_s = self._clock() - seconds
+        return sum(at_s >= since_s for at_s in self._lapsed_s)
 
     # ------------------------------------------------------------------ routes.py ``Routes``
 
@@ -209,7 +219,10 @@ class OwnedObjects:
         """See ``Ownership.wait_until_mine``. Ends early if another process is to write one of them."""
         until_s = self._clock() + _WAIT_S
         while not all(map(self.mine, refs)):
-            if self._clock() >= until_s or not all(map(self.writes_here, refs)):
+            moved = not all(map(self.writes_here, refs))
+            if moved or self._clock() >= until_s:
+                reason = "moved" if moved else "lease"
+                self.counters.refused_writes[reason] = self.counters.refused_writes.get(reason, 0) + 1
                 return False
             await self._look_later()
         return True

@@ -5,6 +5,7 @@ it now.
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import structlog
 
@@ -27,6 +28,19 @@ _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
 """A node may wait for its origin, whose time limit is half of this, before it answers a write."""
+
+
+class PeerState(NamedTuple):
+    """The state of one other node. ``skipped``: reads now go past it. ``p99_s``: of the time to the head of
+    an answer, over the last ``answers``; 0.0 if there is none.
+    """
+
+    skipped: bool
+    p99_s: float
+    answers: int
+
+
+NOT_ASKED = PeerState(False, 0.0, 0)
 
 
 class Peer:
@@ -94,8 +108,7 @@ class Peer:
         self._times_s.append(seconds)
         self._count += 1
         if self._count % _COMPUTE_EVERY == 0:
-            slow_s = sorted(self._times_s)[len(self._times_s) * 99 // 100]
-            self.patience_s = max(self._least_s, min(_TIMES_P99 * slow_s, _MOST_PATIENCE_S))
+            self.patience_s = max(self._least_s, min(_TIMES_P99 * self._p99_s(), _MOST_PATIENCE_S))
 
     def failed(self) -> None:
         """Note that the node could not be reached, did not answer in time, or broke off."""
@@ -103,6 +116,13 @@ class Peer:
         self._failed_s.append(now_s)
         if len(self._failed_s) == _FAILURES and now_s - self._failed_s[0] <= _WITHIN_S:
             self._skipped_until_s = now_s + _OPEN_S
+
+    @property
+    def state(self) -> PeerState:
+        return PeerState(self.skipped, self._p99_s(), len(self._times_s))
+
+    def _p99_s(self) -> float:
+        return sorted(self._times_s)[len(self._times_s) * 99 // 100] if self._times_s else 0.0
 
 
 class Peers:
@@ -170,6 +190,10 @@ class Peers:
     def skipped(self) -> dict[str, bool]:
         """Return, for each node that was asked, whether reads now go past it."""
         return {peer.node: peer.skipped for peer in self._peers.values()}
+
+    def states(self) -> dict[str, PeerState]:
+        """Return the state of each node that was asked."""
+        return {peer.node: peer.state for peer in self._peers.values()}
 
     async def aclose(self) -> None:
         """Close all connections; idempotent. Requests that are not over soon are cut off: the listeners have

@@ -5,6 +5,7 @@ All keys of a cluster begin with ``sp:{name}:``, so that they lie in one slot.
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +31,7 @@ from shadeproxy.cluster.log import (
     digest_of,
 )
 from shadeproxy.core.errors import ClusterUnavailable
+from shadeproxy.telemetry.counters import ClusterCounters
 
 _STREAM_EVENTS = 100_000
 _SCORE_EVENTS = 4_000
@@ -48,6 +50,7 @@ class RedisLog:
         self, url: str, cluster: str, *, password: str = "", ca_file: str = "", timeout_s: float = 1.0
     ) -> None:
         self._timeout_s = timeout_s
+        self.counters = ClusterCounters()
         trusted: dict[str, Any] = {"ssl_ca_certs": ca_file} if ca_file else {}
         self._prefix = f"sp:{{{cluster}}}:"
         self._redis: Redis = Redis.from_url(
@@ -71,7 +74,12 @@ class RedisLog:
         self._beat, self._open = script(redis_scripts.BEAT), script(redis_scripts.OPEN)
         self._retire, self._propose = script(redis_scripts.RETIRE), script(redis_scripts.PROPOSE)
         self._forget, self._append = script(redis_scripts.FORGET), script(redis_scripts.APPEND)
+        self._peek = script(redis_scripts.PEEK)
         self._claim, self._release = script(redis_scripts.CLAIM), script(redis_scripts.RELEASE)
+
+    async def peek(self) -> ViewRecord:
+        number, seats = await self._run(self._peek, self._state, [])
+        return _view(int(number or 0), seats or b"")
 
     async def beat(self, beat: Beat) -> BeatAnswer:
         acked = beat.acked or ViewId("", 0)
@@ -153,14 +161,21 @@ class RedisLog:
 
     @asynccontextmanager
     async def _bounded(self, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Bound a call, and translate what may go wrong in it."""
+        """Bound and count a call, and translate what may go wrong in it."""
+        counters, began_s = self.counters, time.monotonic()
+        counters.engine_requests += 1
         try:
             async with asyncio.timeout(wait_s + self._timeout_s):
                 yield
         except TimeoutError:
+            counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address} gave no answer in {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
+            counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address}: {error}") from error
+        finally:
+            if not wait_s:  # Otherwise most of it is the wait for an event.
+                counters.engine_s += time.monotonic() - began_s
 
 
 def _beat_answer(answer: Any) -> BeatAnswer:

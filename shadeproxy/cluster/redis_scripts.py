@@ -111,6 +111,8 @@ return {
 """
 )
 
+PEEK = "return redis.call('HMGET', KEYS[1], 'v', 'seats')"
+
 OPEN = (
     _BEGIN
     + """

@@ -1,19 +1,23 @@
 """The state of a cluster as one of its nodes sees it, for people and for clients that call nodes directly."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
 from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.node_stats import NodeStats
 from shadeproxy.cluster.ownership import OwnedObjects
+from shadeproxy.cluster.peers import NOT_ASKED, PeerState
 from shadeproxy.cluster.view import View
 from shadeproxy.core.errors import Conflict, UnknownName
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the view. ``share``: the part of all objects that it owns, from 0 to 1. ``away``: its lease
-    is over, and the others act for it. Addresses are "" if there are none.
+    is over, and the others act for it. Addresses are "" if there are none. ``p99_s``: of the time that this
+    node waited for the heads of the last answers of that one; 0.0 if there were none. ``skipped``: that one
+    failed several times, and reads now go past it.
     """
 
     node: str
@@ -24,6 +28,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     control: str
     peer: str
     release: str
+    p99_s: float = 0.0
+    skipped: bool = False
 
 
 class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +41,8 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     process has this node's id. ``round_trip_s``: time of the last beat. ``pages``: "owned" if each object is
     cached by one node, "local" if each node keeps its own cache. ``cut_off``: the log has not answered for a
     lease. ``distrusted``: how often this node had to distrust what it cached, all or a part of it.
+    ``drained``: this node was asked to give up its share. ``moving``: the weight that this node asks for does
+    not count in all views yet. ``late``: nodes for whose adoption the newest view waits.
     """
 
     name: str = ""
@@ -49,6 +57,9 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
     conflict: bool = False
     round_trip_s: float = 0.0
     distrusted: int = 0
+    drained: bool = False
+    moving: bool = False
+    late: list[str] = []
     nodes: list[NodeStatus] = []
 
 
@@ -73,9 +84,17 @@ class ClusterStatus:
         clock: Callable[[], float] = boot_time_s,
         *,
         owned: OwnedObjects | None = None,
+        stats: Callable[[], Awaitable[list[NodeStats]]] | None = None,
+        peers: Callable[[], Mapping[str, PeerState]] = dict,
     ) -> None:
-        """``owned``: None unless the nodes share their pages."""
+        """``owned``: None unless the nodes share their pages. ``stats``: asks all nodes for their statistics,
+        and is None as ``owned`` is. ``peers``: returns the states of the nodes that were asked.
+        """
+        self._peers = peers
         self._owned = owned
+        self._ask_for_stats = stats
+        self._weight = heartbeat.membership.duties.facts.weight
+        self._drained = False
         self._name = name
         self._heartbeat = heartbeat
         self._log = log
@@ -103,6 +122,9 @@ class ClusterStatus:
             conflict=duties.conflict,
             round_trip_s=round(heartbeat.round_trip_s, 6),
             distrusted=0 if self._owned is None else self._owned.counters.distrusted,
+            drained=self._drained,
+            moving=self._is_moving(),
+            late=list(duties.late),
             nodes=self._nodes(),
         )
 
@@ -137,12 +159,70 @@ class ClusterStatus:
         await self._heartbeat.beat()
         return self.summary()
 
+    async def stats(self) -> list[NodeStats]:
+        """Return the statistics of all nodes of the newest view. Raises Conflict."""
+        if self._ask_for_stats is None:
+            raise Conflict(
+                'with cluster.pages = "local" the nodes do not talk to each other',
+                hint="call GET /v1/stats at each of them",
+            )
+        return await self._ask_for_stats()
+
+    @property
+    def drained(self) -> bool:
+        """True from ``drain(drain=True)`` until ``drain(drain=False)``."""
+        return self._drained
+
+    def drain(self, *, drain: bool) -> ClusterSummary:
+        """Ask for a view in which this node has no share, or its share again; ``moving`` ends with that view.
+        The node stays drained until it is undone, or until its process ends. Raises Conflict.
+        """
+        duties = self._heartbeat.membership.duties
+        if drain:
+            self._require_a_share()
+        weight = 0.0 if drain else self._weight
+        if duties.facts.weight != weight:
+            duties.change_facts(msgspec.structs.replace(duties.facts, weight=weight))
+            self._heartbeat.hurry()
+        self._drained = drain
+        return self.summary()
+
+    def _require_a_share(self) -> None:
+        """Raise Conflict if there is no share to give up, or no node to take it."""
+        member = self._heartbeat.membership
+        if self._owned is None:
+            raise Conflict(
+                'with cluster.pages = "local" this node has no share that another could take',
+                hint="send its clients to another proxy, and stop it",
+            )
+        if member.duties.refusal:
+            raise Conflict(
+                f"this node has no share: {member.duties.refusal}", hint="see refusal in GET /v1/cluster"
+            )
+        view = member.view
+        if view is None:
+            raise Conflict("this node has no view of the cluster yet", hint="see problem in GET /v1/cluster")
+        if not any(
+            facts.weight > 0 and node != member.node and not view.seats[node].away
+            for node, facts in view.facts.items()
+        ):
+            raise Conflict(
+                "this is the only node here that has a weight, so no other could take its share",
+                hint="start another node first, or undo the drain of one",
+            )
+
+    def _is_moving(self) -> bool:
+        member = self._heartbeat.membership
+        weight = member.duties.facts.weight
+        facts = [view.facts.get(member.node) for view in (member.view, member.settled) if view is not None]
+        return len(facts) < 2 or any(one is None or one.weight != weight for one in facts)
+
     def _nodes(self) -> list[NodeStatus]:
         view = self._heartbeat.membership.view
         if view is None:
             return []
         weights = dict(zip(view.owners.nodes, view.owners.weights, strict=True))
-        whole = sum(weights.values())
+        whole, peers = sum(weights.values()), self._peers()
         return [
             NodeStatus(
                 node=node,
@@ -153,6 +233,8 @@ class ClusterStatus:
                 control=facts.control,
                 peer=facts.peer,
                 release=facts.release,
+                p99_s=round((peer := peers.get(node, NOT_ASKED)).p99_s, 6),
+                skipped=peer.skipped,
             )
             for node, facts in sorted(view.facts.items())
         ]

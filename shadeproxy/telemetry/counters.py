@@ -152,6 +152,12 @@ class ClusterCounters(Counters):
     )
     lapses: int = counter("Leases of this proxy that ended before they were renewed.")
     distrusted: int = counter("Times at which cached pages, all or some, had to be checked once more.")
+    refused_writes: dict[str, int] = field(
+        default_factory=dict, metadata=by_label("reason", "Writes that this proxy refused, by reason.")
+    )
+    engine_requests: int = counter("Calls to the engine, failed ones included.")
+    engine_errors: int = counter("Calls to the engine that failed.")
+    engine_s: float = counter("Seconds of calls to the engine, without the waiting for events.")
 
 
 class RelayedRequests(NamedTuple):

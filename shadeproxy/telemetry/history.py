@@ -72,6 +72,11 @@ class History:
         }
         return {"interval_s": INTERVAL_S, "times": [point[0] for point in points], "series": series}
 
+    def recent_reads(self, seconds: float) -> int:
+        """Return how many demand reads were answered in the last ``seconds``, up to an hour."""
+        points = list(self._points)[-math.ceil(seconds / INTERVAL_S) :]
+        return round(sum(sum(point[1:6]) for point in points) * INTERVAL_S)
+
     def _counters(self) -> dict[str, float]:
         stats = self._stats
         reads, origin = stats.totals(), stats.origin.values()

@@ -104,6 +104,7 @@ class StatsCollector(Collector):
             for name, value in stats.cluster_gauges().items():
                 yield GaugeMetricFamily(f"shadeproxy_cluster_{name}", _help_of(name), value=value)
             yield from self._relayed()
+            yield self._peer_breakers()
         for name, gauge in stats.gauges.items():
             help_text, value = _help_of(name), gauge()
             if name in stats.growing:
@@ -120,6 +121,16 @@ class StatsCollector(Collector):
             for row in rows:
                 family.add_metric([row.peer, row.result], getattr(row, name))
             yield family
+
+    def _peer_breakers(self) -> Metric:
+        family = GaugeMetricFamily(
+            "shadeproxy_cluster_peer_breaker",
+            "1 while reads go past this proxy of the cluster, because it failed.",
+            labels=["peer"],
+        )
+        for peer, skipped in self._stats.skipped_peers().items():
+            family.add_metric([peer], float(skipped))
+        return family
 
     def _origin(self) -> dict[str, OriginCounters]:
         return {kind: OriginCounters() for kind in _ORIGIN_KINDS} | self._stats.origin

@@ -108,6 +108,8 @@ class Stats:
         self.cluster_gauges: Callable[[], dict[str, float]] = dict
         self.relayed: Callable[[], list[RelayedRequests]] = list
         """Returns the requests to other proxies of the cluster, by proxy and result."""
+        self.skipped_peers: Callable[[], dict[str, bool]] = dict
+        """Returns, for each proxy of the cluster that was asked, whether reads now go past it."""
         self.loop_lag = LoopLag()
         self.stall_s = self.compute_s = 0.0
         """Sums over all jobs, of ``record_training``."""

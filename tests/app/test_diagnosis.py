@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shadeproxy.app.cluster_diagnosis import ClusterFacts
 from shadeproxy.app.diagnosis import DoubtfulJob, MissedNeed, ProxyState, diagnose
 from shadeproxy.app.tier_diagnosis import TierFacts
 
@@ -224,3 +225,13 @@ def test_a_missed_need_is_named_with_numbers_cause_and_remedy():
     assert finding.cause == (
         "job 'resnet' gets 284 of the 400 samples a second that it needs: its reads wait for the link"
     )
+
+
+def test_the_findings_about_the_cluster_are_among_all_others():
+    cluster = ClusterFacts(owned=True, lapses=1, conflict=True)
+    found = diagnose(replace(WELL, cluster=cluster, unidentified=3))
+    assert [one.name for one in found] == [
+        "state directory copied",
+        "objects without identity",
+        "lease lapsed",
+    ]

@@ -2,15 +2,21 @@
 
 import os
 import platform
+import socket
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
+from shadeproxy.cluster.log import Seat, ViewRecord
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.view import NodeFacts, seal_facts
 from shadeproxy.core.errors import ConfigError, NoCredentials, NotS3, OriginAnswer, OriginUnavailable
 from shadeproxy.core.memory_limit import MemoryLimit
 from shadeproxy.core.types import ListEntry, ListPage
 from tests.support.cli_origin import FakeOrigin
+from tests.support.cluster_log import FakeLog, Server
 
 
 def failures(result):
@@ -354,3 +360,96 @@ def test_it_says_what_read_histories_take(check):
         "ok      read histories: 6.0 MiB of the capacity, in memory\n"
         in check.run("--set", "cache.ram.capacity=1 GiB").stdout
     )
+
+
+# ---------------------------------------------------------------------- the cluster
+
+IN_A_CLUSTER = ("--set", "cluster.name=trainers", "--set", "cluster.secret=env:SECRET")
+OWNED = (*IN_A_CLUSTER, "--set", "cluster.pages=owned", "--set", "cluster.listen=127.0.0.1:0")
+SEALS = Seals("trainers", ["a secret of sixteen"])
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """The log of a cluster, with a view of ``engine.view``."""
+    monkeypatch.setenv("SECRET", "a secret of sixteen")
+    server = Server()
+    checking = import_module("shadeproxy.cli.cluster_check")
+    monkeypatch.setattr(checking, "open_log", lambda _settings: FakeLog(server))
+    return server
+
+
+def view_of(*addresses, seals=SEALS):
+    facts = [NodeFacts(node=f"n{number}", weight=1.0, peer=one) for number, one in enumerate(addresses)]
+    return ViewRecord(7, tuple(Seat(one.node, seal_facts(one, seals)) for one in facts))
+
+
+def row(result, name):
+    """Return the line of a row, and the line with its change."""
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    place = next(place for place, line in enumerate(lines) if f" {name}: " in line)
+    return lines[place], lines[place + 1]
+
+
+def test_the_engine_and_the_other_proxies_are_asked(check, engine, control, taken_port):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()[1]
+    seats = view_of(f"127.0.0.1:{control.port}", f"127.0.0.1:{closed}", f"127.0.0.1:{control.port}").seats
+    engine.view = ViewRecord(7, (*seats[:2], seats[2]._replace(away=True)))
+    control.answer = (200, '{"node": "n0"}')
+    result = check.run(*OWNED)
+    assert result.exit_code == 0, result.stdout
+    assert "ok cluster.engine: answers; cluster trainers has 2 proxies here" in row(result, "cluster.engine")
+    assert row(result, "proxy n0")[0] == f"ok proxy n0: 127.0.0.1:{control.port} answers"
+    assert [request[:2] for request in control.requests] == [("GET", "/")]
+    assert control.requests[0][2].startswith("AWS4-HMAC-SHA256 Credential=shade-peer/")
+    said, change = row(result, "proxy n1")
+    assert said.startswith("warning proxy n1: ")
+    assert "cluster.listen and cluster.advertise" in change
+    assert "ok cluster.listen: 127.0.0.1:0 is free" in row(result, "cluster.listen")
+    taken = check.run(*OWNED[:-1], f"cluster.listen=127.0.0.1:{taken_port}")
+    assert taken.exit_code == 1
+    assert "cannot be bound" in row(taken, "cluster.listen")[0]
+
+
+def test_proxies_that_share_hints_alone_are_not_asked(check, engine, control):
+    engine.view = view_of(f"127.0.0.1:{control.port}")
+    result = check.run(*IN_A_CLUSTER)
+    assert result.exit_code == 0, result.stdout
+    assert "has 1 proxies here" in row(result, "cluster.engine")[0]
+    assert "proxy n0" not in result.stdout
+    assert "cluster.listen" not in result.stdout
+    assert control.requests == []
+
+
+def test_an_engine_that_is_down_fails_the_check(check, engine):
+    engine.up = False
+    result = check.run(*IN_A_CLUSTER)
+    assert result.exit_code == 1
+    ((said, change),) = failures(result)
+    assert said == "cluster.engine: the fake log is down"
+    assert "Redis or Valkey runs and allows scripts" in change
+
+
+def test_a_view_of_another_secret_fails_the_check(check, engine):
+    engine.view = view_of("127.0.0.1:1", seals=Seals("trainers", ["another secret of sixteen"]))
+    result = check.run(*IN_A_CLUSTER)
+    assert result.exit_code == 1
+    ((said, change),) = failures(result)
+    assert "not sealed with this node's cluster.secret" in said
+    assert "the same cluster.secret" in change
+
+
+def test_a_secret_that_cannot_be_read_is_said_without_a_traceback(check, engine, monkeypatch):
+    monkeypatch.delenv("SECRET")
+    result = check.run(*IN_A_CLUSTER)
+    assert result.exit_code == 1
+    assert "cluster.engine" in result.stdout
+    del engine
+
+
+def test_a_proxy_alone_asks_no_engine(check, engine):
+    engine.up = False
+    result = check.run()
+    assert result.exit_code == 0, result.stdout
+    assert "cluster" not in result.stdout

@@ -100,6 +100,19 @@ async def test_an_open_log_takes_one_first_view_and_it_is_settled(log):
     assert answer.nodes == (NodeRecord("a", 3, 0, False, False), NodeRecord("b", 2, 0, False, False))
 
 
+async def test_a_look_at_the_view_changes_nothing(log):
+    assert await log.peek() == NO_VIEW
+    view = await opened(log, "a", "b")
+    record = await log.peek()
+    assert (record.number, list(record.seats)) == (view.number, seats("a", "b"))
+    before = await log.beat(Beat("a", "b", view))
+    for _ in range(3):
+        await log.peek()
+    after = await log.beat(Beat("a", "b", view))
+    assert (after.inc, after.token, after.view) == (before.inc, before.token, before.view)
+    assert after.nodes[0].count == before.nodes[0].count + 1
+
+
 async def test_numbers_of_views_are_times_so_that_they_grow_over_a_loss(log):
     view = await opened(log, "a")
     assert view.number > 1_700_000_000_000

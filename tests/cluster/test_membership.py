@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -421,3 +423,29 @@ def test_trust_in_columns_of_objects_is_trust_in_each(views, hashes, data):
         keep = member.keep_since(epoch)
         kept = [False] * len(hashes) if keep is None else keep(np.array(hashes, np.uint64)).tolist()
         assert kept == [member.trusts(x, epoch) for x in hashes]
+
+
+def test_a_view_that_does_not_settle_names_the_nodes_it_waits_for(cluster, three):
+    a, b, _ = three
+    assert (a.unsettled_s(cluster.now_s), a.duties.late) == (0.0, ())
+    b.duties.change_facts(NodeFacts(node="b", weight=2.0))
+    cluster.beat(b)
+    began_s = cluster.now_s
+    for _ in range(3):
+        cluster.beat(a)
+        cluster.beat(b)
+        cluster.now_s += 1
+    assert a.view.id != a.settled.id
+    assert a.duties.late == ("c",)
+    assert a.unsettled_s(cluster.now_s) == cluster.now_s - began_s
+    answer = cluster.server.beat(a.beat())
+    gone = replace(next(one for one in answer.nodes if one.node == "c"), retired=True)
+    a.duties.of_open(replace(answer, nodes=(gone,)), a.view, cluster.now_s)
+    assert a.duties.late == (), "its lease is over, so it is not waited for"
+    cluster.run(3)
+    assert (a.unsettled_s(cluster.now_s), a.duties.late) == (0.0, ())
+    b.duties.change_facts(NodeFacts(node="b", weight=3.0))
+    cluster.beat(b)
+    cluster.now_s += 1
+    cluster.beat(a)
+    assert a.unsettled_s(cluster.now_s) == 0.0, "the time begins with this view"

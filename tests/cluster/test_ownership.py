@@ -158,6 +158,7 @@ CALLS = {
     "mine": lambda node, ref: node.owned.mine(ref),
     "own_for_s": lambda node, ref: node.owned.own_for_s(ref),
     "trusts": lambda node, ref: node.owned.trusts(ref, node.owned.begin()),
+    "lapses_within": lambda node, _: node.owned.lapses_within(60.0),
     "a guarded clock": lambda node, _: LeaseClock(ManualClock(), node.owned).now_s(),
 }
 
@@ -175,6 +176,9 @@ async def test_the_first_call_after_the_end_of_a_lease_voids_what_answers_whiche
     CALLS[call](a, own)
     assert a.told == ["void"]
     assert a.owned.counters.lapses == 1
+    assert a.owned.lapses_within(3600.0) == 1
+    world.now_s += 61.0
+    assert (a.owned.lapses_within(60.0), a.owned.lapses_within(3600.0)) == (0, 1)
     CALLS[call](a, own)
     assert a.told == ["void"]
     assert a.mine() == set()
@@ -279,12 +283,14 @@ async def test_a_write_waits_no_longer_than_five_seconds(world, three):
     began_s = world.now_s
     assert not await during(a.owned.wait_until_mine(own), beats(world))
     assert 5.0 <= world.now_s - began_s < 7.0
+    assert a.owned.counters.refused_writes == {"lease": 1}
 
 
 async def test_a_write_of_an_object_that_another_node_writes_does_not_wait(world, three):
     a, b, _ = three
     began_s = world.now_s
     assert not await a.owned.wait_until_mine([next(iter(b.all(OWN)))])
+    assert a.owned.counters.refused_writes == {"moved": 1}
     assert world.now_s == began_s
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.cluster import peers as module
-from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.peers import NOT_ASKED, Peers, PeerState
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ConfigError
 from tests.support.clock import ManualClock
@@ -81,3 +81,15 @@ async def test_a_request_that_never_ends_does_not_keep_the_proxy_from_ending(pee
     async with asyncio.timeout(5):
         await peers.aclose()
     assert not peers._closing
+
+
+async def test_the_state_of_a_node_that_was_asked(peers):
+    assert peers.states() == {}
+    peer = peers.find(B)
+    assert peers.states() == {"b": NOT_ASKED}
+    for number in range(200):
+        peer.answered(0.5 if number % 50 == 0 else 0.01)
+    assert peers.states() == {"b": PeerState(False, 0.5, 200)}
+    for _ in range(3):
+        peer.failed()
+    assert peers.states()["b"].skipped

@@ -144,7 +144,8 @@ def test_every_call_has_a_tag_and_a_new_proxy_takes_every_example(serve, tmp_pat
         if "requestBody" in one
     }
     assert {call for call, example in with_body.items() if example is None} == {
-        ("POST", "/v1/cluster/forget")
+        ("POST", "/v1/cluster/drain"),
+        ("POST", "/v1/cluster/forget"),
     }
     for method, path in EXAMPLES_IN_ORDER:
         filled = path.format(dataset="imagenet", job="resnet50", epoch=1)

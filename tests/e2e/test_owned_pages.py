@@ -6,6 +6,8 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 import http.client
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -393,3 +395,80 @@ def test_announced_orders_bring_hits_in_the_caches_of_all(join, bucket_directory
     for proxy in proxies:
         assert proxy.get("/v1/jobs")["jobs"][0]["order"]["believed"]
     assert hits / reads > 0.5, "0.4 is the share that fits"
+
+
+def shadeproxy(proxy, *arguments):
+    """Run a command about a proxy; return its exit status, and all that it wrote."""
+    command = [sys.executable, "-m", "shadeproxy", *arguments, "--url", proxy.control]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_a_drained_proxy_serves_its_clients_with_what_the_others_cache(three):
+    a, b, c = three
+    status, said = shadeproxy(c, "cluster", "drain")
+    assert status == 0, said
+    assert f"{cluster(c)['node']} is drained" in said
+    drained = [node for node in cluster(a)["nodes"] if node["weight"] == 0]
+    assert [(node["node"], node["share"], node["away"]) for node in drained] == [
+        (cluster(c)["node"], 0.0, False)
+    ]
+    pages = c.stats()["tiers"]["ram"]["pages"]
+    for key in KEYS:
+        put(c, key, b"new")
+        assert [get(proxy, key)[0] for proxy in three] == [b"new"] * 3
+        assert get(c, key)[1]["x-shade-node"] in {cluster(a)["node"], cluster(b)["node"]}
+    assert c.stats()["tiers"]["ram"]["pages"] == pages == 0
+    assert c.stats()["cluster"]["drained"] == 1
+    assert shadeproxy(a, "cluster", "drain")[0] == 0
+    status, said = shadeproxy(b, "cluster", "drain")
+    assert status == 1
+    assert "the only node here that has a weight" in said
+    assert shadeproxy(a, "cluster", "drain", "--undo")[0] == 0
+    c.stop()
+    c.start()
+    settled(*three)
+    assert all(node["weight"] > 0 for node in cluster(a)["nodes"]), "a restart ends it"
+
+
+def test_one_call_has_the_statistics_of_all_proxies_also_when_one_hangs(three):
+    a, b, c = three
+    for key in KEYS:
+        for _ in range(3):
+            get(a, key)
+    status, said = shadeproxy(a, "stats", "--cluster")
+    assert status == 0, said
+    rows = [line.split() for line in said.splitlines()]
+    assert ["all", f"{3 * COUNT}"] in [row[:2] for row in rows]
+    for proxy, keys in zip(three, shares(three), strict=True):
+        assert [cluster(proxy)["node"], f"{3 * len(keys)}"] in [row[:2] for row in rows]
+    metrics = a.call("GET", "/metrics").decode()
+    assert f'shadeproxy_cluster_peer_breaker{{peer="{cluster(b)["node"]}"}} 0.0' in metrics
+    assert "shadeproxy_cluster_engine_requests_total" in metrics
+    assert a.stats()["cluster"]["engine_requests"] > 0
+    assert a.stats()["cluster"]["view"] == a.stats()["cluster"]["settled"] > 0
+    assert a.stats()["cluster"]["engine_s"] > 0
+    node = cluster(c)["node"]
+    c.process.send_signal(signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        found = {one["node"]: one for one in a.get("/v1/stats?cluster=1")["nodes"]}
+        assert time.monotonic() - began_s < 4.0
+        # While its lease counts it is asked. Later it is away.
+        assert "gave no answer in 2 s" in found[node]["problem"]
+        assert found[cluster(b)["node"]]["problem"] == ""
+    finally:
+        c.process.send_signal(signal.SIGCONT)
+
+
+def test_the_doctor_names_what_is_wrong_with_the_cluster(three, join, engine):
+    assert [one["name"] for one in three[0].get("/v1/doctor")["findings"]] == []
+    other = join(cache__page_size="2 MiB")
+    wait_for(lambda: cluster(other)["refusal"])
+    findings = {one["name"]: one for one in other.get("/v1/doctor")["findings"]}
+    assert "other settings in which nodes must agree" in findings["refused by the cluster"]["cause"]
+    engine.kill()
+    wait_for(lambda: cluster(three[0])["cut_off"])
+    findings = {one["name"]: one for one in three[0].get("/v1/doctor")["findings"]}
+    assert findings["cut off from the cluster"]["severity"] == "wrong"
+    assert "lease lapsed" in findings

@@ -172,6 +172,9 @@ class FakeLog:
             raise ClusterUnavailable("the fake log is down")
         return self.server
 
+    async def peek(self):
+        return self._reach().view
+
     async def beat(self, beat):
         return self._reach().beat(beat)
 

@@ -117,6 +117,7 @@ class Node:
     peers: Peers = field(kw_only=True)
     relays: PeerReads | None = field(kw_only=True)
     handler: S3Handler = field(kw_only=True)
+    peer_handler: PeerHandler = field(kw_only=True)
     _peer_runner: web.ServerRunner = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
@@ -306,6 +307,7 @@ async def _start(
         peers=peers,
         relays=relays,
         handler=handler,
+        peer_handler=peer_handler,
         _peer_runner=runners[1],
     )
     stack.push_async_callback(node.end)

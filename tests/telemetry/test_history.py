@@ -127,3 +127,15 @@ async def test_a_point_is_added_every_interval(world):
     keeping.cancel()
     times = world.history.as_json()["times"]
     assert times[1] - times[0] == INTERVAL_S
+
+
+def test_reads_of_the_last_minutes(world):
+    assert world.history.recent_reads(600.0) == 0
+    for source in (Source.RAM, Source.DISK, Source.ORIGIN, Source.COALESCED, Source.BYPASS):
+        world.stats.record_reads("train", source, 10, 0)
+    world.pass_by()
+    assert world.history.recent_reads(INTERVAL_S) == 50
+    world.stats.record_reads("train", Source.RAM, 7, 0)
+    world.pass_by()
+    assert world.history.recent_reads(INTERVAL_S) == 7
+    assert world.history.recent_reads(600.0) == 57

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 
 from shadeproxy.api.control.jobs import OrderSummary
+from shadeproxy.cluster.node_stats import NodeStats
 from shadeproxy.hints.needs import JobShare
 from shadeproxy.telemetry import counters
 from shadeproxy.telemetry.counters import Counters
@@ -86,7 +87,8 @@ class RelayedStats(msgspec.Struct):
 
 
 _CLUSTER_GAUGES = (
-    "cut_off", "members", "waiting_events", "waiting_bytes", "dropped_events", "leased", "skipped_peers",
+    "view", "settled", "lease_seconds_left", "drained", "cut_off", "members", "waiting_events",
+    "waiting_bytes", "dropped_events", "leased", "skipped_peers",
 )  # fmt: skip
 ClusterStats = shape_of(
     counters.ClusterCounters,
@@ -188,7 +190,7 @@ class SharingSummary(msgspec.Struct):
 
 class StatsReport(msgspec.Struct):
     """All counters since the start; docs/metrics.md describes them. ``cluster``: only with
-    ``cluster.name``.
+    ``cluster.name``. ``nodes``: of all nodes of the cluster, only if they were asked for.
     """
 
     requests: RequestStats
@@ -205,6 +207,7 @@ class StatsReport(msgspec.Struct):
     orders: dict[str, OrderSummary | None]
     sharing: SharingSummary
     cluster: ClusterStats | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
+    nodes: list[NodeStats] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ServiceFacts(msgspec.Struct):

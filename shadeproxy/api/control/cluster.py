@@ -1,4 +1,4 @@
-"""Calls about the cluster of proxies: its nodes, the owner of an object, forgetting a node."""
+"""Calls about the cluster of proxies: its nodes, the owner of an object, forgetting and draining a node."""
 
 import msgspec
 from aiohttp import web
@@ -20,6 +20,12 @@ class ForgetRequest(msgspec.Struct, forbid_unknown_fields=True):
     node: str
 
 
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """``drain``: true to give up the share of the called node, false to take it again."""
+
+    drain: bool
+
+
 class _One(msgspec.Struct, forbid_unknown_fields=True):
     namespace: str = ""
 
@@ -33,15 +39,21 @@ async def get_owner(context: ControlContext, request: web.Request) -> web.Respon
     asked = read_query(request, _One, ONE)
     bucket = require_bucket(request.match_info["bucket"])
     ref = ObjectRef(bucket, request.match_info["key"], require_namespace(context, asked.namespace))
-    return answer_json(_require(context).owner(f"s3://{ref.bucket}/{ref.key}", object_hash(ref)))
+    return answer_json(require_cluster(context).owner(f"s3://{ref.bucket}/{ref.key}", object_hash(ref)))
 
 
 async def forget(context: ControlContext, request: web.Request) -> web.Response:
     wanted = await read_json(request, ForgetRequest)
-    return answer_json(await _require(context).forget(wanted.node))
+    return answer_json(await require_cluster(context).forget(wanted.node))
 
 
-def _require(context: ControlContext) -> ClusterStatus:
+async def drain(context: ControlContext, request: web.Request) -> web.Response:
+    wanted = await read_json(request, DrainRequest)
+    return answer_json(require_cluster(context).drain(drain=wanted.drain))
+
+
+def require_cluster(context: ControlContext) -> ClusterStatus:
+    """Return the answers about the cluster. Raises Conflict if there is none."""
     status = context.cluster()
     if status is None:
         raise Conflict("this proxy is in no cluster", hint="set cluster.name")

@@ -15,6 +15,7 @@ from shadeproxy.api.control.bodies import (
     answer_json,
     read_json,
 )
+from shadeproxy.api.control.cluster import require_cluster
 from shadeproxy.api.control.context import READY, ControlContext
 from shadeproxy.api.control.jobs import order_summary
 from shadeproxy.api.control.queries import read_query
@@ -40,8 +41,17 @@ async def metrics(context: ControlContext, _request: web.Request) -> web.Respons
     return web.Response(body=context.metrics.render() + process, headers={"Content-Type": CONTENT_TYPE})
 
 
-async def stats(context: ControlContext, _request: web.Request) -> web.Response:
-    return web.Response(body=msgspec.json.encode(_snapshot(context)), content_type=JSON)
+NODES = {"cluster": "1: also ask all nodes of the cluster, for `nodes`"}
+
+
+class _StatsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    cluster: bool = False
+
+
+async def stats(context: ControlContext, request: web.Request) -> web.Response:
+    asked = read_query(request, _StatsQuery, NODES)
+    nodes = {"nodes": await require_cluster(context).stats()} if asked.cluster else {}
+    return web.Response(body=msgspec.json.encode(_snapshot(context) | nodes), content_type=JSON)
 
 
 def _snapshot(context: ControlContext) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Laws: a request is answered here or refused, never sent to a third node. A refus
 answer.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Unpack
 
 from aiohttp import web
@@ -25,6 +25,8 @@ from shadeproxy.core.tracing import RELAYED
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.ownership import Ownership, Standing
 
+# A GET of "/". The nodes list no buckets at each other, so it asks for the statistics (node_stats.py).
+_STATS = "ListBuckets"
 _READS = frozenset({"GetObject", "HeadObject"})
 _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})
 
@@ -41,11 +43,13 @@ class PeerHandler(S3Handler):
         *,
         ownership: Ownership,
         begins: BeginsReads | None = None,
+        stats: Callable[[], bytes] = lambda: b"{}",
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``, ``options``: as for S3Handler."""
+        """``begins``, ``options``: as for S3Handler. ``stats``: returns this node's statistics as JSON."""
         super().__init__(engine, authenticator, begins=begins, **options)
         self._ownership = ownership
+        self._stats = stats
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
         """Serve one request as S3Handler does."""
@@ -78,11 +82,19 @@ class PeerHandler(S3Handler):
 
     async def _serve_parsed(self, exchange: Exchange, request: S3Request) -> None:
         call, authenticated = self._identify(request, exchange)
+        if call.operation.name == _STATS:
+            await self._tell_stats(exchange)
+            return
         self._check_place(call)
         if self.reads_cache(call):
             await self._read(exchange, call, read_request(call))
         else:
             await self._forward(exchange, call, authenticated)
+
+    async def _tell_stats(self, exchange: Exchange) -> None:
+        body = self._stats()
+        fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        await exchange.start(200, fields).write_eof(body)
 
     def _check_place(self, call: Call) -> None:
         """Raise Misdirected if another node must serve the call, by the view of this one; NotOfCluster for an

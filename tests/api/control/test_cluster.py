@@ -1,7 +1,11 @@
+import msgspec
 import pytest
 
 from shadeproxy.cluster.heartbeat import Heartbeat
 from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.node_stats import NodeStats
+from shadeproxy.cluster.ownership import OwnedObjects
+from shadeproxy.cluster.peers import PeerState
 from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.cluster.timing import Timing
@@ -15,14 +19,24 @@ SEALS = Seals("c", ["secret"])
 
 class Cluster:
     """Nodes a (weight 1) and b (weight 3). ``status``: the status at node a, whose control listener is
-    called.
+    called; they share their pages.
     """
 
     def __init__(self):
         self.now_s = 100.0
         self.server = Server()
         self.beats = [self._node("a", 1.0), self._node("b", 3.0)]
-        self.status = ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s)
+        self.status = self.status_with(
+            owned=OwnedObjects(by_rule=lambda _ref: False),
+            stats=self._stats,
+            peers=lambda: {"b": PeerState(True, 0.25, 100)},
+        )
+
+    def status_with(self, **shared):
+        return ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s, **shared)
+
+    async def _stats(self):
+        return [NodeStats(node="a", reads=7), NodeStats(node="b", problem="it is gone")]
 
     def _node(self, name, weight):
         facts = NodeFacts(node=name, weight=weight, s3=f"{name}:9000", control=f"{name}:9001", release="1.0")
@@ -125,3 +139,101 @@ async def test_an_operator_learns_that_the_log_is_down(client, cluster):
     answer = await client.post("/v1/cluster/forget", json={"node": "b"})
     assert answer.status == 503
     assert (await answer.json())["error"]["code"] == "cluster_unavailable"
+
+
+# ---------------------------------------------------------------------- drain
+
+
+async def drain(client, status=200, *, drain=True):
+    answer = await client.post("/v1/cluster/drain", json={"drain": drain})
+    assert answer.status == status, await answer.text()
+    return await answer.json()
+
+
+def shares(answer):
+    return {one["node"]: one["share"] for one in answer["nodes"]}
+
+
+async def test_a_drained_node_gives_its_share_up_and_takes_it_again(client, cluster):
+    await cluster.run(12)
+    before = await get(client, "/v1/cluster")
+    assert (before["drained"], before["moving"], shares(before)) == (False, False, {"a": 0.25, "b": 0.75})
+    answer = await drain(client)
+    assert (answer["drained"], answer["moving"]) == (True, True)
+    assert shares(answer) == {"a": 0.25, "b": 0.75}, "the others do not know it yet"
+    await cluster.run(4)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["drained"], answer["moving"], shares(answer)) == (True, False, {"a": 0.0, "b": 1.0})
+    assert answer["view"] == answer["settled"] > before["view"]
+    assert answer["lease_s"] > 0, "it stays a node, for its clients"
+    assert (await drain(client))["moving"] is False, "a second call changes nothing"
+    assert (await drain(client, drain=False))["moving"] is True
+    await cluster.run(4)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["drained"], answer["moving"], shares(answer)) == (False, False, {"a": 0.25, "b": 0.75})
+
+
+async def test_a_share_moves_until_the_other_node_has_adopted_the_view(client, cluster):
+    await cluster.run(12)
+    await drain(client)
+    await cluster.run(3, cluster.beats[0])
+    answer = await get(client, "/v1/cluster")
+    assert (answer["moving"], answer["late"]) == (True, ["b"])
+    assert answer["view"] > answer["settled"]
+    await cluster.run(4)
+    answer = await get(client, "/v1/cluster")
+    assert (answer["moving"], answer["late"]) == (False, [])
+
+
+async def test_the_only_node_with_a_weight_is_not_drained(client, cluster):
+    assert "no view" in (await drain(client, 409))["error"]["message"]
+    await cluster.run(12)
+    await cluster.run(8, cluster.beats[0])
+    message = (await drain(client, 409))["error"]["message"]
+    assert "only node here that has a weight" in message, "b is away"
+    await cluster.run(4)
+    duties = cluster.beats[1].membership.duties
+    duties.change_facts(msgspec.structs.replace(duties.facts, weight=0.0))
+    await cluster.run(4)
+    answer = await drain(client, 409)
+    assert "start another node" in answer["error"]["hint"]
+    assert (await get(client, "/v1/cluster"))["drained"] is False
+
+
+async def test_a_node_without_a_share_is_not_drained(client, context, cluster):
+    await cluster.run(12)
+    cluster.beats[0].membership.duties.refusal = "node b has another origin"
+    assert "node b has another origin" in (await drain(client, 409))["error"]["message"]
+    cluster.beats[0].membership.duties.refusal = ""
+    status = cluster.status_with()
+    context.cluster = lambda: status
+    assert "cluster.pages" in (await drain(client, 409))["error"]["message"]
+    context.cluster = lambda: None
+    await drain(client, 409)
+
+
+# ---------------------------------------------------------------------- statistics of all nodes
+
+
+async def test_a_node_that_reads_go_past_is_marked(client, cluster):
+    await cluster.run(12)
+    a, b = (await get(client, "/v1/cluster"))["nodes"]
+    assert (a["skipped"], a["p99_s"]) == (False, 0.0)
+    assert (b["skipped"], b["p99_s"]) == (True, 0.25)
+
+
+async def test_statistics_of_all_nodes_only_if_they_are_asked_for(client, context, cluster):
+    for path in ("/v1/stats", "/v1/stats?cluster=0"):
+        assert "nodes" not in await get(client, path)
+    answer = await get(client, "/v1/stats?cluster=1")
+    assert [(one["node"], one["reads"], one["problem"]) for one in answer["nodes"]] == [
+        ("a", 7, ""),
+        ("b", 0, "it is gone"),
+    ]
+    assert answer["totals"]["requests"] == 0
+    status = cluster.status_with()
+    context.cluster = lambda: status
+    assert "at each of them" in (await get(client, "/v1/stats?cluster=1", 409))["error"]["hint"]
+    context.cluster = lambda: None
+    await get(client, "/v1/stats?cluster=1", 409)
+    await get(client, "/v1/stats?nodes=1", 400)

@@ -168,7 +168,6 @@ async def test_a_known_request_is_misdirected_when_the_object_has_moved(node):
     ("method", "target"),
     [
         ("GET", "/b"),
-        ("GET", "/"),
         ("PUT", "/new"),
         ("DELETE", "/b"),
         ("GET", "/b/b-1?acl"),
@@ -180,6 +179,16 @@ async def test_calls_that_nodes_do_not_send_are_refused(node, origin, method, ta
     answer = await asked(node, target, *fields, method=method)
     assert answer.status == 403
     assert sorted(origin.buckets) == ["b"]
+
+
+async def test_the_statistics_are_for_nodes_alone(node):
+    node.peer_handler._stats = lambda: b'{"node": "b", "reads": 7}'
+    answer = await asked(node, "/", *signed("/"))
+    assert (answer.status, answer.body) == (200, b'{"node": "b", "reads": 7}')
+    for fields in ((), signed("/", secret="wrong"), signed("/", access=ACCESS, secret=SECRET)):
+        answer = await asked(node, "/", *fields)
+        assert answer.status == 403
+        assert b"reads" not in answer.body
 
 
 async def test_all_accepted_secrets_are_accepted(tmp_path, origin):

@@ -1,0 +1,48 @@
+"""Collects facts about a proxy's cluster for the doctor: the other proxies are asked, 2 s at most."""
+
+from shadeproxy.app.cluster_diagnosis import ClusterFacts, NodeReport
+from shadeproxy.app.owned_pages import OwnedPages
+from shadeproxy.cluster.heartbeat import Heartbeat, boot_time_s
+from shadeproxy.cluster.node_stats import NodeStats
+from shadeproxy.cluster.peers import NOT_ASKED
+from shadeproxy.cluster.replication import Replication
+from shadeproxy.cluster.status import ClusterStatus
+
+_HOUR_S = 3600.0
+
+
+async def collect_facts(
+    status: ClusterStatus, heartbeat: Heartbeat, replication: Replication, owned: OwnedPages | None
+) -> ClusterFacts:
+    """Return the facts. ``owned``: None if each proxy keeps its own pages."""
+    stats = {} if owned is None else {one.node: one for one in await owned.all_stats()}
+    peers = {} if owned is None else owned.peer_states()
+    member, summary = heartbeat.membership, status.summary()
+    nodes = [
+        NodeReport(
+            node=one.node,
+            address=one.peer,
+            own=one.node == summary.node,
+            away=one.away,
+            share=one.share,
+            recent_reads=(known := stats.get(one.node, NodeStats(node=one.node))).recent_reads,
+            problem=known.problem,
+            skipped=one.skipped,
+            p99_s=one.p99_s,
+            answers=peers.get(one.node, NOT_ASKED).answers,
+        )
+        for one in summary.nodes
+    ]
+    return ClusterFacts(
+        owned=owned is not None,
+        refusal=summary.refusal,
+        hints_refusal=replication.refusal,
+        conflict=summary.conflict,
+        cut_off=summary.cut_off,
+        problem=summary.problem,
+        view=summary.view,
+        unsettled_s=member.unsettled_s(boot_time_s()),
+        late=tuple(summary.late),
+        lapses=0 if owned is None else owned.objects.lapses_within(_HOUR_S),
+        nodes=tuple(nodes),
+    )

@@ -1,0 +1,95 @@
+"""The rows of ``shadeproxy check`` about a cluster: its engine, and the proxies that the newest view names.
+
+Nothing is changed: the view is only looked at, and the other proxies are asked for their statistics.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+
+from shadeproxy.app.clustering import open_log
+from shadeproxy.cli.rows import CheckRow
+from shadeproxy.cluster.log import ViewRecord
+from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
+from shadeproxy.cluster.peers import Peers
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.view import NodeFacts, unseal_facts
+from shadeproxy.config import Settings
+from shadeproxy.core.clock import SystemClock
+from shadeproxy.core.errors import ClusterUnavailable, ConfigError, PeerError
+
+_ENGINE = "cluster.engine"
+_SENDER = "check"
+
+
+async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
+    """Yield a row for the engine, and one for each other proxy that has a listener for the others."""
+    try:
+        secrets = settings.cluster.resolve_secrets()
+        view = await _peek(settings)
+    except ConfigError as error:
+        yield CheckRow(_ENGINE, ok=False, detail=error.cause, change=error.remedy or "correct the setting")
+        return
+    except ClusterUnavailable as error:
+        yield CheckRow(
+            _ENGINE,
+            ok=False,
+            detail=str(error),
+            change="check that Redis or Valkey runs and allows scripts, the network to it, and cluster.engine"
+            " with its password",
+        )
+        return
+    cluster = settings.cluster
+    seals = Seals(cluster.name, secrets)
+    try:
+        facts = [unseal_facts(seat, seals) for seat in view.seats if not seat.away]
+    except PeerError as error:
+        yield CheckRow(
+            _ENGINE,
+            ok=False,
+            detail=f"it answers, but of cluster {cluster.name} {error}",
+            change="give all proxies the same cluster.secret, or this one another cluster.name",
+        )
+        return
+    yield CheckRow(_ENGINE, ok=True, detail=f"answers; cluster {cluster.name} has {len(facts)} proxies here")
+    if cluster.is_owned:
+        for row in await _ask(settings, facts):
+            yield row
+
+
+async def _peek(settings: Settings) -> ViewRecord:
+    log = open_log(settings)
+    try:
+        return await log.peek()
+    finally:
+        await log.close()
+
+
+async def _ask(settings: Settings, facts: list[NodeFacts]) -> list[CheckRow]:
+    cluster = settings.cluster
+    peers = Peers(
+        _SENDER,
+        cluster.name,
+        cluster.resolve_secrets(),
+        clock=SystemClock(),
+        tls=bool(settings.s3.tls.cert),
+        ca_file=cluster.peer_ca_file or None,
+    )
+    try:
+        return list(_rows(facts, await ask_for_stats(peers, facts)))
+    finally:
+        await peers.aclose()
+
+
+def _rows(facts: list[NodeFacts], stats: list[NodeStats]) -> Iterator[CheckRow]:
+    for node, answer in zip(facts, stats, strict=True):
+        name = f"proxy {node.node}"
+        if answer.problem:
+            # The proxy starts without the others, so this is a warning.
+            yield CheckRow(
+                name,
+                ok=True,
+                detail=answer.problem,
+                change="check that it runs, the network to it, its cluster.listen and cluster.advertise, and"
+                " that cluster.secret and TLS are the same; a stopped one leaves by itself",
+            )
+        else:
+            yield CheckRow(name, ok=True, detail=f"{node.peer} answers")

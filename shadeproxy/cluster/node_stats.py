@@ -1,0 +1,89 @@
+"""Statistics of the nodes of a cluster, asked from their listeners for other nodes, all at once."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from shadeproxy.cluster.peer_requests import addressed
+from shadeproxy.cluster.peers import Peer, Peers
+from shadeproxy.cluster.view import NodeFacts
+from shadeproxy.core.errors import ShadeProxyError
+from shadeproxy.core.tracing import REFUSED_FIELD
+from shadeproxy.core.types import ObjectRef
+from shadeproxy.origin.base import ForwardRequest
+
+STATS_PATH = "/"
+"""Path of a GET at the listener for other nodes, which no object has."""
+_WAIT_S = 2.0
+_MOST_BYTES = 65_536
+
+
+class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of one node since its start. ``problem``: why it gave no answer; then all else is empty.
+
+    ``reads``, ``hits``, ``bytes``: of the reads that it answered from its cache or from the origin, those of
+    other nodes included. ``recent_reads``: of them, those of the last ten minutes. ``relayed``: requests that
+    other nodes answered for it, and ``relayed_bytes`` of their bodies. ``fallbacks``: reads of the origin
+    past all caches, because another node did not answer. ``lease_s``, ``view``, ``settled``: as in GET
+    /v1/cluster.
+    """
+
+    node: str
+    problem: str = ""
+    reads: int = 0
+    hits: int = 0
+    bytes: int = 0
+    recent_reads: int = 0
+    relayed: int = 0
+    relayed_bytes: int = 0
+    fallbacks: int = 0
+    origin_requests: int = 0
+    origin_bytes: int = 0
+    used_bytes: int = 0
+    capacity_bytes: int = 0
+    lease_s: float = 0.0
+    view: int = 0
+    settled: int = 0
+
+
+async def ask_for_stats(
+    peers: Peers, nodes: Sequence[NodeFacts], *, wait_s: float = _WAIT_S
+) -> list[NodeStats]:
+    """Return the statistics of ``nodes`` in their order. A node that does not answer in time has a
+    ``problem``. Whether reads go past a node does not change by this.
+    """
+    return list(await asyncio.gather(*(_ask(peers, facts, wait_s) for facts in nodes)))
+
+
+async def _ask(peers: Peers, facts: NodeFacts, wait_s: float) -> NodeStats:
+    if not facts.peer:
+        return NodeStats(node=facts.node, problem="it has no address for other nodes")
+    peer = peers.find(facts)
+    peer.enter()
+    try:
+        async with asyncio.timeout(wait_s):
+            return await _read(peer, peers.node)
+    except TimeoutError:
+        return NodeStats(node=facts.node, problem=f"{facts.peer} gave no answer in {wait_s:g} s")
+    except ShadeProxyError as error:
+        return NodeStats(node=facts.node, problem=f"{facts.peer}: {error}")
+    finally:
+        peer.leave()
+
+
+async def _read(peer: Peer, sender: str) -> NodeStats:
+    request = addressed(ForwardRequest("GET", ObjectRef("", ""), STATS_PATH), sender, peer.node, writes=False)
+    async with peer.origin.forward(request) as answer:
+        body = b""
+        async for chunk in answer.chunks:
+            body += chunk
+            if len(body) > _MOST_BYTES:
+                break
+    if answer.status != 200:
+        named = next((value for name, value in answer.headers if name.lower() == REFUSED_FIELD), "")
+        return NodeStats(node=peer.node, problem=f"it refused the request: {named or answer.status}")
+    try:
+        return msgspec.structs.replace(msgspec.json.decode(body, type=NodeStats), node=peer.node, problem="")
+    except msgspec.DecodeError as error:
+        return NodeStats(node=peer.node, problem=f"its answer cannot be read: {error}")

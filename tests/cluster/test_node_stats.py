@@ -1,0 +1,94 @@
+"""Statistics of other nodes: asked all at once, within a limit, and only by nodes that know the secret."""
+
+import asyncio
+import time
+
+import msgspec
+import pytest
+
+from shadeproxy.cluster.node_stats import NodeStats, ask_for_stats
+from shadeproxy.cluster.view import NodeFacts
+from tests.support.relaying import cluster, listening
+
+COUNTED = NodeStats(node="?", reads=12, hits=3, bytes=4096, lease_s=2.5, view=9)
+
+
+@pytest.fixture
+async def three(tmp_path):
+    async with cluster(tmp_path, "a", "b", "c") as nodes:
+        yield nodes
+
+
+def tells(node, stats):
+    node.peer_handler._stats = lambda: stats if isinstance(stats, bytes) else msgspec.json.encode(stats)
+
+
+def facts_of(*nodes):
+    return [node.view.facts[node.name] for node in nodes]
+
+
+async def ask(node, *others, **options):
+    return await ask_for_stats(node.peers, others, **options)
+
+
+async def test_all_nodes_answer_with_their_own_counts(three):
+    a, b, c = three
+    tells(b, COUNTED)
+    tells(c, msgspec.structs.replace(COUNTED, reads=5))
+    found = await ask(a, *facts_of(b, c))
+    assert found == [
+        msgspec.structs.replace(COUNTED, node="b"),
+        msgspec.structs.replace(COUNTED, node="c", reads=5),
+    ]
+    assert [one.problem for one in found] == ["", ""]
+
+
+async def test_a_node_that_hangs_delays_no_longer_than_the_limit_and_hides_no_other(three):
+    a, b, _ = three
+    tells(b, COUNTED)
+
+    async def hang(_reader, _writer):
+        await asyncio.sleep(60)
+
+    async with listening(hang) as address:
+        silent = [NodeFacts(node=f"x{n}", weight=1.0, peer=address) for n in range(4)]
+        began_s = time.monotonic()
+        *hung, found = await ask(a, *silent, *facts_of(b), wait_s=0.3)
+        assert time.monotonic() - began_s < 2.0
+    assert {one.problem for one in hung} == {f"{address} gave no answer in 0.3 s"}
+    assert (found.problem, found.reads) == ("", 12)
+    assert a.peers.skipped() == {"b": False, **{f"x{n}": False for n in range(4)}}
+
+
+async def test_a_node_that_cannot_be_reached_has_a_problem(three):
+    a, b, _ = three
+    await b.stop_listening_for_peers()
+    gone, nowhere = await ask(a, *facts_of(b), NodeFacts(node="d", weight=1.0))
+    assert gone.problem
+    assert gone.node == "b"
+    assert nowhere.problem == "it has no address for other nodes"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b'{"reads": "many"}', b'{"node": "b", "padding": "' + b"x" * 200_000 + b'"}']
+)
+async def test_an_answer_that_is_none_is_a_problem(three, answer):
+    a, b, _ = three
+    tells(b, answer)
+    (found,) = await ask(a, *facts_of(b))
+    assert found.node == "b"
+    assert "cannot be read" in found.problem
+
+
+async def test_a_node_of_another_secret_is_refused(tmp_path):
+    async with cluster(tmp_path, "a", "b", secrets={"a": ("another secret",)}) as (a, b):
+        tells(b, COUNTED)
+        (found,) = await ask(a, *facts_of(b))
+    assert (found.problem, found.reads) == ("it refused the request: NotOfCluster", 0)
+
+
+async def test_a_node_of_a_later_release_may_say_more(three):
+    a, b, _ = three
+    tells(b, b'{"node": "b", "reads": 3, "later": [1]}')
+    (found,) = await ask(a, *facts_of(b))
+    assert (found.problem, found.reads) == ("", 3)
