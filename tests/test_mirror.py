@@ -22,7 +22,6 @@ TABLE = {
     "telemetry.otel": "telemetry/test_otel_sdk.py",
     "config.otel": "app/test_otel.py",
     "app.handlers": "api/s3/test_otel_handler.py",
-    "plan.ahead": "plan/test_predict.py",
     "plan.plots": "cli/test_plan.py",
     "plan.prices": "plan/test_grid.py",
     "plan.profile": "plan/test_predict.py",

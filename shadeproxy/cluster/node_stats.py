@@ -10,7 +10,7 @@ from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import REFUSED_FIELD
-from shadeproxy.core.types import ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef
 from shadeproxy.origin.base import ForwardRequest
 
 STATS_PATH = "/"
@@ -73,7 +73,9 @@ async def _ask(peers: Peers, facts: NodeFacts, wait_s: float) -> NodeStats:
 
 
 async def _read(peer: Peer, sender: str) -> NodeStats:
-    request = addressed(ForwardRequest("GET", ObjectRef("", ""), STATS_PATH), sender, peer.node, writes=False)
+    request = addressed(
+        ForwardRequest("GET", ObjectRef("", "", OWN), STATS_PATH), sender, peer.node, writes=False
+    )
     async with peer.origin.forward(request) as answer:
         body = b""
         async for chunk in answer.chunks:

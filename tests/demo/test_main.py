@@ -16,21 +16,9 @@ from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.main import run_demo
 from shadeproxy.demo.runs import DIRECT, SHADE
 from shadeproxy.demo.servers import serving
+from tests.support.command_lines import processes_below
 
 OBJECTS = 400
-
-
-def processes_below(directory: Path) -> list[str]:
-    """Command lines that name ``directory``."""
-    lines = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(directory) in line:
-            lines.append(line)
-    return lines
 
 
 def test_a_training_through_the_proxy_is_measured(tmp_path, console):

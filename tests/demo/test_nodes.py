@@ -10,9 +10,8 @@ from shadeproxy.demo.cluster import require_cluster
 from shadeproxy.demo.messages import Counted
 from shadeproxy.demo.nodes import run_nodes
 from shadeproxy.demo.nodes_report import Node, NodesReport, NodesRun, findings, table
+from tests.support.command_lines import processes_below
 from tests.support.redis_server import PROGRAM
-
-from .test_main import processes_below
 
 OBJECTS = 300
 MIB = 1024**2
