@@ -19,7 +19,6 @@ from shadeproxy.core.ranges import page_span, pages_of
 from shadeproxy.core.types import SHARED, Intent, JobContext, ObjectMeta, ObjectRef, Span
 from shadeproxy.engine.freshness.namespaces import NO_CLIENT, ONLY_OWN, Upstreams, upstream_in
 from shadeproxy.engine.freshness.versions import Versions
-from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.placement.candidates import AdmissionCandidates
 from shadeproxy.engine.read.fill import PageFiller
 from shadeproxy.engine.read.flight import Flight
@@ -74,8 +73,10 @@ class PrefetchPort:
         self._cache = cache
         self._filling = filling
         self._versions = versions
-        self.cacheable = cacheable if versions.ownership is None else self._may_keep
-        """Returns whether pages of an object may be stored now."""
+        self.cacheable = cacheable
+        """Returns whether pages of an object may be stored now. True also while the object is checked before
+        each answer, as it may be in a cluster.
+        """
         self._ledger = ledger
         self._stats = stats
         self._begun: set[Flight] = set()
@@ -106,7 +107,7 @@ class PrefetchPort:
         """Return whether the page is still neither resident nor on its way, and the object, as far as known,
         has it. In a cluster, False if another process caches the object.
         """
-        if self._versions.ownership is not None and not self._may_keep(need.ref):
+        if self._versions.ownership is not None and not self.cacheable(need.ref):
             return False
         meta = self._versions.known_now(need.ref) if need.number else None
         if meta is not None and need.number * self.page_size >= meta.size:
@@ -228,14 +229,6 @@ class PrefetchPort:
         self._stats.record_prefetch("fault")
 
     # ------------------------------------------------------------------ inside
-
-    def _may_keep(self, ref: ObjectRef) -> bool:
-        """Return whether this process may store the object in a cluster. While the object is checked before
-        each answer, its pages are worth fetching, too.
-        """
-        ownership = self._versions.ownership
-        assert ownership is not None, "asked in a cluster only"
-        return self._versions.cacheable(ref) and ownership.standing(ref) is not Standing.FOREIGN
 
     def _end(self, flight: Flight, ended: Callable[[Fetched], None]) -> None:
         if flight not in self._begun:
