@@ -9,7 +9,7 @@ shard, if it is listed twice, or if two hashes collide.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from shadeproxy.hints.pages import PageIndex
 Hashes = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 Bits = NDArray[np.bool_]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 _LARGEST = (1 << 64) - 1
 _BATCH = 4096
@@ -153,10 +154,13 @@ class Groups:
 
     def group_of(self) -> Ids:
         """Return the group of each sample: i64[n]."""
-        found = np.empty(len(self.members), dtype=np.int64)
-        sizes = 1 if self.starts is None else np.diff(self.starts)
-        found[self.members] = np.repeat(np.arange(len(self.hashes)), sizes)
-        return found
+        return self.spread(np.arange(len(self.hashes), dtype=np.int64))
+
+    def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """Return for each sample the value of its group, of one value for each group."""
+        spread = np.empty(len(self.members), dtype=values.dtype)
+        spread[self.members] = np.repeat(values, 1 if self.starts is None else np.diff(self.starts))
+        return spread
 
     def index(self, offset: Ids | None, length: Ids | None, page_size: int) -> PageIndex | None:
         """Return the index of samples by page; None when each sample is an object of its own."""

@@ -7,6 +7,7 @@ another one than the owner loses time alone.
 import msgspec
 import numpy as np
 from aiohttp import web
+from numpy.typing import NDArray
 
 from shadeproxy.api.control.bodies import OWNERS
 from shadeproxy.api.control.context import ControlContext
@@ -60,15 +61,11 @@ def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
     return np.array([len(head)], "<u4").tobytes() + head + column
 
 
-def _column(groups: Groups, view: View) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+def _column(groups: Groups, view: View) -> NDArray[np.uint16]:
     """Return for each sample the place of its node in ``view.homes.nodes``; _ANY if that node is away."""
     homes = view.homes
-    found = homes.find_many(groups.hashes).astype(np.uint16)  # -1, where there are no nodes, is _ANY then.
+    found = homes.find_many(groups.hashes).astype("<u2")  # -1, where there are no nodes, is _ANY then.
     for place, name in enumerate(homes.nodes):
         if view.seats[name].away:
             found[found == place] = _ANY
-    if groups.starts is not None:
-        found = np.repeat(found, np.diff(groups.starts))
-    column = np.empty(len(groups.members), "<u2")
-    column[groups.members] = found
-    return column
+    return groups.spread(found)

@@ -29,7 +29,7 @@ class Lookup:
         if dataset.offset is not None and dataset.length is not None:
             self._find_pieces(dataset, dataset.offset, dataset.length, page_size)
         elif dataset.groups.starts is not None:
-            self.canonical = _firsts(dataset.groups, dataset.count)
+            self.canonical = _firsts(dataset.groups)
 
     # ------------------------------------------------------------------ reads
 
@@ -117,13 +117,11 @@ class Lookup:
 
     def _find_pieces(self, dataset: Dataset, offset: Ids, length: Ids, page_size: int) -> None:
         groups, count = dataset.groups, dataset.count
-        hashes = np.empty(count, dtype=np.uint64)
-        sizes = 1 if groups.starts is None else np.diff(groups.starts)
-        hashes[groups.members] = np.repeat(groups.hashes, sizes)
+        hashes = groups.spread(groups.hashes)
         whole = np.flatnonzero(length == WHOLE)
         self._pieces = Groups.of(mix(hashes, offset))
         if self._pieces.starts is not None:
-            self.canonical = _firsts(self._pieces, count)
+            self.canonical = _firsts(self._pieces)
         self._objects = Groups.of(hashes[whole]) if len(whole) else None
         self._whole = whole if len(whole) else None
         first = offset // page_size
@@ -140,10 +138,7 @@ class Lookup:
         numbers = np.arange(len(self._sample_of)) - np.repeat(np.cumsum(counts) - counts - first, counts)
         if len(numbers):
             self._pages = Groups.of(mix(np.repeat(hashes[order], counts), numbers))
-            self._page_of_pair = np.empty(len(numbers), dtype=np.uint32)
-            pages = np.arange(len(self._pages.hashes), dtype=np.uint32)
-            sizes = 1 if self._pages.starts is None else np.diff(self._pages.starts)
-            self._page_of_pair[self._pages.members] = np.repeat(pages, sizes)
+            self._page_of_pair = self._pages.spread(np.arange(len(self._pages.hashes), dtype=np.uint32))
 
 
 def mix(object_hashes: Hashes, numbers: Ids) -> Hashes:
@@ -159,9 +154,7 @@ def _mix_one(object_hash: int, number: int) -> int:
     return mixed ^ (mixed >> 27)
 
 
-def _firsts(groups: Groups, count: int) -> OrderIds:
-    """Return the first sample of each sample's group: u32[count]."""
+def _firsts(groups: Groups) -> OrderIds:
+    """Return the first sample of each sample's group: u32[n]."""
     assert groups.starts is not None, "groups of more than one"
-    firsts = np.empty(count, dtype=np.uint32)
-    firsts[groups.members] = np.repeat(groups.members[groups.starts[:-1]], np.diff(groups.starts))
-    return firsts
+    return groups.spread(groups.members[groups.starts[:-1]])

@@ -10,10 +10,12 @@ where they were before the others were left out. Positions are those of the whol
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shadeproxy.hints.datasets import Scalar
 
 OrderIds = NDArray[np.uint32]
 Places = NDArray[np.int32]
@@ -22,8 +24,6 @@ NEVER = (1 << 31) - 1
 """The place of an id that is not announced."""
 
 _MOST = 0.6
-
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 Parts = Mapping[int, Mapping[int, OrderIds]]
 """Announced ids by epoch and rank."""

@@ -45,9 +45,8 @@ class OwnedShare:
         with self._lock:
             found = self._samples.get(lookup)
             if found is None:
-                groups, found = lookup.dataset.groups, np.empty(lookup.dataset.count, dtype=np.bool_)
-                sizes = 1 if groups.starts is None else np.diff(groups.starts)
-                found[groups.members] = np.repeat(self.owns(groups.hashes), sizes)
+                groups = lookup.dataset.groups
+                found = groups.spread(self.owns(groups.hashes))
                 found.flags.writeable = False
                 self._samples[lookup] = found
             return found
