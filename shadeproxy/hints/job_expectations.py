@@ -52,10 +52,8 @@ class JobExpectations:
             places = _places(tracker, pages)
             left = np.maximum(places - (tracker.cursor - 1.0), 1.0)
             left[places == NEVER] = np.inf
-        draws = self._draws(job.name, space, pages, 1 / (space.count * self._orders.part))
+        draws = self._draws(job.name, tracker, space, pages)
         draws[pages.outside] = 0.0
-        if tracker is not None and tracker.columns.mine is not None:
-            draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
@@ -70,9 +68,7 @@ class JobExpectations:
             if tracker is not None and tracker.left:
                 # The cursor is the median of the latest reads: places behind it may still be read.
                 places[row], cursors[row] = _places(tracker, pages), tracker.cursor + tracker.unsettled
-            draws[row] = self._draws(job.name, space, pages, 1 / (space.count * self._orders.part))
-            if tracker is not None and tracker.columns.mine is not None:
-                draws[row, _foreign(tracker.columns.mine, space, pages)] = 0.0
+            draws[row] = self._draws(job.name, tracker, space, pages)
         draws[:, pages.outside] = 0.0
         left = np.maximum(places - (cursors - 1.0), 1.0)
         left[places == NEVER] = np.inf
@@ -110,20 +106,23 @@ class JobExpectations:
         weight = min(max(job.weight * activity.raised, 1.0), _MOST_JOB_WEIGHT)
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
-    def _draws(self, job: str, space: Space, pages: PageUnits, rate: float) -> Column:
-        """Return the draws of each page in one read of the job. ``rate``: the draws of a mean sample."""
-        scores = self.scores(job)
+    def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
+        """Return the draws of each page in one read of the job."""
+        scores, mean_draws = self.scores(job), 1 / (space.count * self._orders.part)
+        draws: Column
         if scores is not None:
             units, samples = pages.units, pages.samples
             draws = scores.draw_weights(units) if samples is None else scores.sample_weights(samples)
             np.maximum(draws, _LEAST_WEIGHT, out=draws)
             np.minimum(draws, space.count, out=draws)
-            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * rate
-            return draws
-        if isinstance(space, Dataset) and space.pages is not None:
-            counted: Column = space.pages.counts(pages.units).astype(np.float64)
-            return counted * rate
-        return np.full(len(pages.units), rate)
+            draws *= max(self._activities[job].score_trust, LEAST_TRUST) * mean_draws
+        elif isinstance(space, Dataset) and space.pages is not None:
+            draws = space.pages.counts(pages.units).astype(np.float64) * mean_draws
+        else:
+            draws = np.full(len(pages.units), mean_draws)
+        if tracker is not None and tracker.columns.mine is not None:
+            draws[_foreign(tracker.columns.mine, space, pages)] = 0.0
+        return draws
 
 
 def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
@@ -136,8 +135,8 @@ def _places(tracker: OrderTracker, pages: PageUnits) -> Places:
 
 
 def _foreign(mine: Bits, space: Space, pages: PageUnits) -> Ids:
-    """Return the indices of pages of objects whose reads other proxies answer, all of them. ``mine``: the
-    samples of which this proxy does.
+    """Return the indices of the pages of objects that other proxies cache. ``mine``: the samples whose reads
+    this proxy answers.
     """
     if pages.samples is not None:
         return np.flatnonzero(~mine[pages.samples])
