@@ -215,10 +215,9 @@ class Orders:
         job, tracker = prepared.job, prepared.tracker
         if job.name not in self._jobs or self._jobs.get(job.name) is not job:
             return
-        has_places, place = len(built.columns.sequence.ids) > 0, self.position(job.name)
-        if has_places:
+        if len(built.columns.sequence.ids):
             self._resumed.pop(job.name, None)
-        elif place is not None:
+        elif (place := self.position(job.name)) is not None:
             self._resumed[job.name] = place  # The next share may have places.
         if tracker is None:
             restored = job.name in self._restored
