@@ -22,7 +22,8 @@ RATES = (
     "origin_requests_per_s", "origin_bytes_per_s", "origin_errors_per_s", "origin_throttled_per_s",
     "evictions_per_s", "prefetched_per_s", "stall_s_per_s", "compute_s_per_s",
 )  # fmt: skip
-"""Series that are rates of counters."""
+"""Series that are rates of counters. The first are those of demand reads, by source."""
+_SOURCES = 5
 LEVELS = ("hit_ratio", "origin_latency_s", "origin_up", "inflight_bytes", "connections")
 """Series that are no rates. ``hit_ratio`` and ``origin_latency_s`` are means of the interval, None if there
 was no read in it; ``origin_up`` is None before the first answer. They are kept as NaN.
@@ -50,7 +51,7 @@ class History:
             return
         grown = {name: max(value - before[name], 0.0) for name, value in read.items()}
         rates = [round(grown[name] / since_s, 3) for name in RATES]
-        reads = sum(grown[name] for name in RATES[:5])
+        reads = sum(grown[name] for name in RATES[:_SOURCES])
         hits = grown["hits_ram_per_s"] + grown["hits_disk_per_s"]
         requests = grown["origin_requests_per_s"]
         up = self._stats.origin_health().get("answering")
@@ -75,7 +76,7 @@ class History:
     def recent_reads(self, seconds: float) -> int:
         """Return how many demand reads were answered in the last ``seconds``, up to an hour."""
         points = list(self._points)[-math.ceil(seconds / INTERVAL_S) :]
-        return round(sum(sum(point[1:6]) for point in points) * INTERVAL_S)
+        return round(sum(sum(point[1 : 1 + _SOURCES]) for point in points) * INTERVAL_S)
 
     def _counters(self) -> dict[str, float]:
         stats = self._stats
