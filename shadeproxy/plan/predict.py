@@ -172,7 +172,7 @@ class Predictor:
             workers=setting.workers,
             batch_size=loader.batch_size,
             prefetch_factor=loader.prefetch_factor,
-            reads_at_once=loader.reads_at_once,
+            reads_at_once=min(loader.reads_at_once, loader.batch_size),
             compute_s=self._compute_s / setting.speed,
             client_s=max(own_s, 0.0),
             miss_s=self._miss_s(setting, link_s, min(own_s, 0.0)),
@@ -200,7 +200,7 @@ class Predictor:
 
     @staticmethod
     def _latency_s(loop: Loop, samples: float, hit_ratio: float) -> float:
-        lanes = max(loop.workers, 1) * min(loop.reads_at_once, loop.batch_size)
+        lanes = max(loop.workers, 1) * loop.reads_at_once
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
     def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
