@@ -1,11 +1,11 @@
 """Computes how far ahead the proxy fetches when an order is announced, and how many hits that costs. Fetched
 samples wait in the cache for their readers, in places of samples that would be hits.
 
-Each hit of an epoch lies in the cache when the epoch begins, so the loss is the number of samples that then
-lie there unread. They are missing samples at the beginning of the order. Before the next order is known,
-nothing says which samples are read early in it. Of those that are read afterwards the cache keeps the ones
-whose next reads are the soonest. So only samples that had left the cache before the order came are missing at
-its beginning.
+Each hit of an epoch is in the cache when the epoch begins. So the loss is the number of samples that have
+been fetched by then and wait for their readers: samples at the beginning of the order that the cache lacked.
+Before the next order is known, nothing says which samples it begins with. Of the samples that are read when
+it is known, the cache keeps those whose next reads are the soonest. So the beginning of the order lacks only
+samples that had left the cache before the order came.
 
 The rules are those of ``shadeproxy.prefetch``, and so are their constants; docs/adr/0047 has measurements.
 """
@@ -38,11 +38,11 @@ def fetched_ahead(
 ) -> Ahead:
     """Return how far ahead the proxy fetches.
 
-    ``reads``: of an epoch. ``hit_ratio``: if nothing were fetched ahead. ``announced_at``: share of an epoch
-    that training has computed when the next order is announced. ``compute_s``: time in which training
-    computes a sample, all ranks together; ``batch_s``: in which a rank computes a batch. ``link_s``: time for
-    which a missing sample occupies the link. ``reach``: samples that the loader's workers have begun or may
-    begin. ``cache_samples``: samples that fit into the cache.
+    ``reads``: reads of an epoch. ``hit_ratio``: share of hits if nothing were fetched ahead.
+    ``announced_at``: share of an epoch that training has computed when the next order is announced.
+    ``compute_s``: time in which training computes a sample, all ranks together. ``batch_s``: time in which a
+    rank computes a batch. ``link_s``: time for which a missing sample occupies the link. ``reach``: samples
+    that the loader's workers have begun or may begin. ``cache_samples``: samples that fit into the cache.
     """
     miss_ratio, most = 1 - hit_ratio, cache_samples / MOST_READY
     needed_s = max(compute_s, miss_ratio * link_s)
@@ -63,7 +63,7 @@ def fetched_ahead(
     missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
     if not missing or missing == 1:
         return Ahead(unread, 0.0)
-    # The sample that would be displaced last is read after so many others.
+    # The number of reads before that of the sample that would be displaced last.
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread < flying * miss_ratio:

@@ -13,8 +13,7 @@ from shadeproxy.plan.predict import Bound, Predictor, Setting
 from shadeproxy.plan.prices import Cost, Prices, cost
 
 UNKNOWN_ERROR = 0.1
-"""Error that is assumed if only one epoch tells something, because one epoch does not show how epochs differ.
-"""
+"""Error that is assumed if the prediction's own error is not known (``Predictor.error``)."""
 
 
 class CacheSize(msgspec.Struct, frozen=True):
@@ -73,10 +72,9 @@ class Question:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer. ``error``: the prediction's error on the profiled epochs; None: only one of them tells
-    something, and ``UNKNOWN_ERROR`` was used. ``chosen``: index of the cheapest row that meets the deadline
-    (without prices: of the one with the smallest cache, then fewest workers); None: none does, or no deadline
-    was given.
+    """The answer. ``error``: see ``Predictor.error``; None: it is not known, and ``UNKNOWN_ERROR`` was used.
+    ``chosen``: index of the cheapest row that meets the deadline (without prices: of the one with the
+    smallest cache, then fewest workers); None: none does, or no deadline was given.
     """
 
     job: str

@@ -64,9 +64,9 @@ class Predicted:
 
     @property
     def bound_by(self) -> Bound:
-        """The largest bound. Computing bounds no epoch in which training waits much: then reads do. Their
-        latency takes more than its bound if batches end with their slowest read. The wait for a full
-        processor was measured as latency.
+        """The largest bound. If training waits much, reads bound the epoch, although the bound of computing
+        may be larger: batches end with their slowest read, which the bound of latency does not count. If the
+        processor is full too, latency is not the bound: the measured latency contains the wait for it.
         """
         able = [*self.bounds]
         if self.stall_share > MUCH:
@@ -103,8 +103,8 @@ class Predictor:
         fitted = {epoch.epoch: self._fitted(epoch) for epoch in self._epochs}
         self._own_s = self._choose(fitted)
         self.error = self._left_out(fitted)
-        """The largest error of an epoch predicted from the others; None if there is only one, or only one in
-        which training waited, from which alone anything is learned.
+        """The largest error of an epoch predicted from the others. None if it is not known: there is only one
+        epoch, or training waited in only one, and the others give only an upper bound of a worker's time.
         """
         self._known: dict[tuple[Setting, float, bool], Predicted] = {}
 

@@ -21,10 +21,11 @@ _MOST_BOOST = 16.0
 _BOOST_HALF_LIFE_S = 5.0
 _BOOSTED = 4.0  # From this boost on, late pages have another cause than latency.
 LEAD = 2.0  # A page is early if its read is further away than this multiple of the depth.
-EARLY_PRICE = 8.0  # An early page displaces only pages that are read so many times later (docs/adr/0036).
+# An early page displaces only pages whose reads are this many times further away (docs/adr/0036).
+EARLY_PRICE = 8.0
 MOST_READY = 4  # Unread pages take at most 1 / n of the capacity of all tiers.
 _MOST_LOST, _FEW_LOST = 0.1, 0.02
-# Losses come in bursts: a mean over fewer pages calls a job harmful that loses three in a hundred.
+# Losses come in bursts: by a mean over fewer pages, prefetching would stop for a loss of three in a hundred.
 _LOST_LEARNING = 1 / 128
 _LOST_HALF_LIFE_S = 20.0
 _LEAST_SHARE = 0.25
