@@ -151,7 +151,7 @@ class ClusterCounters(Counters):
         default_factory=dict, metadata=by_label("reason", "Events that changed nothing, by reason.")
     )
     lapses: int = counter("Leases of this proxy that ended before they were renewed.")
-    distrusted: int = counter("Times at which cached pages, all or some, had to be checked once more.")
+    distrusted: int = counter("How often cached pages, all or some, had to be checked once more.")
     refused_writes: dict[str, int] = field(
         default_factory=dict, metadata=by_label("reason", "Writes that this proxy refused, by reason.")
     )

@@ -41,9 +41,9 @@ Group = TypeVar("Group", bound=Counters)
 
 
 class JobEpochs:
-    """The reads of one job by epoch. Reads that name no epoch are of the epoch that training reported within
-    the last ten seconds, or else have the key None. Above ``MAX_EPOCHS`` the oldest epochs are added to
-    "other".
+    """The reads of one job by epoch. Reads that name no epoch count for the epoch that training reported in
+    the last ten seconds; without such a report they have the key None. Above ``MAX_EPOCHS`` the oldest epochs
+    are added to "other".
     """
 
     def __init__(self) -> None:
@@ -272,7 +272,7 @@ class Stats:
 
     def charge_cpu(self) -> None:
         """Share the processor time since the last call among the reads since then, and so among their jobs
-        and epochs. Time without any read is no job's.
+        and epochs. Time without any read is charged to no job.
         """
         if self._used_cpu_s is None:
             return
