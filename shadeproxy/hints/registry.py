@@ -205,7 +205,7 @@ class HintRegistry(StoredHints):
     def set_share(self, share: OwnedShare | None) -> None:
         """Set the share of the objects whose reads this proxy answers, for all ranks of all jobs. Call it at
         each change of the view of a cluster in which each object has one owner; a share with the number of
-        the present one changes nothing. None, the first state: this proxy answers what comes to it.
+        the present one changes nothing. None, as at the start: this proxy answers all reads that reach it.
 
         Orders of jobs are built again off the event loop (``on_lost``), with the samples in the share. Each
         job keeps its place. Announcements, scores, frozen columns and positions are whole in any share.

@@ -44,8 +44,8 @@ class Announcements:
         self._jobs: dict[str, ByEpoch] = {}
         self._elsewhere: set[tuple[str, int]] = set()
         self.everywhere = False
-        """True: ranks count here through whichever proxy they read, because each proxy caches a share of the
-        objects (share.py).
+        """True: announcements of all ranks count here, also of ranks that read through other proxies, because
+        each proxy caches a share of the objects (share.py).
         """
         self.total = 0
         """Number of ids held, over all jobs."""
@@ -54,7 +54,7 @@ class Announcements:
         return job in self._jobs
 
     def of(self, job: str) -> ByEpoch:
-        """Return a copy of the announcements of the job's ranks that count here; the arrays are shared."""
+        """Return a copy of the announcements of the job that count here; the arrays are shared."""
         found = {
             epoch: {rank: ids for rank, ids in ranks.items() if not self.is_elsewhere(job, rank)}
             for epoch, ranks in self._jobs.get(job, {}).items()
@@ -62,11 +62,13 @@ class Announcements:
         return {epoch: ranks for epoch, ranks in found.items() if ranks}
 
     def is_elsewhere(self, job: str, rank: int) -> bool:
-        """Return whether the rank counts at another proxy of the cluster only, through which it reads."""
+        """Return whether the rank's announcements count only at the other proxy through which it reads."""
         return not self.everywhere and (job, rank) in self._elsewhere
 
     def move(self, job: str, rank: int, *, elsewhere: bool) -> bool:
-        """Note through which proxy a rank reads. Return whether that changes whether it counts here."""
+        """Note through which proxy a rank reads. Return True if its announcements count here from now on and
+        did not before, or the reverse.
+        """
         changed = ((job, rank) in self._elsewhere) is not elsewhere
         if changed:
             self._elsewhere ^= {(job, rank)}

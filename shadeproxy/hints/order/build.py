@@ -78,8 +78,8 @@ _UNREAD = -NEVER
 class OrderColumns(NamedTuple):
     """Columns of an order. next_at: i32[n], earliest place of each sample that is not over, or NEVER.
     last_read: i32[n], latest place at which each sample was read. done: bool[m], places that were read or
-    passed. page_next: i32[pages], see Lookup. mine: bool[n], the samples of which this proxy answers the
-    reads; None: all.
+    passed. page_next: i32[pages], see Lookup. mine: bool[n], the samples whose reads this proxy answers;
+    None: all.
     """
 
     sequence: OrderSequence

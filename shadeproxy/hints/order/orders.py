@@ -64,7 +64,7 @@ class Orders:
         self.announced = announcements or Announcements()
         self.share: OwnedShare | None = None
         self.part = 1.0
-        """About which part of the reads of all jobs this proxy answers."""
+        """The approximate part of all reads that this proxy answers."""
         self.trackers: dict[str, OrderTracker] = {}
         """The trackers by job. Mostly empty; it is public so that a read tests that without a call."""
         self._resumed: dict[str, Progress] = {}

@@ -128,8 +128,8 @@ def carry(old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence) -> ND
 def carry_share(
     old: OrderSequence, done: NDArray[np.bool_], new: OrderSequence, cursor: int
 ) -> NDArray[np.bool_]:
-    """Return what ``carry`` does, for sequences of shares of the objects. A place that ``old`` lacks is done
-    if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read.
+    """Return the result of ``carry`` for sequences of shares of the objects. A place that ``old`` lacks is
+    done if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read.
     """
     carried = np.arange(len(new.ids)) < cursor
     for epoch in new.epochs:

@@ -1,7 +1,7 @@
-"""A share of a cluster's objects: those that this proxy caches, of which it answers the reads of all ranks.
+"""A share of a cluster's objects: those that this proxy caches. It answers the reads of all ranks of them.
 
-Of each announced order the proxy then sees the reads of its share alone, in the announced order. Its order
-tracker has these alone too, so all counts agree: places, the cursor, the pace, reads found and missed, and
+Of each announced order the proxy sees only the reads of its share, in the announced order. Its order tracker
+has only the places of these, so all counts agree: places, the cursor, the pace, reads found and missed, and
 ticks, which are reads of this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores,
 frozen columns and draws stay whole, because ranks get them.
 
@@ -23,9 +23,9 @@ _LEAST_PART = 1 / _ASKED
 
 
 class OwnedShare:
-    """The objects that this proxy caches. ``number``: differs from the numbers of shares with other objects,
-    as that of a view does. ``owns``: returns for object hashes, u64[n], which are in the share, bool[n]; any
-    thread may call it.
+    """The objects that this proxy caches. ``number``: equal only for shares with the same objects, as the
+    number of a view is. ``owns``: returns for each of n object hashes (u64[n]) whether it is in the share
+    (bool[n]); any thread may call it.
     """
 
     def __init__(self, number: Hashable, owns: Callable[[Hashes], Bits]) -> None:
@@ -35,7 +35,7 @@ class OwnedShare:
         self._samples: WeakKeyDictionary[Lookup, Bits] = WeakKeyDictionary()
         asked = np.random.default_rng(0).integers(1 << 64, size=_ASKED, dtype=np.uint64, endpoint=False)
         self.part = max(float(np.mean(owns(asked))), _LEAST_PART)
-        """About which part of all objects is in the share; never 0."""
+        """The approximate part of all objects that is in the share; never 0."""
 
     def samples(self, lookup: Lookup) -> Bits:
         """Return which samples of a dataset are in the share: bool[n], always the same array for a lookup.
