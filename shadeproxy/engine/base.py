@@ -363,8 +363,8 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """Wrap a write to ``refs``. Pass its value on as ``ForwardRequest.here``: other proxies of a cluster
-        may have to carry out all of the write, or a part.
+        """Wrap a write to ``refs``. Pass the value that the block gets on as ``ForwardRequest.here``: other
+        proxies of a cluster may have to carry out all of the write, or a part.
 
         Their cached pages and metadata are dropped before the write starts and again when the block is left,
         however it is left. Reads in between are not stored. Leave the block before the client sees success.

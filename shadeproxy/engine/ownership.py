@@ -86,7 +86,7 @@ class Ownership(Protocol):
 
 def validated_s(ownership: Ownership | None, ref: ObjectRef, began: Began | None, now_s: float) -> float:
     """Return the time of validation of an answer of the origin that came at ``now_s`` (Unix time); 0.0 if the
-    answer must be checked once. ``began``: ``Ownership.begin`` of before the origin was asked.
+    answer must be checked once. ``began``: the result of ``Ownership.begin`` before the origin was asked.
     """
     if ownership is None or (began is not None and ownership.trusts(ref, began)):
         return now_s

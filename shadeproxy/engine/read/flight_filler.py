@@ -280,7 +280,7 @@ class FlightFiller:
         now_s, pages, ownership = self._clock.now_s(), [], self._versions.ownership
         for flight, writer in arrived:
             checked_s = now_s if ownership is None else self._validated_s(ownership, flight, now_s)
-            if not flight.publishable:  # The object was written: keep the old page off the medium.
+            if not flight.publishable:  # The object was written, or is FOREIGN: keep the page off the medium.
                 self.flights.end(flight)
                 continue
             assert flight.meta is not None, "complete"
@@ -348,7 +348,7 @@ class FlightFiller:
         self._note_stored(flight, stored=stored)
 
     def _validated_s(self, ownership: Ownership, flight: Flight, now_s: float) -> float:
-        """Return the time of validation of a page to store."""
+        """Return the time of validation of a page to store. It is not stored if its object is FOREIGN now."""
         flight.publishable &= ownership.standing(flight.ref) is not Standing.FOREIGN
         return validated_s(ownership, flight.ref, flight.began, now_s)
 

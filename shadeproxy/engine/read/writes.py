@@ -71,8 +71,8 @@ class Writes:
             self._versions.end_write(touched)
 
     async def _divide(self, ownership: Ownership, refs: list[ObjectRef]) -> tuple[list[ObjectRef], Here]:
-        """Return the objects that this process writes, as a list and as ``Here``, when it may write them.
-        Drop the others. Raises NotOwnerNow.
+        """Wait until this process may write the objects that it is to write. Return these, as a list and as
+        ``Here``. Drop the others from the cache. Raises NotOwnerNow.
         """
         touched = [ref for ref in refs if not ref.key or ownership.writes_here(ref)]
         mine = [ref for ref in touched if ref.key]

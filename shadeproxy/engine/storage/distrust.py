@@ -1,7 +1,7 @@
 """Marks all cached pages, so that each is checked once with the origin before it answers again.
 
 Laws: the marks are set before any other code runs. Pages that may keep their time of validation get it back
-later, and only if nothing has changed them since. Their stamps stay changed: page handles of before are void.
+later, and only if nothing has changed them since. Their stamps stay changed: earlier page handles are void.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from shadeproxy.core.off_loop import OffLoop
 from shadeproxy.engine.index.residents import NO_TIER, Residents, Slots
 
 Keep = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
-"""The type of a function from object hashes (u64[n]) to whether their pages keep their time of validation. It
-may be called in any thread, and after the caller has gone on.
+"""A function that returns for each of n object hashes (u64[n]) whether the object's pages keep their time of
+validation. It may be called in any thread, and after ``mark_all`` has returned.
 """
 
 AT_ONCE = 1 << 16
