@@ -149,7 +149,7 @@ async def test_a_write_of_a_bucket_succeeds_when_every_proxy_distrusts_the_bucke
             pass
 
 
-async def test_a_bucket_is_not_told_to_others_when_its_write_failed(bench):
+async def test_other_proxies_do_not_distrust_a_bucket_whose_write_failed(bench):
     with pytest.raises(ValueError, match="no"):
         async with bench.engine.writing([BUCKET]):
             raise ValueError("no")

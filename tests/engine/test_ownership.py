@@ -93,7 +93,7 @@ async def test_a_read_to_be_checked_gets_the_version_that_the_origin_has(bench, 
 
 
 @pytest.mark.parametrize("standing", [Standing.CHECK, Standing.FOREIGN])
-async def test_nothing_answers_at_once_what_is_not_its_own(bench, standing):
+async def test_objects_that_are_not_own_are_never_answered_at_once(bench, standing):
     await bench.get("k")
     engine, now_s, span = bench.engine, bench.clock.now_s(), Span(0, 10)
     meta = engine.usable_now(PLAIN)

@@ -18,7 +18,7 @@ def feed(pace, pages, is_lost, now_s):
     return now_s, stopped
 
 
-def test_a_job_that_loses_three_pages_in_a_hundred_is_prefetched_on_and_on():
+def test_a_job_that_loses_three_pages_in_a_hundred_is_prefetched_without_a_stop():
     """Losses come together: here each is followed by another one in three cases of ten."""
     drawn, last = random.Random(1), [False]
 

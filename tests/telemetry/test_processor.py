@@ -49,7 +49,7 @@ def test_the_time_is_shared_by_the_reads_of_the_time(world):
     assert world.stats.snapshot()["jobs"]["a"]["cpu_s"] == pytest.approx(0.7)
 
 
-def test_time_without_reads_is_no_jobs(world):
+def test_time_without_reads_is_charged_to_no_job(world):
     world.read(1, "a", 0)
     world.charge(0.1)
     world.charge(7.0)

@@ -215,7 +215,7 @@ def test_small_orders_are_followed_at_every_proxy(named):
 
 @pytest.mark.parametrize("per_s", [0.2, 2.0, 100.0])
 @pytest.mark.parametrize(("nodes", "count"), [(8, 1024), (16, 64)])
-def test_a_job_that_reads_at_other_proxies_is_silent_at_none(per_s, nodes, count):
+def test_a_job_that_reads_at_other_proxies_counts_as_silent_at_no_proxy(per_s, nodes, count):
     job = Owned(nodes, count)
     job.announce()
     now_s = NOW_S
