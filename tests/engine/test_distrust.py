@@ -4,7 +4,6 @@ import asyncio
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from shadeproxy.core.identity import object_hash
@@ -13,9 +12,8 @@ from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.index.columns import Share
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.engine.worker_reads import TierFiles, WorkerReads
-from shadeproxy.origin.memory import Barrier
-from tests.support.engine import PAGE
-from tests.support.ownership import HeldOrigin, SetOwnership
+from tests.support.engine import PAGE, HeldIO
+from tests.support.ownership import HeldOrigin, SetOwnership, all_kept
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 REF = ObjectRef("b", "k")
@@ -29,10 +27,6 @@ async def bench(make_bench):
     bench = await make_bench(rules=IMMUTABLE, ownership=SetOwnership())
     bench.origin.put("b", "k", OLD)
     return bench
-
-
-def all_kept(hashes):
-    return np.ones(len(hashes), np.bool_)
 
 
 async def test_after_a_rise_each_page_is_checked_once(bench):
@@ -104,7 +98,7 @@ async def test_trust_that_comes_back_late_passes_over_pages_that_have_changed(ma
 
     def keep(hashes):
         asked.append(len(hashes))
-        return np.ones(len(hashes), np.bool_)
+        return all_kept(hashes)
 
     bench.engine.distrust(keep)
     assert not asked, "a big cache is not looked through on the loop"
@@ -128,9 +122,7 @@ async def test_trust_that_comes_back_late_passes_over_pages_that_have_changed(ma
 
 
 async def test_no_reader_joins_a_flight_from_before_a_rise_and_it_is_not_stored(bench):
-    bench.origin.gate = gate = Barrier()
-    early = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    early, gate = await bench.held("k")
     bench.engine.distrust(all_kept)
     bench.origin.put("b", "k", NEW)
     bench.origin.gate = None
@@ -162,29 +154,11 @@ async def test_no_reader_joins_a_check_from_before_a_rise_and_it_settles_nothing
     assert await bench.get("k") == (NEW, Source.RAM)
 
 
-class HeldIO:
-    """I/O of a disk that waits until ``go`` is set."""
-
-    def __init__(self):
-        self.waiting, self.go = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, work):
-        self.waiting.set()
-        await self.go.wait()
-        work()
-
-
 async def test_a_page_that_moves_to_a_disk_during_a_rise_is_checked(make_bench):
     bench = await make_bench(
         ram_bytes=4 * PAGE, disk_bytes=1 << 20, policy="lru", rules=IMMUTABLE, ownership=SetOwnership()
     )
-    held, medium = HeldIO(), bench.cache.media[1]
-    bench.cache.media[1] = replace(medium, write=held)
-    for n in range(6):
-        bench.origin.put("b", f"k{n}", b"old%d" % n * 700)
-        await bench.get(f"k{n}")
-    await held.waiting.wait()
-    bench.cache.media[1] = medium
+    held = await bench.put_many_that_move_to_disk()
     bench.engine.distrust(lambda hashes: ~all_kept(hashes))
     for n in range(6):
         bench.origin.put("b", f"k{n}", b"new%d" % n * 700)

@@ -4,7 +4,6 @@ proxy may have acknowledged.
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from shadeproxy.core.errors import CachedElsewhere
@@ -15,7 +14,7 @@ from shadeproxy.engine.rules import Freshness, Rule
 from shadeproxy.origin.base import ForwardRequest
 from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from tests.support.engine import PAGE
-from tests.support.ownership import HeldOrigin, SetOwnership
+from tests.support.ownership import HeldOrigin, SetOwnership, all_kept
 
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 REF = ObjectRef("b", "k")
@@ -63,9 +62,7 @@ async def test_a_foreign_object_is_read_past_the_cache_each_time(bench):
 
 
 async def test_a_page_whose_object_becomes_foreign_on_the_way_is_not_stored(bench):
-    bench.origin.gate = gate = Barrier()
-    reader = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    reader, gate = await bench.held("k")
     bench.owned.set(REF, Standing.FOREIGN)
     gate.release()
     assert (await reader)[0] == OLD
@@ -146,9 +143,7 @@ async def test_a_read_to_be_checked_joins_no_check_that_runs(make_bench):
 @pytest.mark.parametrize("before", [Standing.OWN, Standing.CHECK])
 async def test_a_read_to_be_checked_joins_no_flight_of_an_older_version(bench, before):
     bench.owned.set(REF, before)
-    bench.origin.gate = gate = Barrier()
-    early = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    early, gate = await bench.held("k")
     bench.owned.set(REF, Standing.CHECK)
     bench.origin.put("b", "k", NEW)
     bench.origin.gate = None
@@ -194,9 +189,7 @@ async def test_an_answer_to_a_read_in_doubt_is_checked_once_when_the_object_is_i
 
 async def test_a_reader_that_knows_nothing_joins_no_flight_that_began_in_doubt(bench):
     bench.owned.set(REF, Standing.CHECK)
-    bench.origin.gate = gate = Barrier()
-    early = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    early, gate = await bench.held("k")
     bench.engine._versions.forget(REF)
     bench.origin.put("b", "k", NEW)
     bench.origin.gate = None
@@ -209,9 +202,7 @@ async def test_a_reader_that_knows_nothing_joins_no_flight_that_began_in_doubt(b
 
 async def test_a_flight_that_began_in_doubt_is_not_trusted_when_it_ends(bench):
     bench.owned.set(REF, Standing.CHECK)
-    bench.origin.gate = gate = Barrier()
-    early = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    early, gate = await bench.held("k")
     bench.origin.put("b", "k", NEW)
     bench.owned.set(REF, Standing.OWN)
     gate.release()
@@ -245,7 +236,7 @@ async def test_a_listing_that_began_in_doubt_confirms_nothing(make_bench, change
         owned.set(REF, Standing.OWN)
     else:
         owned.epoch += change == "epoch"
-        bench.engine.distrust(lambda hashes: np.ones(len(hashes), np.bool_))
+        bench.engine.distrust(all_kept)
     validated_s = float(bench.cache.residents.validated_s[0])
     go.set()
     while not bench.engine.idle:

@@ -11,24 +11,11 @@ from shadeproxy.core.ranges import RangeSpec
 from shadeproxy.core.types import ObjectRef, Source, Span, Upstream
 from shadeproxy.engine.base import ReadRequest
 from shadeproxy.engine.rules import Freshness, Rule
-from shadeproxy.origin.memory import Barrier
+from tests.support.engine import PAGE, HeldIO
 from tests.support.purging import purge_under
 
-PAGE = 4096
 IMMUTABLE = (Rule(freshness=Freshness.IMMUTABLE),)
 REF = ObjectRef("b", "k")
-
-
-class Held:
-    """I/O that waits until ``go`` is set."""
-
-    def __init__(self):
-        self.waiting, self.go = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, work):
-        self.waiting.set()
-        await self.go.wait()
-        work()
 
 
 async def test_a_slot_and_a_place_that_were_reused_are_not_taken_for_the_old_page(make_bench):
@@ -36,7 +23,7 @@ async def test_a_slot_and_a_place_that_were_reused_are_not_taken_for_the_old_pag
     bench.origin.put("b", "k", b"1" * 3000)
     await bench.get("k")
     await bench.settle()
-    medium, held = bench.cache.media[1], Held()
+    medium, held = bench.cache.media[1], HeldIO()
     bench.cache.media[1] = replace(medium, load=held)
     bench.cache.media[1].tier.is_hot = lambda _location: False
 
@@ -72,13 +59,7 @@ async def test_a_page_loaded_before_a_change_was_noticed_is_not_used_after_it(ma
 @pytest.mark.parametrize("prefix", ["", "k"])
 async def test_a_page_between_tiers_does_not_escape_a_purge(make_bench, prefix):
     bench = await make_bench(ram_bytes=4 * PAGE, disk_bytes=1 << 20, policy="lru", rules=IMMUTABLE)
-    held, medium = Held(), bench.cache.media[1]
-    bench.cache.media[1] = replace(medium, write=held)
-    for n in range(6):
-        bench.origin.put("b", f"k{n}", b"old%d" % n * 700)
-        await bench.get(f"k{n}")
-    await held.waiting.wait()
-    bench.cache.media[1] = medium
+    held = await bench.put_many_that_move_to_disk()
     await purge_under(bench.engine, "b", prefix)
     for n in range(6):
         bench.origin.put("b", f"k{n}", b"new%d" % n * 700)
@@ -176,9 +157,7 @@ async def test_a_big_page_displaces_small_ones(make_bench, policy):
 async def test_a_flight_that_is_held_outlives_its_purge(make_bench):
     bench = await make_bench(rules=IMMUTABLE)
     bench.origin.put("b", "k", b"old" * 500)
-    bench.origin.gate = gate = Barrier()
-    reader = asyncio.create_task(bench.get("k"))
-    await gate.reached.wait()
+    reader, gate = await bench.held("k")
     await purge_under(bench.engine, "b", "k")
     bench.origin.put("b", "k", b"new" * 500)
     gate.release()
@@ -239,7 +218,7 @@ async def test_a_page_that_leaves_while_its_header_is_read_is_no_fault_of_the_ti
         bench.origin.put("b", key, key.encode() * PAGE)
         await bench.get(key)
     await bench.settle()
-    table, held = bench.cache.residents, Held()
+    table, held = bench.cache.residents, HeldIO()
     here = [slot for slot in range(table.slots) if table.tiers[slot] == 1]
     bench.cache.media[1] = replace(bench.cache.media[1], load=held)
     asked = asyncio.create_task(bench.cache._places.headers(here))

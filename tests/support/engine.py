@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from shadeproxy.engine.storage.page_cache import PageCache
 from shadeproxy.hints.order.upcoming import NextUses
 from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.origin.base import Origin
-from shadeproxy.origin.memory import MemoryOrigin
+from shadeproxy.origin.memory import Barrier, MemoryOrigin
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.recording import Recording
 from shadeproxy.telemetry.stats import Stats
@@ -46,6 +46,18 @@ async def slowly(work: Callable[[], None]) -> None:
     await asyncio.sleep(0)
     work()
     await asyncio.sleep(0)
+
+
+class HeldIO:
+    """I/O of a disk that waits until ``go`` is set. ``waiting`` is set when some waits."""
+
+    def __init__(self) -> None:
+        self.waiting, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, work: Callable[[], None]) -> None:
+        self.waiting.set()
+        await self.go.wait()
+        work()
 
 
 def _speed(bytes_per_s: float, _room_bytes: int) -> float:
@@ -105,6 +117,28 @@ class Bench:
             size = reading.meta.size
             span = spec.resolve(size) if size else Span(0, 0)
             return b"".join([bytes(piece) async for piece in reading.body(span)]), reading.source
+
+    async def held(self, key: str) -> tuple[asyncio.Task[tuple[bytes, Source]], Barrier]:
+        """Begin to read an object. Return the read when its flight waits in the middle of the body, and the
+        gate at which it waits.
+        """
+        self.origin.gate = gate = Barrier()
+        reader = asyncio.create_task(self.get(key))
+        await gate.reached.wait()
+        return reader, gate
+
+    async def put_many_that_move_to_disk(self) -> HeldIO:
+        """Read six objects, more than fit into RAM. Return the I/O of the disk, which holds pages on their
+        way there.
+        """
+        held, medium = HeldIO(), self.cache.media[1]
+        self.cache.media[1] = replace(medium, write=held)
+        for n in range(6):
+            self.origin.put("b", f"k{n}", b"old%d" % n * 700)
+            await self.get(f"k{n}")
+        await held.waiting.wait()
+        self.cache.media[1] = medium
+        return held
 
     async def pin(self, prefix: str, bucket: str = "b") -> None:
         """Pin a prefix as a control call does."""
