@@ -16,14 +16,16 @@ import msgspec
 
 from shadeproxy.config.toml import write_toml
 from shadeproxy.demo.servers import wait_until_ready
-from shadeproxy_bench.faults import BenchError, ReferenceMissing
+from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.ports import free_port
+from shadeproxy_bench.redis import command_of
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
 from shadeproxy_bench.reliability.cluster.origin import MOST_LATE_S
 from shadeproxy_bench.reliability.kit.log import complaints
 from shadeproxy_bench.reliability.kit.processes import Phoenix
+from shadeproxy_bench.settings import settings_of
 
 OWNED, LOCAL = "owned", "local"
 LEAVE_LEASES: Final = 8
@@ -149,7 +151,7 @@ class Node:
         return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", late]
 
     def _settings(self) -> dict[str, Any]:
-        shape, directory = self._shape, self._directory
+        shape = self._shape
         cluster: dict[str, Any] = {
             "name": "chaos",
             "engine": f"redis://127.0.0.1:{self.engine.port}/0",
@@ -163,24 +165,16 @@ class Node:
         if shape.pages == OWNED:
             cluster["cut_off"] = "check"
         return {
+            **settings_of(
+                self._directory,
+                f"http://127.0.0.1:{shape.origin_port}",
+                ram=_RAM_BYTES,
+                rule={"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"},
+                page_bytes=PAGE_BYTES,
+            ),
             "s3": {"listen": f"127.0.0.1:{self.s3_port}"},
             "control": {"listen": f"127.0.0.1:{self.control_port}", "socket": "off"},
-            "origin": {
-                "kind": "s3",
-                "endpoint": f"http://127.0.0.1:{shape.origin_port}",
-                "credentials": {"source": "anonymous"},
-            },
-            "auth": {"anonymous": True},
-            "cache": {
-                "page_size": PAGE_BYTES,
-                "ram": {"path": str(directory / "ram"), "capacity": _RAM_BYTES},
-                "disk": {"path": str(directory / "disk"), "capacity": 0, "min_free": "0"},
-            },
-            "prefetch": {"enabled": False},
-            "rules": [{"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"}],
             "cluster": cluster,
-            "state": {"path": str(directory / "state")},
-            "telemetry": {"log_level": "info", "log_format": "json"},
         }
 
 
@@ -188,12 +182,8 @@ class Engine:
     """The server that carries leases. It keeps nothing over a restart."""
 
     def __init__(self, work: Path, port: int) -> None:
-        program = shutil.which("redis-server") or shutil.which("valkey-server")
-        if program is None:
-            raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
         self.port = port
-        command = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "no", "--dir", str(work)]
+        command = command_of(work, port)
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
 
     async def start(self) -> None:

@@ -65,19 +65,24 @@ def outcome_of(kind: str, number: int, sent: Sent) -> str:
 
 def code_of(body: bytes) -> str:
     """Return the code of an error document; "" if there is none."""
-    return body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode()
+    return _text_of(body, b"Code")
 
 
 def message_of(body: bytes) -> str:
     """Return the message of an error document; "" if there is none."""
-    return body.partition(b"<Message>")[2].partition(b"</Message>")[0].decode()
+    return _text_of(body, b"Message")
+
+
+def _text_of(body: bytes, element: bytes) -> str:
+    """Return the text of the first such element of a document; "" if there is none."""
+    return body.partition(b"<%b>" % element)[2].partition(b"</%b>" % element)[0].decode()
 
 
 async def _upload(connections: Connections, port: int, target: str, body: bytes) -> Sent:
     answer = await connections.ask(port, "POST", f"{target}?uploads")
     if answer.status != 200:
         return Sent(answer, asked=False)
-    upload = answer.body.partition(b"<UploadId>")[2].partition(b"</UploadId>")[0].decode()
+    upload = _text_of(answer.body, b"UploadId")
     step, listed = -(-len(body) // _PARTS), ""
     for part in range(1, _PARTS + 1):
         piece = body[(part - 1) * step : part * step]
