@@ -137,7 +137,7 @@ def test_shares_do_not_depend_on_the_order_of_nodes():
     assert (found[0].find_many(hashes) == found[1].find_many(hashes)).all()
 
 
-def test_moves_between_nodes_that_stay_are_told_apart():
+def test_moves_between_nodes_that_stay_are_counted_separately():
     hashes = np.random.default_rng(0).integers(0, 2**64, 20_000, dtype=np.uint64)
     few, many = Rendezvous(["a", "b"], [1.0] * 2), Rendezvous(["a", "b", "c"], [1.0] * 3)
     for found in (moved(few, many, hashes), moved(many, few, hashes)):

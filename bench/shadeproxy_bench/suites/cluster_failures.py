@@ -1,6 +1,4 @@
-"""Reads while the engine is gone, and while an owner is: readers at all living nodes count every
-failure.
-"""
+"""Reads while the engine or an owner is gone: readers at all living nodes count every failure."""
 
 import http.client
 import statistics

@@ -1,8 +1,8 @@
 """Hits of a cluster whose pages have owners, beside one proxy with the capacity of all nodes.
 
 One job with a rank at each node. All ranks read in step, each through its own node, by plain GETs with the
-job's header; each announces its next epoch at that node when half of the epoch is read. Hits are what the
-origin did not have to send, from the second epoch on. Prefetching is off, as in ratios.py.
+job's header; each announces its next epoch at that node when half of the epoch is read. Hits are reads that
+the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Shares of a cluster whose pages have owners: what a node that joins, leaves or restarts costs."""
+"""Shares of a cluster whose pages have owners: the cost of a node that joins, leaves or restarts."""
 
 import itertools
 import time

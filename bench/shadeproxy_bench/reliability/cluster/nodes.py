@@ -108,7 +108,7 @@ class Node:
         try:
             status = await asyncio.to_thread(self.process.end, number)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGUSR2)  # It tells where its tasks wait.
+            os.kill(self.pid, signal.SIGUSR2)  # It then logs where its tasks wait.
             await asyncio.sleep(_TELL_S)
             status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
         self.peer.shut()
@@ -123,7 +123,7 @@ class Node:
         return await self._get("/v1/cluster", Summary) or Summary()
 
     async def owner(self, key: str) -> str:
-        """Return its answer to whom an object belongs, as text."""
+        """Return the owner of an object as this node names it, as text."""
         found = await self._get(f"/v1/cluster/owner/{BUCKET}/{key.replace('/', '%2F')}", dict[str, Any])
         return f"{self.name}: {found}"
 
@@ -258,7 +258,7 @@ class Cluster:
         return [status for status in statuses if status]
 
     def kill(self) -> None:
-        """Kill what still runs; for the end of a run that failed."""
+        """Kill the processes that still run; for the end of a run that failed."""
         for process in (self.engine.process, *(node.process for node in self.nodes)):
             if process.turn >= 0 and not process.ended():
                 os.killpg(process.pid, signal.SIGKILL)
