@@ -91,8 +91,8 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 	@$(BIN)/python -m shadeproxy_bench.reliability.chaos --seed $(SEED) \
 	  $(if $(MEDIA),--media --rounds $(ROUNDS),--minutes $(MINUTES) $(if $(WRITE),--write docs/reliability))
 
-# Violations, with what led to them, and logs are in chaos-cluster-report/. WRITE=1 goes on with the rounds of that
-# seed that docs/reliability/ has already. Several seeds run one after another.
+# chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of that
+# seed in docs/reliability/. Run several seeds one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
 chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(WRITE),--write docs/reliability)

@@ -31,9 +31,9 @@ def register(
         ours.call("PUT", f"/v1/jobs/{job}", json.dumps({"dataset": dataset, **needs}).encode())
 
 
-def put_order(ours: Served, job: str, epoch: int, order: Order) -> None:
-    """Announce the order of one epoch of ``job``, whose only rank is 0."""
-    path = f"/v1/jobs/{job}/epochs/{epoch}/order?rank=0"
+def put_order(ours: Served, job: str, epoch: int, order: Order, *, rank: int = 0) -> None:
+    """Announce the order in which one rank of ``job`` reads one epoch."""
+    path = f"/v1/jobs/{job}/epochs/{epoch}/order?rank={rank}"
     ours.call("PUT", path, order.astype("<u4").tobytes(), "application/octet-stream")
 
 

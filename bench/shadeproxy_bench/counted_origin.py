@@ -7,6 +7,7 @@ bytes of the object like every other body. Prints its port first.
 
 import argparse
 import re
+from urllib.request import urlopen
 
 import msgspec
 import uvloop
@@ -15,7 +16,7 @@ from shadeproxy_bench.listening import serve
 from shadeproxy_bench.objects import BUCKET, body_of, parse_key
 from shadeproxy_bench.origin import Latency, Link, ObjectServer, Upload, document
 
-COUNTS_PATH = "/-/counts"
+_COUNTS_PATH = "/-/counts"
 PART_BYTES = 8_000_000
 _PART = re.compile(rb"[?&]partNumber=(\d+)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -39,6 +40,12 @@ class Counts(msgspec.Struct):
     writes: int = 0
 
 
+def counts_at(url: str) -> Counts:
+    """Return the counts so far of the origin at ``url``."""
+    with urlopen(url + _COUNTS_PATH) as answer:
+        return msgspec.json.decode(answer.read(), type=Counts)
+
+
 class AnyBody(Upload):
     """A body that is not compared, and the document that answers it."""
 
@@ -59,7 +66,7 @@ class CountedServer(ObjectServer):
 
     def _answer(self, head: bytes) -> tuple[bytes, memoryview]:
         method, target, _ = head.split(b" ", 2)
-        if target == COUNTS_PATH.encode():
+        if target == _COUNTS_PATH.encode():
             return document(b"200 OK", msgspec.json.encode(self._counts))
         fields, body = super()._answer(head)
         if target.startswith(_PREFIX) and fields.startswith(b"HTTP/1.1 2"):

@@ -6,6 +6,7 @@ before the minute is over.
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.config import Settings
 
 
-def main() -> None:
+def main(prepare: Callable[[float], None] = lambda _late_write_s: None) -> None:
+    """Serve. ``prepare`` is called first, with the seconds after which a late write is over."""
     parser = argparse.ArgumentParser(description="A proxy of a measured cluster.")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--late-write", type=float, required=True, help="seconds until a late write is over")
     options = parser.parse_args()
+    prepare(options.late_write)
     vars(clustering)["Timing"] = partial(Timing, late_write_s=options.late_write)
     serve(Settings.load(options.config))
 

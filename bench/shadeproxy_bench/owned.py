@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
-import msgspec
 import numpy as np
 
 from shadeproxy.cluster.rendezvous import Rendezvous
@@ -24,11 +23,13 @@ from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment, wait_until_ready
-from shadeproxy_bench.counted_origin import COUNTS_PATH, Counts
+from shadeproxy_bench.announce import register
+from shadeproxy_bench.counted_origin import Counts, counts_at
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.objects import BUCKET, Piece, key_of
 from shadeproxy_bench.redis import redis
 from shadeproxy_bench.server import Served, listening, workplace
+from shadeproxy_bench.settings import settings_of
 
 LEASE_S = 3.0
 SOON_S = 0.5
@@ -37,6 +38,7 @@ _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.counted_origin")
 _SERVE = (sys.executable, "-m", "shadeproxy", "serve")
 _MEMBER = (sys.executable, "-m", "shadeproxy_bench.member")
 _SECRET = "a long secret of the bench"
+_RULE = {"bucket": "*", "freshness": "ttl", "ttl": "1 h"}
 _LIMIT_S = 60.0
 _POLL_S = 0.02
 
@@ -118,6 +120,11 @@ class Member:
         """Return the answer to a control call."""
         return json.loads(self.served.call("GET", path))
 
+    def relayed(self, figure: str) -> int:
+        """Return the sum of a figure of ``relayed`` in GET /v1/stats over all results and other proxies."""
+        total: int = sum(row[figure] for row in self.get("/v1/stats")["cluster"]["relayed"])
+        return total
+
 
 class Owned:
     """A running cluster of owners, with its origin ``source`` and its ``engine``."""
@@ -159,8 +166,7 @@ class Owned:
 
     def counts(self) -> Counts:
         """Return the counts of the origin so far."""
-        with urlopen(self.source.url + COUNTS_PATH) as answer:
-            return msgspec.json.decode(answer.read(), type=Counts)
+        return counts_at(self.source.url)
 
 
 @contextmanager
@@ -186,7 +192,7 @@ def owned(
         for number in range(count + later):
             name = f"proxy{number}"
             directory = work / name
-            settings = settings_of(directory, source, ram_bytes=ram_bytes)
+            settings = settings_of(directory, source.url, ram=ram_bytes, rule=_RULE)
             settings["cluster"] = {
                 "name": "bench",
                 "engine": engine.url,
@@ -209,31 +215,13 @@ def owned(
 def alone(cluster: Owned, *, ram_bytes: int) -> Iterator[Served]:
     """Run a proxy without a cluster in front of the same origin, otherwise with the same settings."""
     directory = cluster.work / "alone"
-    settings = settings_of(directory, cluster.source, ram_bytes=ram_bytes)
+    settings = settings_of(directory, cluster.source.url, ram=ram_bytes, rule=_RULE)
     one = Member("alone", directory, settings, late_write_s=None)
     try:
         one.start()
         yield one.served
     finally:
         one.stop()
-
-
-def settings_of(directory: Path, source: Served, *, ram_bytes: int) -> dict[str, Any]:
-    """Return the settings of a proxy without a cluster, with its files in ``directory``."""
-    return {
-        "origin": {"kind": "s3", "endpoint": source.url, "credentials": {"source": "anonymous"}},
-        "cache": {
-            "ram": {"capacity": ram_bytes, "path": str(directory / "ram")},
-            "disk": {"capacity": 0, "path": str(directory / "disk")},
-        },
-        "rules": [{"bucket": "*", "freshness": "ttl", "ttl": "1 h"}],
-        "prefetch": {"enabled": False},
-        "s3": {"listen": "127.0.0.1:0"},
-        "control": {"listen": "127.0.0.1:0"},
-        "state": {"path": str(directory / "state")},
-        "telemetry": {"log_level": "info", "log_format": "json"},
-        "auth": {"anonymous": True},
-    }
 
 
 def settled(found: Sequence[Mapping[str, Any]]) -> bool:
@@ -246,6 +234,22 @@ def settled(found: Sequence[Mapping[str, Any]]) -> bool:
         and living == {one["node"] for one in found}
         and all(one["lease_s"] > 0 for one in found)
     )
+
+
+def register_everywhere(
+    servers: Sequence[Served], pieces: Sequence[Piece], job: str, *, needs: Mapping[str, float] = {}
+) -> None:
+    """Register a data set and its job at the first server, and wait until all servers know the job.
+
+    ``needs``: see ``register``.
+    """
+    register(servers[0], pieces, [job], needs=needs)
+    for server in servers:
+        until(partial(_has_job, server), "all nodes know the job")
+
+
+def _has_job(server: Served) -> bool:
+    return bool(json.loads(server.call("GET", "/v1/jobs"))["jobs"])
 
 
 def rendezvous(nodes: Sequence[Mapping[str, Any]]) -> Rendezvous:

@@ -28,15 +28,21 @@ class Redis(NamedTuple):
 @contextmanager
 def redis(work: Path, port: int = 0) -> Iterator[Redis]:
     """Run a server on ``port`` (0: any free one). Raises ReferenceMissing where none is installed."""
+    port = port or free_port()
+    with running("redis", command_of(work, port), log=work / "redis.log", env=plain_environment()) as child:
+        _wait(port)
+        yield Redis(f"redis://127.0.0.1:{port}/0", port, child.process.pid)
+
+
+def command_of(work: Path, port: int) -> list[str]:
+    """Return the command that runs a server on ``port``, with its files in ``work``. Raises ReferenceMissing
+    where none is installed.
+    """
     program = shutil.which("redis-server") or shutil.which("valkey-server")
     if program is None:
         raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
-    port = port or free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    command += ["--dir", str(work)]
-    with running("redis", command, log=work / "redis.log", env=plain_environment()) as child:
-        _wait(port)
-        yield Redis(f"redis://127.0.0.1:{port}/0", port, child.process.pid)
+    return [*command, "--dir", str(work)]
 
 
 def _wait(port: int) -> None:

@@ -24,11 +24,12 @@ def repeat(ours: Side, *, rounds: int) -> Measured:
     return measured([ours() for _ in range(rounds)])
 
 
-def measured(ours: list[float], reference: list[float] | None = None) -> Measured:
+def measured(ours: list[float], reference: list[float] | None = None, *, note: str = "") -> Measured:
     """Return medians and spreads of the rounds' figures."""
     return Measured(
         ours=statistics.median(ours),
         reference=statistics.median(reference) if reference else None,
         ours_spread=(min(ours), max(ours)),
         reference_spread=(min(reference), max(reference)) if reference else None,
+        note=note,
     )

@@ -1,7 +1,7 @@
 """Computes how long the proxy's processor is busy with an epoch, from the processor time of profiled epochs.
 
-A read costs processor time, and a fetch from the origin costs more. The cost of a fetch shows only if
-profiled epochs differ in how much they fetched; else all reads count as equal.
+A read costs processor time, and a fetch from the origin costs more. The two costs follow from the profile
+only if its epochs fetched different shares of their reads; otherwise all reads are taken to cost the same.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _APART = 0.15
 @dataclass(frozen=True, slots=True)
 class Processor:
     """``read_s``: processor seconds of each read. ``fetch_s``: those that a fetch from the origin adds; 0 if
-    the epochs do not show it. ``cores``: cores that the proxy can use at a time.
+    they are not known. ``cores``: cores that the proxy can use at a time.
     """
 
     read_s: float

@@ -1,20 +1,17 @@
 """The rows of owned pages: their pure parts, and their helpers with real servers."""
 
 import http.client
-import shutil
 import sys
 import threading
 import time
-import urllib.request
 from contextlib import closing
 
-import msgspec
 import numpy as np
 import pytest
 
 from shadeproxy.cluster.rendezvous import Rendezvous
 from shadeproxy.simulate.workloads import importance, uniform
-from shadeproxy_bench.counted_origin import COUNTS_PATH, PART_BYTES, Counts
+from shadeproxy_bench.counted_origin import PART_BYTES, Counts, counts_at
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.lockstep import Meeting, read_all, together
 from shadeproxy_bench.objects import Piece
@@ -26,9 +23,7 @@ from shadeproxy_bench.suites.cluster_ratios import Ranks, play
 from shadeproxy_bench.suites.cluster_reads import cold, require_hits, warm
 from shadeproxy_bench.suites.cluster_shares import moved, moves
 from shadeproxy_bench.suites.cluster_writes import Sender, difference, put_latencies, upload_rate
-
-NO_ENGINE = shutil.which("redis-server") is None and shutil.which("valkey-server") is None
-needs_engine = pytest.mark.skipif(NO_ENGINE, reason="needs redis-server or valkey-server")
+from tests.support.redis_server import needs_redis
 
 
 @pytest.fixture
@@ -49,11 +44,6 @@ def two():
         yield cluster
 
 
-def counts(server):
-    with urllib.request.urlopen(server.url + COUNTS_PATH) as answer:
-        return msgspec.json.decode(answer.read(), type=Counts)
-
-
 def exchanges(server, pieces):
     return list(zip(plain_requests(pieces, server.authority), (one.body() for one in pieces), strict=True))
 
@@ -69,12 +59,12 @@ def test_the_origin_counts_bodies_apart_from_heads(source, sender_to):
     assert sender.send("HEAD", piece.path) == (200, b"")
     assert sender.send("GET", "/bench/other")[0] == 404
     sender.must("PUT", piece.path, bytes(piece.body()))
-    assert counts(source) == Counts(gets=2, heads=1, bytes=2000, writes=1)
+    assert counts_at(source.url) == Counts(gets=2, heads=1, bytes=2000, writes=1)
 
 
 def test_the_origin_compares_each_part_of_an_upload(source, sender_to):
     assert upload_rate(source, 1) > 0
-    assert counts(source).writes == 10, "eight parts, begin and end"
+    assert counts_at(source.url).writes == 10, "eight parts, begin and end"
     sender, piece = sender_to(source), Piece(2 * PART_BYTES, 1)
     first, second = (bytes(piece.body()[at : at + PART_BYTES]) for at in (0, PART_BYTES))
     sender.must("PUT", f"{piece.path}?partNumber=2&uploadId=u", second)
@@ -147,7 +137,7 @@ def test_shares_do_not_depend_on_the_order_of_nodes():
     assert (found[0].find_many(hashes) == found[1].find_many(hashes)).all()
 
 
-def test_moves_between_nodes_that_stay_are_told_apart():
+def test_moves_between_nodes_that_stay_are_counted_separately():
     hashes = np.random.default_rng(0).integers(0, 2**64, 20_000, dtype=np.uint64)
     few, many = Rendezvous(["a", "b"], [1.0] * 2), Rendezvous(["a", "b", "c"], [1.0] * 3)
     for found in (moved(few, many, hashes), moved(many, few, hashes)):
@@ -203,7 +193,7 @@ def test_failed_reads_are_counted_and_tried_again(source, make_fake):
         Readers([], [], tries=1).measured("")
 
 
-@needs_engine
+@needs_redis
 def test_a_cluster_runs_its_rows(two):
     pieces = [Piece(2000, number) for number in range(60)]
     shares = [two.owned_by(place, pieces) for place in (0, 1)]
@@ -220,7 +210,7 @@ def test_a_cluster_runs_its_rows(two):
     assert p99.ours >= -1000
 
 
-@needs_engine
+@needs_redis
 def test_ranks_read_through_their_nodes_and_hits_are_counted_at_the_origin(two):
     hits = play(two, [member.served for member in two.members], Ranks.of(uniform(40, 3), 2))
     assert hits == 100.0, "all fits"
@@ -228,7 +218,7 @@ def test_ranks_read_through_their_nodes_and_hits_are_counted_at_the_origin(two):
     assert two.members[0].get("/v1/jobs")["jobs"][0]["order"]["epochs"]
 
 
-@needs_engine
+@needs_redis
 def test_a_killed_proxy_and_a_killed_engine_come_back(two, sender_to):
     piece = two.owned_by(1, [Piece(3000, number) for number in range(20)])[0]
     killed = sender_to(two.members[1].served)

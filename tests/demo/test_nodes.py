@@ -11,7 +11,7 @@ from shadeproxy.demo.messages import Counted
 from shadeproxy.demo.nodes import run_nodes
 from shadeproxy.demo.nodes_report import Node, NodesReport, NodesRun, findings, table
 from tests.support.command_lines import processes_below
-from tests.support.redis_server import PROGRAM
+from tests.support.redis_server import needs_redis
 
 OBJECTS = 300
 MIB = 1024**2
@@ -19,7 +19,7 @@ MIB = 1024**2
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(PROGRAM is None, reason="needs redis-server or valkey-server")
+@needs_redis
 def test_a_training_through_two_proxies_is_measured_beside_one(tmp_path, console):
     work, reports = tmp_path / "work", tmp_path / "reports"
     work.mkdir()

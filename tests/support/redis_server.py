@@ -10,6 +10,8 @@ import time
 import pytest
 
 PROGRAM = shutil.which("redis-server") or shutil.which("valkey-server")
+MISSING = "needs redis-server or valkey-server (Debian: apt-get install redis-server)"
+needs_redis = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 
 
 class RedisServer:
@@ -60,7 +62,7 @@ class RedisServer:
 def redis_server(folder):
     """Run a server; skips the test, with the reason, where none is installed."""
     if PROGRAM is None:
-        pytest.skip("needs redis-server or valkey-server (Debian: apt-get install redis-server)")
+        pytest.skip(MISSING)
     server = RedisServer(folder)
     server.start()
     try:

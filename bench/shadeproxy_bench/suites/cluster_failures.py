@@ -1,6 +1,4 @@
-"""Reads while the engine is gone, and while an owner is: readers at all living nodes count every
-failure.
-"""
+"""Reads while the engine or an owner is gone: readers at all living nodes count every failure."""
 
 import http.client
 import statistics
@@ -10,15 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple, Self
 
-from shadeproxy_bench.announce import register
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.load import Load, best_load
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import LEASE_S, Member, Owned, until
+from shadeproxy_bench.owned import LEASE_S, Member, Owned, register_everywhere, until
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
-from shadeproxy_bench.suites.cluster_reads import cost, warm
+from shadeproxy_bench.suites.cluster_reads import between, cost, warm
 
 _SIZE_BYTES = 20_000
 _PAUSE_S = 0.005
@@ -119,11 +116,10 @@ def engine_lost(
             same.append(before[0] / before[1])
             ratios.append(statistics.mean(gone) / statistics.mean(before))
             warm(member.served, own)
-    found = measured(ratios)
-    note = f"A/A {min(same):.3f}..{max(same):.3f}; windows begin when no node has a lease"
+    note = f"A/A {between(same)}; windows begin when no node has a lease"
     return EngineLost(
         readers.measured(f"outages with loss of all data: {outages}; one try a read"),
-        Measured(found.ours, ours_spread=found.ours_spread, note=note),
+        measured(ratios, note=note),
         measured(back),
     )
 
@@ -148,9 +144,7 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
     @cache
     def pieces() -> list[Piece]:
         found = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(1500, 450))]
-        register(cluster().members[0].served, found, ["job"])
-        for member in cluster().members:
-            until(partial(_has_job, member), "all nodes know the job")
+        register_everywhere([member.served for member in cluster().members], found, "job")
         for member in cluster().members:
             warm(member.served, found)
         return found
@@ -216,7 +210,3 @@ def _no_lease(cluster: Owned) -> bool:
 
 def _is_away(member: Member, node: str) -> bool:
     return any(one["away"] for one in member.get("/v1/cluster")["nodes"] if one["node"] == node)
-
-
-def _has_job(member: Member) -> bool:
-    return bool(member.get("/v1/jobs")["jobs"])

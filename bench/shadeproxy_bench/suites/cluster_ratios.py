@@ -1,11 +1,10 @@
 """Hits of a cluster whose pages have owners, beside one proxy with the capacity of all nodes.
 
 One job with a rank at each node. All ranks read in step, each through its own node, by plain GETs with the
-job's header; each announces its next epoch at that node when half of the epoch is read. Hits are what the
-origin did not have to send, from the second epoch on. Prefetching is off, as in ratios.py.
+job's header; each announces its next epoch at that node when half of the epoch is read. Hits are reads that
+the origin did not answer, from the second epoch on. Prefetching is off, as in ratios.py.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -15,10 +14,10 @@ from numpy.typing import NDArray
 
 from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.workloads import importance, uniform
-from shadeproxy_bench.announce import post_scores, register
+from shadeproxy_bench.announce import post_scores, put_order
 from shadeproxy_bench.lockstep import Meeting, read_all
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import Owned, alone, owned, until
+from shadeproxy_bench.owned import Owned, alone, owned, register_everywhere
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.reader import Exchange
 from shadeproxy_bench.results import Measured, Target
@@ -66,9 +65,7 @@ def play(cluster: Owned, servers: Sequence[Served], ranks: Ranks) -> float:
     answer.
     """
     pieces = [Piece(_OBJECT_BYTES, number) for number in range(ranks.objects)]
-    register(servers[0], pieces, [_JOB], needs={"world_size": len(servers)})
-    for server in servers:
-        until(partial(_has_job, server), "all nodes know the job")
+    register_everywhere(servers, pieces, _JOB, needs={"world_size": len(servers)})
     meeting = Meeting(len(servers))
     gets: list[int] = []
 
@@ -101,11 +98,7 @@ def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measur
     ram_bytes = int(cached * objects * _RECORD_BYTES)
     with owned(NODES, ram_bytes=ram_bytes) as cluster:
         ours = play(cluster, [member.served for member in cluster.members], ranks)
-        relayed = sum(
-            row["requests"]
-            for member in cluster.members
-            for row in member.get("/v1/stats")["cluster"]["relayed"]
-        )
+        relayed = sum(member.relayed("requests") for member in cluster.members)
         with alone(cluster, ram_bytes=NODES * ram_bytes) as one:
             reference = play(cluster, [one] * NODES, ranks)
     share = relayed / sum(len(order) for epoch in ranks.orders for order in epoch)
@@ -145,10 +138,4 @@ def _beside_static(found: Callable[[], Measured], cached: float) -> Measured:
 
 def _announce(server: Served, ranks: Ranks, rank: int, epoch: int) -> None:
     if epoch < len(ranks.orders):
-        path = f"/v1/jobs/{_JOB}/epochs/{epoch}/order?rank={rank}"
-        body = ranks.orders[epoch][rank].astype("<u4").tobytes()
-        server.call("PUT", path, body, "application/octet-stream")
-
-
-def _has_job(server: Served) -> bool:
-    return bool(json.loads(server.call("GET", "/v1/jobs"))["jobs"])
+        put_order(server, _JOB, epoch, ranks.orders[epoch][rank], rank=rank)

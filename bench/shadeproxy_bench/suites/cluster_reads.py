@@ -16,16 +16,17 @@ from shadeproxy_bench.machine import cpu_s
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.owned import SOON_S, Owned, alone
 from shadeproxy_bench.plan import Planned, Scale
-from shadeproxy_bench.reader import read
 from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served
+from shadeproxy_bench.suites.misses import read_pieces
 
 _KB = 1000
 _SIZE_BYTES = 100 * _KB
 _RAM_BYTES = 192 * 1024**2
-_CONNECTIONS = 16
+_CONNECTIONS, _FEW = 16, 4
+"""Connections of a measurement, and of the reads before and after it."""
 _FIRST_COLD = 1_000_000
 
 
@@ -55,9 +56,7 @@ def objects_of(cluster: Owned, place: int, *, count: int) -> list[Piece]:
 
 def require_hits(server: Served, pieces: Sequence[Piece]) -> None:
     """Read all once. Raises BenchError for wrong bytes, and unless all are hits in RAM."""
-    requests = plain_requests(pieces, server.authority)
-    bodies = (piece.body() for piece in pieces)
-    reading = read(server.address, zip(requests, bodies, strict=True), connections=4)
+    reading = read_pieces(server, pieces, connections=_FEW)
     if set(reading.sources) != {"ram"}:
         raise BenchError(f"{server.name}: wanted hits of ram, got {dict(reading.sources)}")
 
@@ -65,9 +64,7 @@ def require_hits(server: Served, pieces: Sequence[Piece]) -> None:
 def warm(server: Served, pieces: Sequence[Piece]) -> None:
     """Read all, until all are hits in RAM. Raises BenchError."""
     for turn in range(5):
-        requests = plain_requests(pieces, server.authority)
-        bodies = (piece.body() for piece in pieces)
-        reading = read(server.address, zip(requests, bodies, strict=True), connections=4)
+        reading = read_pieces(server, pieces, connections=_FEW)
         if turn and set(reading.sources) == {"ram"}:
             return
     raise BenchError(f"{server.name} is not warm: {dict(reading.sources)}")
@@ -92,9 +89,8 @@ def relayed(
         directs.append((first + second) / 2)
         same.append(first / second)
         require_hits(near, pieces[::4])
-    found = measured(owners, directs)
-    note = f"load: {load.name}; A/A of the direct hit {_between(same)}"
-    return _noted(measured(nears), note), _noted(found, note)
+    note = f"load: {load.name}; A/A of the direct hit {between(same)}"
+    return measured(nears, note=note), measured(owners, directs, note=note)
 
 
 def own_hits(
@@ -118,9 +114,9 @@ def own_hits(
     us = [statistics.median(one) for one in zip(*costs, strict=True)]
     note = (
         f"{(us[1] + us[2]) / 2:.1f} us in the cluster, {(us[0] + us[3]) / 2:.1f} us without;"
-        f" A/A {_between(same)}"
+        f" A/A {between(same)}"
     )
-    return _noted(measured(ratios), note)
+    return measured(ratios, note=note)
 
 
 def cold(cluster: Owned, *, objects: int) -> Measured:
@@ -188,9 +184,6 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
     )
 
 
-def _noted(found: Measured, note: str) -> Measured:
-    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)
-
-
-def _between(values: Sequence[float]) -> str:
+def between(values: Sequence[float]) -> str:
+    """Return the least and the largest of ratios, as text."""
     return f"{min(values):.3f}..{max(values):.3f}"

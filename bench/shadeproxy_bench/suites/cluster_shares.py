@@ -1,4 +1,4 @@
-"""Shares of a cluster whose pages have owners: what a node that joins, leaves or restarts costs."""
+"""Shares of a cluster whose pages have owners: the cost of a node that joins, leaves or restarts."""
 
 import itertools
 import time
@@ -12,13 +12,13 @@ from shadeproxy.cluster.rendezvous import Hashes, Rendezvous
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.owned import Member, Owned, owned, rendezvous
 from shadeproxy_bench.plan import Planned, Scale
-from shadeproxy_bench.reader import read
-from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.results import Measured, Target
+from shadeproxy_bench.suites.misses import read_pieces
 
 _HASHES = 1_000_000
 _NODES = 3
 _SIZE_BYTES = 20_000
+_CONNECTIONS = 4
 _RAM_BYTES = 64 * 1024**2
 _QUIET_S = 2.0
 _MOST_MOVED = 1.02
@@ -77,7 +77,7 @@ def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measu
     """
     share = cluster.owned_by(cluster.members.index(member), pieces)
     before = cluster.counts()
-    _read(cluster.members[0], share)
+    read_pieces(cluster.members[0].served, share, connections=_CONNECTIONS)
     after = cluster.counts()
     gets, heads = after.gets - before.gets, after.heads - before.heads
     return Measured(100 * gets / len(share), note=f"{gets} GETs and {heads} HEADs for {len(share)} objects")
@@ -127,7 +127,7 @@ def measure_shares(scale: Scale) -> Shares:
     pieces = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(3000, 600))]
     with owned(_NODES, ram_bytes=_RAM_BYTES, late_write_s=None, later=1) as cluster:
         for member in cluster.members[:2]:
-            _read(member, pieces)
+            read_pieces(member.served, pieces, connections=_CONNECTIONS)
         again = restarted(cluster, pieces, kill=False)
         killed = restarted(cluster, pieces, kill=True)
         return Shares(again, killed, copied(cluster, pieces))
@@ -174,14 +174,6 @@ def rows(scale: Scale) -> Iterator[Planned]:
         )
 
 
-def _read(member: Member, pieces: Sequence[Piece]) -> None:
-    requests = plain_requests(pieces, member.served.authority)
-    bodies = (piece.body() for piece in pieces)
-    read(member.served.address, zip(requests, bodies, strict=True), connections=4)
-
-
 def _bytes(cluster: Owned, members: Sequence[Member]) -> int:
     """Return the bytes that the origin and the proxies have sent to proxies so far."""
-    rows = [row for member in members for row in member.get("/v1/stats")["cluster"]["relayed"]]
-    relayed: int = sum(row["bytes"] for row in rows)
-    return cluster.counts().bytes + relayed
+    return cluster.counts().bytes + sum(member.relayed("bytes") for member in members)

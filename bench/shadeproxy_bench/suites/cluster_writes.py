@@ -1,4 +1,4 @@
-"""Writes in a cluster whose pages have owners: the price of the way to the owner, and the time until a dead
+"""Writes in a cluster whose pages have owners: the cost of the relay to the owner, and the time until a dead
 owner's share takes writes again.
 """
 

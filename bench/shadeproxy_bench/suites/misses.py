@@ -2,7 +2,7 @@
 read once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
 from shadeproxy_bench.faults import BenchError
@@ -23,7 +23,7 @@ SIGMA = 0.5
 """Sigma of a lognormal latency. The 99th percentile of object stores is three to five times the median."""
 
 
-def read_pieces(server: Served, pieces: list[Piece], *, connections: int) -> Reading:
+def read_pieces(server: Served, pieces: Sequence[Piece], *, connections: int) -> Reading:
     """Read all pieces once, and compare every byte."""
     requests = plain_requests(pieces, server.authority)
     bodies = [piece.body() for piece in pieces]

@@ -51,13 +51,12 @@ def link_bound(load: Load, runs: list[Run]) -> Measured:
     """Compare the wall time with the time needed to compute, or to carry the missed bytes over the link."""
     carried_s = [run.origin_bytes / load.link_bytes_per_s for run in runs]
     needed_s = [max(run.compute_s, carried) for run, carried in zip(runs, carried_s, strict=True)]
-    found = measured([run.wall_s for run in runs], needed_s)
     read = load.samples * load.sample_bytes * sum(len(run.later) for run in runs)
     note = (
         f"compute {runs[0].compute_s:.1f} s, missed bytes / link {median(carried_s):.1f} s;"
         f" {sum(run.origin_bytes for run in runs) / read:.1%} of what was read was missed"
     )
-    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)
+    return measured([run.wall_s for run in runs], needed_s, note=note)
 
 
 def stall(scale: Scale) -> Iterator[Planned]:

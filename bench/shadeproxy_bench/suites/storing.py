@@ -108,10 +108,9 @@ def compare_misses(
             if turn:
                 costs[server.name].append(cost_us)
                 shares[server.name].append(share)
-    found = measured(costs[ours.name], costs[reference.name])
     told = ", ".join(f"{name} {min(kept):.0%}..{max(kept):.0%}" for name, kept in shares.items())
     note = f"load: {load.name}; still stored of what a round asked for: {told}"
-    return Measured(found.ours, found.reference, found.ours_spread, found.reference_spread, note)
+    return measured(costs[ours.name], costs[reference.name], note=note)
 
 
 def fill(servers: Sequence[Served], new: NewObjects, capacity_bytes: int) -> None:

@@ -1,7 +1,5 @@
 """Short runs of a cluster: proxies that share one cache pass, and proxies with copies of their own fail."""
 
-import shutil
-
 import msgspec
 import pytest
 
@@ -10,12 +8,9 @@ from shadeproxy_bench.reliability.cluster.found import Found
 from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
 from shadeproxy_bench.reliability.cluster.report import keep, load, markdown
 from shadeproxy_bench.reliability.cluster.run import Plan, play
+from tests.support.redis_server import needs_redis
 
 pytestmark = pytest.mark.timeout(600)
-needs_redis = pytest.mark.skipif(
-    not (shutil.which("redis-server") or shutil.which("valkey-server")),
-    reason="needs redis-server or valkey-server (Debian: apt-get install redis-server)",
-)
 
 
 def test_the_faults_of_a_round_follow_from_the_seed():

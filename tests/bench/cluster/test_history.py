@@ -1,4 +1,4 @@
-"""The judge of a run of the cluster knows which reads a store may give."""
+"""The judge of a run of the cluster knows which versions a read may return."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def write(history, state, *, at_s=1.0):
     history.acknowledge(state, at_s - 0.5)
 
 
-def test_after_an_answered_write_only_what_it_made_is_right(history):
+def test_after_an_answered_write_only_its_state_is_right(history):
     write(history, 1)
     write(history, 2)
     verdicts = [history.judge(state, history.floor) for state in (ABSENT, 1, 2, 3)]
@@ -71,7 +71,7 @@ def test_the_answer_to_a_removal_claims_no_later_removal(history):
         (lambda history: (write(history, 1), write(history, 2), history.carry_out(1, 3.0)), "repeated"),
     ],
 )
-def test_writes_that_the_origin_did_not_get_as_answered_are_told(history, told, offence):
+def test_a_write_whose_answer_does_not_match_the_origin_is_an_offence(history, told, offence):
     told(history)
     assert len(history.offences) == 1
     assert offence in history.offences[0]

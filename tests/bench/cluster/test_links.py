@@ -49,7 +49,7 @@ async def test_a_whole_link_passes_bytes_and_their_end_on(link):
 
 
 @pytest.mark.parametrize("how", [Cut.SILENT, Cut.REQUESTS, Cut.ANSWERS])
-async def test_a_silent_link_holds_what_it_got_until_it_is_whole(link, how):
+async def test_a_silent_link_holds_bytes_until_it_is_whole(link, how):
     reader, out = await asyncio.open_connection("127.0.0.1", link.port)
     out.write(b"one")
     assert await said(reader) == b"ONE"

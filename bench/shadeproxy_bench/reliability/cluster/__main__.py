@@ -18,7 +18,9 @@ def main() -> int:
     parser.add_argument(
         "--rounds", type=int, default=100, help="rounds of faults, with those of earlier runs"
     )
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many at the latest")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="end after this time at the latest"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=float, default=0.5, help="seconds of a lease")
     parser.add_argument("--pages", choices=(OWNED, LOCAL), default=OWNED, help="local must fail")

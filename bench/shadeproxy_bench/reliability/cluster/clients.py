@@ -1,7 +1,7 @@
 """Readers and writers, which ask random nodes. Each object has one writer at a time.
 
-A reader repeats what S3 clients repeat, at another node if it must, for as long as its patience lasts. A
-writer repeats nothing: its next write is a new one.
+A reader repeats failed requests as S3 clients do, perhaps at another node, for as long as its patience lasts.
+A writer repeats nothing: its next write is a new one.
 """
 
 import asyncio
@@ -78,13 +78,13 @@ class Clients:
         self._may_write.set()
 
     async def end(self) -> None:
-        """End all clients after their present request. Raises what a client raised."""
+        """End all clients after their present request. Raises the error of a client that failed."""
         self._ended = True
         self._may_write.set()
         await asyncio.gather(*self._tasks)
 
     def check(self) -> None:
-        """Raise what a client raised."""
+        """Raise the error of a client that failed."""
         for task in self._tasks:
             if task.done():
                 task.result()

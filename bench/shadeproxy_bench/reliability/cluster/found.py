@@ -8,7 +8,7 @@ _MOST_FAILURES = 50
 
 
 class Found(msgspec.Struct):
-    """The counts of one seed. ``violations``: by kind; ``failures`` tells the first of them.
+    """The counts of one seed. ``violations``: by kind; ``failures``: descriptions of the first ones.
 
     ``notes``: counts that are no violations: requests at the origin, writes that it got twice, reads that
     went back behind another read. ``slowest``: the longest times, in seconds.

@@ -49,7 +49,7 @@ class History:
     def acknowledge(self, state: int, began_s: float) -> None:
         """Note that a write, sent at ``began_s``, was answered with success."""
         if state == ABSENT:
-            # Two removals look alike: the earliest one that may be meant claims least.
+            # All removals look alike: take the earliest that may be meant, which raises the floor least.
             places = [place for place, at_s in enumerate(self.times) if at_s >= began_s]
             place = next((one for one in places if self.states[one] == ABSENT), None)
         else:
@@ -60,7 +60,7 @@ class History:
             self.floor = max(self.floor, place)
 
     def refuse(self, state: int) -> None:
-        """Note that a write was refused, which promises that it is not carried out."""
+        """Note that a write was refused. A refusal promises that the write is never carried out."""
         if state == ABSENT:
             return
         if state in self._last:

@@ -1,4 +1,4 @@
-"""The events of a run, so that a violation can be told with what led to it."""
+"""The events of a run, so that the report of a violation can show the events before it."""
 
 import time
 from collections import deque

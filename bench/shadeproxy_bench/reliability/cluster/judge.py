@@ -1,4 +1,6 @@
-"""The judge of a run: knows the histories, counts outcomes, and tells violations with what led to them."""
+"""The judge of a run: knows the histories, counts outcomes, and describes violations with the events before
+them.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -64,18 +66,20 @@ class Judge:
         self.look_for_offences(number, before)
 
     def look_for_offences(self, number: int, before: int) -> None:
-        """Tell the offences that an object's history has had since there were ``before``."""
+        """Report the offences in an object's history beyond the first ``before``."""
         for offence in self.histories[number].offences[before:]:
             self.violate("write", number, offence)
 
     def violate(self, kind: str, number: int, what: str) -> None:
-        """Count a violation, and write down what led to it."""
+        """Count a violation, and write down the events before it."""
         self.journal.note(number, f"VIOLATION: {kind}: {what}")
         self.found.fail(kind, f"{self.journal.now_s():.3f} s, {key_of(number)}: {what}")
         self._write_down(kind, number)
 
     def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
-        """Keep the longest time of its name. Write down what led to a very long one; it is no violation."""
+        """Keep the longest time of its name. A very long one is no violation, but the events before it are
+        written down.
+        """
         self.found.note_time(name, seconds)
         if seconds > _LONG_LEASES * self.found.lease_s:
             add(self.found.notes, f"{name}: longer than {_LONG_LEASES} leases")

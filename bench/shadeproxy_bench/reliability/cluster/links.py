@@ -1,7 +1,7 @@
 """Links between the processes that can be cut, for one sender or for all, in one direction or in both.
 
-All processes are on one machine, so a link is a TCP relay in front of a listener. A silent link holds what
-it got, and passes it on when it is whole again, as a network that lost its way for a while does.
+All processes are on one machine, so a link is a TCP relay in front of a listener. A silent link holds the
+bytes that it got, and passes them on when it is whole again, like a network with a long delay.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 
 
 class Link:
-    """A relay to ``target``, a port of loopback. ``port``: its own. ``senders``: the process ids of senders
-    that are told apart, by name; without any, all connections are from ``ANYBODY``.
+    """A relay to ``target``, a port of loopback. ``port``: its own. ``senders``: returns the process ids of
+    the named senders. Connections of any other process, or of all if it is None, count as from ``ANYBODY``.
     """
 
     def __init__(

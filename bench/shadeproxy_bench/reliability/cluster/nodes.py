@@ -16,14 +16,16 @@ import msgspec
 
 from shadeproxy.config.toml import write_toml
 from shadeproxy.demo.servers import wait_until_ready
-from shadeproxy_bench.faults import BenchError, ReferenceMissing
+from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.ports import free_port
+from shadeproxy_bench.redis import command_of
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
 from shadeproxy_bench.reliability.cluster.origin import MOST_LATE_S
 from shadeproxy_bench.reliability.kit.log import complaints
 from shadeproxy_bench.reliability.kit.processes import Phoenix
+from shadeproxy_bench.settings import settings_of
 
 OWNED, LOCAL = "owned", "local"
 LEAVE_LEASES: Final = 8
@@ -106,7 +108,7 @@ class Node:
         try:
             status = await asyncio.to_thread(self.process.end, number)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGUSR2)  # It tells where its tasks wait.
+            os.kill(self.pid, signal.SIGUSR2)  # It then logs where its tasks wait.
             await asyncio.sleep(_TELL_S)
             status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
         self.peer.shut()
@@ -121,7 +123,7 @@ class Node:
         return await self._get("/v1/cluster", Summary) or Summary()
 
     async def owner(self, key: str) -> str:
-        """Return its answer to whom an object belongs, as text."""
+        """Return the owner of an object as this node names it, as text."""
         found = await self._get(f"/v1/cluster/owner/{BUCKET}/{key.replace('/', '%2F')}", dict[str, Any])
         return f"{self.name}: {found}"
 
@@ -149,7 +151,7 @@ class Node:
         return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", late]
 
     def _settings(self) -> dict[str, Any]:
-        shape, directory = self._shape, self._directory
+        shape = self._shape
         cluster: dict[str, Any] = {
             "name": "chaos",
             "engine": f"redis://127.0.0.1:{self.engine.port}/0",
@@ -163,24 +165,16 @@ class Node:
         if shape.pages == OWNED:
             cluster["cut_off"] = "check"
         return {
+            **settings_of(
+                self._directory,
+                f"http://127.0.0.1:{shape.origin_port}",
+                ram=_RAM_BYTES,
+                rule={"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"},
+                page_bytes=PAGE_BYTES,
+            ),
             "s3": {"listen": f"127.0.0.1:{self.s3_port}"},
             "control": {"listen": f"127.0.0.1:{self.control_port}", "socket": "off"},
-            "origin": {
-                "kind": "s3",
-                "endpoint": f"http://127.0.0.1:{shape.origin_port}",
-                "credentials": {"source": "anonymous"},
-            },
-            "auth": {"anonymous": True},
-            "cache": {
-                "page_size": PAGE_BYTES,
-                "ram": {"path": str(directory / "ram"), "capacity": _RAM_BYTES},
-                "disk": {"path": str(directory / "disk"), "capacity": 0, "min_free": "0"},
-            },
-            "prefetch": {"enabled": False},
-            "rules": [{"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"}],
             "cluster": cluster,
-            "state": {"path": str(directory / "state")},
-            "telemetry": {"log_level": "info", "log_format": "json"},
         }
 
 
@@ -188,12 +182,8 @@ class Engine:
     """The server that carries leases. It keeps nothing over a restart."""
 
     def __init__(self, work: Path, port: int) -> None:
-        program = shutil.which("redis-server") or shutil.which("valkey-server")
-        if program is None:
-            raise ReferenceMissing("redis-server is not installed: apt-get install redis-server")
         self.port = port
-        command = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "no", "--dir", str(work)]
+        command = command_of(work, port)
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
 
     async def start(self) -> None:
@@ -268,7 +258,7 @@ class Cluster:
         return [status for status in statuses if status]
 
     def kill(self) -> None:
-        """Kill what still runs; for the end of a run that failed."""
+        """Kill the processes that still run; for the end of a run that failed."""
         for process in (self.engine.process, *(node.process for node in self.nodes)):
             if process.turn >= 0 and not process.ended():
                 os.killpg(process.pid, signal.SIGKILL)

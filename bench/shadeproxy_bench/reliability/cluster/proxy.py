@@ -4,30 +4,19 @@ The product waits for a minute, in which it checks each affected object with the
 objects of a run with a fault every few seconds would always be in that state, and their caching not tested.
 """
 
-import argparse
 import asyncio
 import gc
 import signal
 import sys
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from shadeproxy.app import clustering, serve
-from shadeproxy.cluster.timing import Timing
-from shadeproxy.config import Settings
 from shadeproxy.engine.read import writes
+from shadeproxy_bench import member
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A proxy of a run of the cluster.")
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--late-write", type=float, required=True, help="seconds until a late write is over")
-    options = parser.parse_args()
+def _prepare(late_write_s: float) -> None:
     signal.signal(signal.SIGUSR2, _tell_tasks)
-    vars(clustering)["Timing"] = partial(Timing, late_write_s=options.late_write)
-    vars(writes)["_UNKNOWN_OUTCOME_S"] = options.late_write
-    serve(Settings.load(options.config))
+    vars(writes)["_UNKNOWN_OUTCOME_S"] = late_write_s
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:
@@ -42,4 +31,4 @@ def _tell_tasks(_number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    member.main(_prepare)

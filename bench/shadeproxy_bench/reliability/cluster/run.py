@@ -120,7 +120,7 @@ class _Run:
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         if self._choices.random() < _PATIENT_SWEEPS:
-            # Until proxies no longer check each read, so that what they forgot to doubt is seen.
+            # Wait until proxies no longer check each read: then a page that they forgot to doubt is seen.
             await asyncio.sleep(late_s(self._found.lease_s) + _AFTER_CHECKS_S)
         await self._sweep()
         self._clients.resume_writers()

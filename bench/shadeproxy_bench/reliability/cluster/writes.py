@@ -57,7 +57,7 @@ def outcome_of(kind: str, number: int, sent: Sent) -> str:
         removed = f"<Deleted><Key>{key_of(number)}</Key>".encode() in answer.body
         return ACKNOWLEDGED if removed else UNKNOWN
     if answer.status in {200, 204}:
-        # These two calls may answer 200, and tell an error in the document.
+        # These two calls may answer 200 with an error in the document.
         told = kind in {MULTIPART, COPY} and b"<Error>" in answer.body
         return UNKNOWN if told else ACKNOWLEDGED
     return NOT_DONE if answer.status == 503 or answer.failure == REFUSED else UNKNOWN
@@ -65,19 +65,24 @@ def outcome_of(kind: str, number: int, sent: Sent) -> str:
 
 def code_of(body: bytes) -> str:
     """Return the code of an error document; "" if there is none."""
-    return body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode()
+    return _text_of(body, b"Code")
 
 
 def message_of(body: bytes) -> str:
     """Return the message of an error document; "" if there is none."""
-    return body.partition(b"<Message>")[2].partition(b"</Message>")[0].decode()
+    return _text_of(body, b"Message")
+
+
+def _text_of(body: bytes, element: bytes) -> str:
+    """Return the text of the first such element of a document; "" if there is none."""
+    return body.partition(b"<%b>" % element)[2].partition(b"</%b>" % element)[0].decode()
 
 
 async def _upload(connections: Connections, port: int, target: str, body: bytes) -> Sent:
     answer = await connections.ask(port, "POST", f"{target}?uploads")
     if answer.status != 200:
         return Sent(answer, asked=False)
-    upload = answer.body.partition(b"<UploadId>")[2].partition(b"</UploadId>")[0].decode()
+    upload = _text_of(answer.body, b"UploadId")
     step, listed = -(-len(body) // _PARTS), ""
     for part in range(1, _PARTS + 1):
         piece = body[(part - 1) * step : part * step]

@@ -26,6 +26,7 @@ from shadeproxy_bench.reliability.kit.processes import Phoenix
 from shadeproxy_bench.reliability.kit.watch import Sample, Watch
 from shadeproxy_bench.reliability.kit.workers import clients_of, listens, ports_to
 from shadeproxy_bench.server import Served, workplace
+from shadeproxy_bench.settings import settings_of
 
 WORKER_KILLED, WORKER_STOPPED = "worker, kill -9", "worker, SIGSTOP and SIGCONT"
 COORDINATOR_KILLED = "coordinator, kill -9"
@@ -225,25 +226,15 @@ class _Kills:
         return [sys.executable, "-m", "shadeproxy", "serve", "--config", str(config)]
 
     def _settings(self, directory: Path) -> dict[str, Any]:
-        return {
-            "s3": {"listen": "127.0.0.1:0", "workers": _PROCESSES},
-            "control": {"listen": "127.0.0.1:0"},
-            "origin": {
-                "kind": "s3",
-                "endpoint": f"http://127.0.0.1:{self._origin_port}",
-                "credentials": {"source": "anonymous"},
-            },
-            "auth": {"anonymous": True},
-            "cache": {
-                "page_size": PAGE_BYTES,
-                "ram": {"path": str(directory / "ram"), "capacity": "4 GiB"},
-                "disk": {"path": str(directory / "disk"), "capacity": 0, "min_free": "0"},
-            },
-            "prefetch": {"enabled": False},
-            "rules": [{"bucket": "bench", "freshness": "immutable"}],
-            "state": {"path": str(directory / "state")},
-            "telemetry": {"log_level": "info", "log_format": "json"},
-        }
+        settings = settings_of(
+            directory,
+            f"http://127.0.0.1:{self._origin_port}",
+            ram="4 GiB",
+            rule={"bucket": "bench", "freshness": "immutable"},
+            page_bytes=PAGE_BYTES,
+        )
+        settings["s3"]["workers"] = _PROCESSES
+        return settings
 
     async def _start(self) -> None:
         """Start the proxy, and wait for its workers and pages."""

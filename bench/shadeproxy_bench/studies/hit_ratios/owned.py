@@ -30,7 +30,7 @@ from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.trace import Trace
 from shadeproxy.simulate.workloads import importance, uniform
-from shadeproxy_bench.tables import table
+from shadeproxy_bench.tables import show_table
 
 Kind = Literal["uniform", "importance"]
 _KINDS: tuple[Kind, ...] = ("uniform", "importance")
@@ -201,10 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                           f"{all_owned / one:.3f}", f"{apart:.2%}"])  # fmt: skip
             print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
     heads = ["workload", "one cache", "owned", "owned / one", "each alone"]
-    text = "\n".join(table(heads, lines)) + "\n"
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text)
+    show_table(heads, lines, options.out)
     return 0
 
 

@@ -27,7 +27,7 @@ from shadeproxy.policy.registry import get_policy
 from shadeproxy.simulate.hints import parse_announce
 from shadeproxy.simulate.replay import Replay
 from shadeproxy.simulate.trace import Trace
-from shadeproxy_bench.tables import table
+from shadeproxy_bench.tables import show_table
 
 Kind = Literal["announced", "scored", "lagged"]
 _KINDS: tuple[Kind, ...] = ("announced", "scored", "lagged")
@@ -204,10 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lines.append([f"{jobs} jobs, {kind}, cache {cache:.0%}",
                               f"{exact:.2f}", f"{shared:.2f}", f"{shared - exact:+.2f}"])  # fmt: skip
                 print(" | ".join(lines[-1]), file=sys.stderr, flush=True)
-    text = "\n".join(table(["workload", "each asked", "shared", "difference"], lines)) + "\n"
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text)
+    show_table(["workload", "each asked", "shared", "difference"], lines, options.out)
     return 0
 
 
