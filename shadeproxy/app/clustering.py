@@ -190,7 +190,7 @@ class Clustering:
         return await collect_facts(self._status, heartbeat, replication, self.owned)
 
     def reloaded(self, settings: Settings) -> None:
-        """Act on settings that were just reloaded: tell the others in which ones nodes must agree."""
+        """Apply reloaded settings, and tell the other nodes those in which all nodes must agree."""
         if self.owned is not None:
             self.owned.reloaded(settings.telemetry)
         if self._heartbeat is not None:

@@ -45,11 +45,11 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         yield CheckRow(
             _ENGINE,
             ok=False,
-            detail=f"it answers, but of cluster {cluster.name} {error}",
+            detail=f"it answers, but the view of cluster {cluster.name} cannot be used: {error}",
             change="give all proxies the same cluster.secret, or this one another cluster.name",
         )
         return
-    yield CheckRow(_ENGINE, ok=True, detail=f"answers; cluster {cluster.name} has {len(facts)} proxies here")
+    yield CheckRow(_ENGINE, ok=True, detail=f"answers; proxies in cluster {cluster.name} now: {len(facts)}")
     if cluster.is_owned:
         for row in await _ask(settings, secrets, facts):
             yield row

@@ -82,7 +82,7 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
             yield CheckRow(
                 f"{setting} is held",
                 ok=True,
-                detail=f"{holder.described} holds {path}, and does not listen at s3.listen or control.listen",
+                detail=f"{holder.described} holds {path}, and listens at no address of this configuration",
                 change="it may be starting or ending; a proxy of another configuration has to be stopped"
                 " first, or choose another directory",
             )

@@ -1,5 +1,5 @@
 """``shadeproxy demo --nodes N``: one training of N ranks, each beside a proxy of its own, whose pages are one
-cache. The same training through one proxy with that much cache is beside it.
+cache. For comparison, the same training runs through one proxy with as much cache.
 
 Law: as in ``main``, everything below temporary directories is gone afterwards.
 """

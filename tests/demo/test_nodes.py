@@ -83,7 +83,7 @@ def test_the_table_has_each_proxy_their_sum_and_the_one_beside(make_report, cons
     assert "2.0 s, and 1.5 s with one proxy; the accuracy at the end is 90.0% and 80.0%" in times
 
 
-def test_what_a_cluster_lacks_on_this_machine_is_named(monkeypatch):
+def test_each_missing_part_of_a_cluster_is_named(monkeypatch):
     monkeypatch.setattr(demo_cluster.shutil, "which", lambda _: None)
     monkeypatch.setattr(demo_cluster.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:
