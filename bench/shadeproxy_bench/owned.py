@@ -21,6 +21,7 @@ from shadeproxy.cluster.rendezvous import Rendezvous
 from shadeproxy.config.toml import write_toml
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.demo.cluster import settled
 from shadeproxy.demo.processes import running
 from shadeproxy.demo.servers import plain_environment, wait_until_ready
 from shadeproxy_bench.announce import register
@@ -222,18 +223,6 @@ def alone(cluster: Owned, *, ram_bytes: int) -> Iterator[Served]:
         yield one.served
     finally:
         one.stop()
-
-
-def settled(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether nodes, by their answers to GET /v1/cluster, are all that live, in one settled view, and
-    each has a lease.
-    """
-    living = {node["node"] for node in found[0]["nodes"] if not node["away"]}
-    return (
-        len({one["view"] for one in found} | {one["settled"] for one in found}) == 1
-        and living == {one["node"] for one in found}
-        and all(one["lease_s"] > 0 for one in found)
-    )
 
 
 def register_everywhere(

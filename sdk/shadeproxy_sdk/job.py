@@ -259,7 +259,7 @@ class Job:
             own = early or ScoreSnapshot(self._board.weights.copy(), mean_loss)
         if self.world_size == 1:
             return own
-        # Ask even if the proxy was away a moment ago, because a rank that draws alone trains another epoch.
+        # Ask even if the proxy has just failed: a rank that draws alone would train a different epoch.
         self._proxy.hurry()
         self._sender.flush(_SHARE_TIMEOUT_S)
         answer = self._proxy.fetch(f"/epochs/{epoch}/scores", {"mean_loss": own.mean_loss})

@@ -114,7 +114,7 @@ class OwnerReads:
         return Offers(batch=True, locate=False, socket=near if isinstance(near, str) else None)
 
     def _may_call(self, owner: Owner) -> bool:
-        """Return whether the proxy's address means that proxy on this host too."""
+        """Return whether the proxy's address leads to that proxy from this host too."""
         return not is_loopback(owner.control.rpartition(":")[0]) or is_loopback(self.control.host)
 
     # ------------------------------------------------------------------ receiving
@@ -139,7 +139,7 @@ class OwnerReads:
         first = self.connections.owners.failed(request.known_as, owner.node)
         level = logging.INFO if first else logging.DEBUG
         _LOG.log(
-            level, "Reading what the node %s caches by way of %s: %s", owner.node, self.control.url, reason
+            level, "Samples that node %s caches are read through %s: %s", owner.node, self.control.url, reason
         )
 
     # ------------------------------------------------------------------ columns
@@ -176,7 +176,7 @@ class OwnerReads:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether ``host`` means the host of the caller, whichever that is."""
+    """Return whether ``host`` names the caller's own host."""
     if host == "localhost":
         return True
     try:

@@ -102,8 +102,8 @@ class Owners:
                 del self._columns[dropped], self._due_s[dropped]
 
     def failed(self, dataset: tuple[str, str], node: str) -> bool:
-        """Count that ``node`` was not asked, or did not answer, and have the column asked for again soon.
-        Return whether it is the first time.
+        """Count that ``node`` was not asked or did not answer, and make the column due again soon. Return
+        whether this is the first failure of the node.
         """
         with self._lock:
             self.failures += 1

@@ -162,7 +162,7 @@ class Registration:
         return Sent.ARRIVED
 
     def hurry(self) -> None:
-        """Let the next call try the proxy, though an earlier one failed a moment ago."""
+        """Let the next call try the proxy even if an earlier call has just failed."""
         self._session.connections.control_breaker.hurry(0.0)
 
     def fetch(self, path: str, body: dict[str, Any] | None = None) -> Answer | None:

@@ -86,6 +86,6 @@ def reason_of(
 
 
 def words_of_sharing(needs: int, others: int) -> str:
-    """Return that ``needs`` jobs with a need share the link with ``others`` without one."""
+    """Return the words for ``needs`` jobs with a need that share the link with ``others`` without one."""
     verb = "shares" if needs == 1 else "share"
     return f"{format_count(needs, 'need')} {verb} the link with {format_count(others, 'job')} without one"

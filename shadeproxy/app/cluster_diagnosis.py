@@ -35,8 +35,8 @@ class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
     process has its name. ``problem``: why the engine gave no usable answer to the last beat.
-    ``unsettled_s``: for how long there has been a newer view than the settled one, for which the proxies
-    ``late`` are waited for. ``lapses``: of the lease, in the last hour.
+    ``unsettled_s``: seconds for which the newest view has been unsettled. ``late``: the proxies for which
+    that view waits. ``lapses``: of the lease, in the last hour.
     """
 
     owned: bool
@@ -53,7 +53,7 @@ class ClusterFacts:
 
 
 async def no_cluster() -> ClusterFacts | None:
-    """Return the facts about the cluster of a proxy that is in none."""
+    """Return None, for a proxy that is in no cluster."""
     return None
 
 

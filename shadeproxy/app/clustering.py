@@ -8,6 +8,7 @@ import hashlib
 import secrets
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -37,6 +38,7 @@ from shadeproxy.cluster.status import ClusterStatus
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.config import Settings
+from shadeproxy.config.fields import parse_address
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.engine.rules import Rules
@@ -51,7 +53,6 @@ _log = structlog.get_logger(__name__)
 _KIND = "cluster"
 _NODE, _BOOT, _REACHED = "node", "boot", "reached"
 _SAVE_S = 1.0
-_ALL_ADDRESSES = ("0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound to)
 _GIB = 1024**3
 _EXTRA = "install its client: pip install 'redis[hiredis]>=8.0'"
 
@@ -189,7 +190,7 @@ class Clustering:
         return await collect_facts(self._status, heartbeat, replication, self.owned)
 
     def reloaded(self, settings: Settings) -> None:
-        """Act on settings that were just reloaded: tell the others in which ones nodes must agree."""
+        """Apply reloaded settings, and tell the other nodes those in which all nodes must agree."""
         if self.owned is not None:
             self.owned.reloaded(settings.telemetry)
         if self._heartbeat is not None:
@@ -327,12 +328,13 @@ class Clustering:
 
 
 def from_outside(address: str, peer: str) -> str:
-    """Return the address of a listener for callers on other hosts: one on all addresses of this host is
-    reached at that of ``peer``, by which the other proxies reach this one.
+    """Return the address of a listener for callers on other hosts; "" if there is none. A listener on all
+    addresses of this host gets the host of ``peer``, the address at which other proxies reach this one.
     """
-    host, _, port = address.rpartition(":")
-    near = peer.rpartition(":")[0]
-    return f"{near}:{port}" if host in _ALL_ADDRESSES and near not in {"", *_ALL_ADDRESSES} else address
+    if not address or not (listener := parse_address(address)).is_unspecified:
+        return address
+    near = parse_address(peer)
+    return address if near.is_unspecified else str(replace(near, port=listener.port))
 
 
 def agreed(settings: Settings) -> str:

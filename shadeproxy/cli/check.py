@@ -22,13 +22,7 @@ from shadeproxy.app.fitting import (
 from shadeproxy.app.media import ghost_share
 from shadeproxy.app.otel import INSTALL, is_installed
 from shadeproxy.app.worker_fills import why_no_fills
-from shadeproxy.cli.directories import (
-    check_holders,
-    check_tier,
-    check_writable,
-    find_holders,
-    listeners_of,
-)
+from shadeproxy.cli.directories import check_holders, check_tier, check_writable, find_holders
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
 from shadeproxy.config.fields import Address
@@ -71,7 +65,7 @@ def run_checks(settings: Settings, bucket: str = "", *, with_origin: bool = True
     holders = find_holders(settings)
     yield from check_holders(holders)
     ours = {place for holder in holders for place in holder.listens_at}
-    for key, address in listeners_of(settings).items():
+    for key, address in settings.listeners.items():
         if key in ours:
             yield CheckRow(key, ok=True, detail=f"{address} is taken by that process")
         else:

@@ -102,8 +102,8 @@ def drain(
 ) -> None:
     """Let the other nodes take the share of the called proxy, and wait until all have agreed.
 
-    The proxy goes on to answer its clients, with what the others cache. It stays drained until it is undone
-    or its process restarts. Exit status 1 if not all nodes have agreed after the wait.
+    The proxy still answers its clients, from the caches of the others. It stays drained until --undo or a
+    restart. Exit status 1 if not all nodes have agreed after the wait.
     """
     called = client(config, override, url, token)
     answer = called.post("/v1/cluster/drain", {"drain": not undo})
@@ -115,7 +115,7 @@ def drain(
         problem = _fault(answer)
         raise ShadeProxyError(
             f"view {answer['view']} is not settled after {wait:g} s{waits}{problem and f': {problem}'};"
-            " the change stays asked for: see `shadeproxy cluster status`"
+            " the node still asks for the change: see `shadeproxy cluster status`"
         )
     if not as_json:
         what = (

@@ -3,7 +3,7 @@
 Nothing is changed: the view is only looked at, and the other proxies are asked for their statistics.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from shadeproxy.app.clustering import open_log
 from shadeproxy.cli.rows import CheckRow
@@ -45,13 +45,13 @@ async def check_cluster(settings: Settings) -> AsyncIterator[CheckRow]:
         yield CheckRow(
             _ENGINE,
             ok=False,
-            detail=f"it answers, but of cluster {cluster.name} {error}",
+            detail=f"it answers, but the view of cluster {cluster.name} cannot be used: {error}",
             change="give all proxies the same cluster.secret, or this one another cluster.name",
         )
         return
-    yield CheckRow(_ENGINE, ok=True, detail=f"answers; cluster {cluster.name} has {len(facts)} proxies here")
+    yield CheckRow(_ENGINE, ok=True, detail=f"answers; proxies in cluster {cluster.name} now: {len(facts)}")
     if cluster.is_owned:
-        for row in await _ask(settings, facts):
+        for row in await _ask(settings, secrets, facts):
             yield row
 
 
@@ -63,12 +63,12 @@ async def _peek(settings: Settings) -> ViewRecord:
         await log.close()
 
 
-async def _ask(settings: Settings, facts: list[NodeFacts]) -> list[CheckRow]:
+async def _ask(settings: Settings, secrets: Sequence[str], facts: list[NodeFacts]) -> list[CheckRow]:
     cluster = settings.cluster
     peers = Peers(
         _SENDER,
         cluster.name,
-        cluster.resolve_secrets(),
+        secrets,
         clock=SystemClock(),
         tls=bool(settings.s3.tls.cert),
         ca_file=cluster.peer_ca_file or None,

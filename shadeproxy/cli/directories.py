@@ -17,7 +17,6 @@ from shadeproxy.app.fitting import TierSetting, tier_settings
 from shadeproxy.app.origins import origin_name
 from shadeproxy.cli.rows import CheckRow
 from shadeproxy.config import Settings
-from shadeproxy.config.fields import Address
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.core.locks import LOCK_NAME, holder_of, holders_of, suppress_full
 from shadeproxy.core.units import format_size
@@ -48,15 +47,9 @@ def directories_of(settings: Settings) -> dict[str, Path]:
     return tiers | {"state.path": settings.state.path}
 
 
-def listeners_of(settings: Settings) -> dict[str, Address]:
-    """Return the addresses at which a proxy listens, by setting."""
-    found = {"s3.listen": settings.s3.listen, "control.listen": settings.control.listen}
-    return found | ({"cluster.listen": settings.cluster.listen} if settings.cluster.is_owned else {})
-
-
 def find_holders(settings: Settings) -> list[Holder]:
     """Return the processes that now hold the directories of a configuration."""
-    listeners = {name: address.port for name, address in listeners_of(settings).items()}
+    listeners = {name: address.port for name, address in settings.listeners.items()}
     found: dict[str, Holder] = {}
     for setting, path in directories_of(settings).items():
         described = holder_of(path / LOCK_NAME)
@@ -89,7 +82,7 @@ def check_holders(holders: list[Holder]) -> Iterator[CheckRow]:
             yield CheckRow(
                 f"{setting} is held",
                 ok=True,
-                detail=f"{holder.described} holds {path}, and does not listen at s3.listen or control.listen",
+                detail=f"{holder.described} holds {path}, and listens at no address of this configuration",
                 change="it may be starting or ending; a proxy of another configuration has to be stopped"
                 " first, or choose another directory",
             )

@@ -311,7 +311,9 @@ def demo(
     report_dir: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("demo-report"),
     endpoint: Annotated[str, typer.Option(help="An existing S3 server instead of the built-in origin.")] = "",
     bucket: Annotated[str, typer.Option(help="The bucket to use there.")] = "",
-    nodes: Annotated[int, typer.Option(min=1, max=8, help="Train through so many proxies, with Redis.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=8, help="Proxies to train through; several need Redis.")
+    ] = 1,
 ) -> None:
     """Train a small model three times: direct, through an LRU cache, and through ShadeProxy with scores.
 

@@ -106,7 +106,7 @@ def _node_cells(node: Mapping[str, Any]) -> list[str]:
         _count(node["fallbacks"]),
         _count(node["origin_requests"]),
         format_size(node["origin_bytes"]),
-        f"{_share(node['used_bytes'] / node['capacity_bytes'] if node['capacity_bytes'] else 0.0)}",
+        _share(node["used_bytes"] / node["capacity_bytes"] if node["capacity_bytes"] else 0.0),
     ]
 
 

@@ -1,9 +1,9 @@
 """Ownership of objects by leases: the port of the engine (engine/ownership.py) over ``Membership``, and the
 routes to the other nodes (routes.py).
 
-Laws: a lease ends by time alone, so every call reads the clock. The first call after the end voids all that
-answers without a check, before it returns; which call that is does not matter. A page handle does not ask:
-callers judge it by a ``LeaseClock``, which makes that call.
+Laws: a lease ends by time alone, so every call that grants a right reads the clock. The first such call after
+the end voids everything that answers without a check, before it returns. A page handle asks nothing: its
+callers judge it by a ``LeaseClock``, which makes such a call.
 """
 
 import asyncio

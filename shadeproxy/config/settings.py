@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from shadeproxy.config.cluster import Cluster
 from shadeproxy.config.explain import explain
+from shadeproxy.config.fields import Address
 from shadeproxy.config.layers import ENV_PREFIX, Key, merge, read_environment, read_file, read_overrides
 from shadeproxy.config.sections import (
     AUTO,
@@ -129,10 +130,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _origin_is_another(self) -> Self:
         endpoint = self.origin.endpoint
-        listeners = {"s3.listen": self.s3.listen, "control.listen": self.control.listen}
-        if self.cluster.is_owned:
-            listeners["cluster.listen"] = self.cluster.listen
-        for name, listen in listeners.items():
+        for name, listen in self.listeners.items():
             if endpoint and leads_to(endpoint, listen.host, listen.port):
                 raise ValueError(
                     f"origin.endpoint = {endpoint} is this proxy's own {name}, so every miss would ask"
@@ -161,6 +159,12 @@ class Settings(BaseSettings):
             if other != key:
                 raise ValueError(f"{other} and {key} are both {path}: give each its own directory")
         return self
+
+    @property
+    def listeners(self) -> dict[str, Address]:
+        """The addresses at which the proxy listens, by setting."""
+        found = {"s3.listen": self.s3.listen, "control.listen": self.control.listen}
+        return found | ({"cluster.listen": self.cluster.listen} if self.cluster.is_owned else {})
 
     def namespace_of(self, client: Client) -> str:
         """Return the namespace of a client's bucket names.

@@ -8,10 +8,10 @@ import shutil
 import socket
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shadeproxy.core.errors import ConfigError, ShadeProxyError
 from shadeproxy.demo.processes import Child, running
@@ -25,10 +25,18 @@ _POLL_S = 0.05
 _LIMIT_S = 5.0
 
 
+class Redis(NamedTuple):
+    """A running server."""
+
+    url: str
+    port: int
+    pid: int
+
+
 def require_cluster() -> None:
     """Raise ConfigError if this machine lacks anything that the proxies of a cluster need."""
     missing = []
-    if _find_program() is None:
+    if find_redis() is None:
         missing.append("redis-server or valkey-server (Debian, Ubuntu: apt-get install redis-server)")
     if importlib.util.find_spec("redis") is None:
         missing.append("the Python package redis (in a checkout: pip install '.[cluster]')")
@@ -36,20 +44,33 @@ def require_cluster() -> None:
         raise ConfigError(f"demo --nodes needs {' and '.join(missing)}")
 
 
-@contextmanager
-def redis_server(directory: Path) -> Iterator[str]:
-    """Run a server without persistence, and yield its URL. Raises ShadeProxyError."""
-    program = _find_program()
+def find_redis() -> str | None:
+    """Return the path of a Redis or Valkey server; None if none is installed."""
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
+
+
+def redis_command(directory: Path, port: int) -> list[str]:
+    """Return the command that runs a server on ``port``, with its files in ``directory``. Raises
+    ShadeProxyError where none is installed.
+    """
+    program = find_redis()
     if program is None:
         raise ShadeProxyError("there is no redis-server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    command += ["--dir", str(directory)]
+    return [*command, "--dir", str(directory)]
+
+
+@contextmanager
+def redis_server(directory: Path, port: int = 0) -> Iterator[Redis]:
+    """Run a server without persistence on ``port`` (0: any free one). Raises ShadeProxyError."""
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    command = redis_command(directory, port)
     with running("redis-server", command, log=directory / "redis.log", env=plain_environment()) as child:
         _wait_until_it_answers(child, port)
-        yield f"redis://127.0.0.1:{port}/0"
+        yield Redis(f"redis://127.0.0.1:{port}/0", port, child.process.pid)
 
 
 @contextmanager
@@ -66,7 +87,7 @@ def cluster(
     with ExitStack() as opened:
         settings["cluster"] = {
             "name": "demo",
-            "engine": opened.enter_context(redis_server(directory)),
+            "engine": opened.enter_context(redis_server(directory)).url,
             "secret": f"file:{secret}",
             "pages": "owned",
             "listen": "127.0.0.1:0",
@@ -86,8 +107,16 @@ def shares(nodes: Sequence[Server]) -> list[float]:
     return [owned[node.control_url] for node in nodes]
 
 
-def _find_program() -> str | None:
-    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
+def settled(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether nodes, by their answers to GET /v1/cluster, are all that live, in one settled view, and
+    each has a lease.
+    """
+    living = {node["node"] for node in found[0]["nodes"] if not node["away"]}
+    return (
+        len({one[name] for one in found for name in ("view", "settled")}) == 1
+        and living == {one["node"] for one in found}
+        and all(one["lease_s"] > 0 for one in found)
+    )
 
 
 def _wait_until_it_answers(child: Child, port: int) -> None:
@@ -105,19 +134,10 @@ def _wait_until_it_answers(child: Child, port: int) -> None:
 
 def _wait_until_settled(nodes: Sequence[Server]) -> None:
     deadline = time.monotonic() + _SETTLE_S
-    while not _are_settled([_status(node) for node in nodes]):
+    while not settled([_status(node) for node in nodes]):
         if time.monotonic() > deadline:
             raise ShadeProxyError(f"the proxies do not agree on their shares within {_SETTLE_S:.0f} s")
         time.sleep(_POLL_S)
-
-
-def _are_settled(found: Sequence[dict[str, Any]]) -> bool:
-    """Return whether all proxies have one view of all, by which none can act otherwise, and a lease."""
-    return (
-        len({one[name] for one in found for name in ("view", "settled")}) == 1
-        and len(found[0]["nodes"]) == len(found)
-        and all(one["lease_s"] > 0 for one in found)
-    )
 
 
 def _status(node: Server) -> dict[str, Any]:

@@ -71,13 +71,18 @@ def run_demo(
     report = Report(describe_machine(), dataset, stage.cache_bytes, runs)
     written = [write_report(report, report_dir), *write_plots(report, _TITLES, report_dir)]
     console.print(comparison(report, _TITLES))
-    for sentence in findings(report):
+    conclude(console, findings(report), written, started)
+    return report
+
+
+def conclude(console: Console, findings: Sequence[str], written: Sequence[Path], started: float) -> None:
+    """Print the findings, and the files that were ``written`` into the directory of the report."""
+    for sentence in findings:
         console.print(f"- {sentence}", highlight=False)
     names = ", ".join(path.name for path in written)
     console.print(
-        f"{time.monotonic() - started:.0f} s in all; wrote {names} to {report_dir}/", highlight=False
+        f"{time.monotonic() - started:.0f} s in all; wrote {names} to {written[0].parent}/", highlight=False
     )
-    return report
 
 
 def make_report_directory(path: Path) -> None:

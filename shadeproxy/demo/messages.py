@@ -65,8 +65,8 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 class EpochDone(msgspec.Struct, frozen=True, tag="epoch"):
     """An epoch as the training process measured it. ``reads``, ``read_bytes``: what its loader read.
     ``decode_s``: CPU seconds of decoding, for each of the loader's processes.
-    ``counted``: the server's counts; None if the training reads without a proxy. ``lan_*``: those of the
-    reads whose samples another proxy caches than the one that this process asks.
+    ``counted``: the server's counts; None if the training reads without a proxy. ``lan_*``: the
+    reads of samples that are cached by a proxy other than the called one.
     """
 
     epoch: int

@@ -1,5 +1,5 @@
 """``shadeproxy demo --nodes N``: one training of N ranks, each beside a proxy of its own, whose pages are one
-cache. The same training through one proxy with that much cache is beside it.
+cache. For comparison, the same training runs through one proxy with as much cache.
 
 Law: as in ``main``, everything below temporary directories is gone afterwards.
 """
@@ -15,8 +15,8 @@ import msgspec
 from rich.console import Console
 
 from shadeproxy.core.errors import ShadeProxyError
-from shadeproxy.demo.cluster import cluster, require_cluster, shares
-from shadeproxy.demo.main import make_report_directory, prepare
+from shadeproxy.demo.cluster import cluster, shares
+from shadeproxy.demo.main import conclude, make_report_directory, prepare
 from shadeproxy.demo.messages import EpochDone, Event
 from shadeproxy.demo.nodes_report import Node, NodesReport, NodesRun, findings, table, write_report
 from shadeproxy.demo.processes import Child, scratch_directory, termination_as_interrupt
@@ -50,7 +50,6 @@ def run_nodes(
     arguments are those of ``run_demo``. ``trust_s``: age of the proxies at which training begins. Raises
     ShadeProxyError.
     """
-    require_cluster()
     console = console or Console()
     started = time.monotonic()
     make_report_directory(report_dir)
@@ -89,13 +88,9 @@ def run_nodes(
             done = _train(stage, urls, directory / "all", bars.add(_title(nodes), epochs).show)
             together = _run(done, shares(servers))
     report = NodesReport(describe_machine(), dataset, stage.cache_bytes, together, alone)
-    path = write_report(report, report_dir)
+    written = [write_report(report, report_dir)]
     console.print(table(report))
-    for sentence in findings(report):
-        console.print(f"- {sentence}", highlight=False)
-    console.print(
-        f"{time.monotonic() - started:.0f} s in all; wrote {path.name} to {report_dir}/", highlight=False
-    )
+    conclude(console, findings(report), written, started)
     return report
 
 

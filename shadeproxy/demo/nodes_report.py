@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from shadeproxy.demo.messages import Counted
 from shadeproxy.demo.report import DataSet, Machine
+from shadeproxy.demo.screen import table_of_means
 
 _MIB = 1024**2
 
@@ -57,15 +57,8 @@ def table(report: NodesReport) -> Table:
     """Return a table with a row for each proxy, their sum, and the one proxy beside: means over epochs
     without the first, which only fills the caches.
     """
-    made = Table(
-        title="One epoch, averaged from the second one on",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
-    )
-    made.add_column("proxy", no_wrap=True)
-    for heading in (
+    made = table_of_means(
+        "proxy",
         "share of\nobjects",
         "reads",
         "hits\nRAM",
@@ -74,8 +67,7 @@ def table(report: NodesReport) -> Table:
         "LAN\nMiB",
         "origin\nreads",
         "origin\nMiB",
-    ):
-        made.add_column(heading, justify="right", no_wrap=True)
+    )
     nodes = report.together.nodes
     for number, node in enumerate(nodes, 1):
         made.add_row(f"{number}", *_cells([node]), end_section=number == len(nodes))

@@ -76,15 +76,8 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
     """Return a table with a row for each run: means over its epochs without the first, which only fills the
     cache, and the final accuracy.
     """
-    table = Table(
-        title="One epoch, averaged from the second one on",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
-    )
-    table.add_column("run", no_wrap=True)
-    for heading in (
+    table = table_of_means(
+        "run",
         "hits\nRAM",
         "hits\ndisk",
         "origin\nreads",
@@ -93,10 +86,24 @@ def comparison(report: Report, titles: Mapping[str, str]) -> Table:
         "wall\ns",
         "distinct\nsamples",
         "final\naccuracy",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    )
     for run in report.runs:
         table.add_row(titles[run.name], *_cells(run))
+    return table
+
+
+def table_of_means(first: str, *headings: str) -> Table:
+    """Return a table without rows, for means over epochs. ``first``: the heading of the rows' names."""
+    table = Table(
+        title="One epoch, averaged from the second one on",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 

@@ -111,7 +111,7 @@ def _meet() -> None:
 
 class _Seen:
     """The reads of an epoch, and the CPU seconds that decoding took. A sample that occurs twice in a batch
-    counts as one read. ``elsewhere``: whether another proxy caches each sample; ``lan_*`` counts these.
+    counts as one read. ``elsewhere``: True for samples that another proxy caches, which ``lan_*`` counts.
     """
 
     def __init__(self, elsewhere: NDArray[np.bool_]) -> None:
@@ -169,8 +169,8 @@ def _load_test(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _cached_elsewhere(client: shade.Client, manifest: shade.Manifest) -> NDArray[np.bool_]:
-    """Return whether another proxy than the asked one caches each sample, bool (samples,). Whichever way its
-    bytes take, they come from there.
+    """Return a flag for each sample: True if it is cached by a proxy other than the called one, from which
+    its bytes come in any case.
     """
     answer = client.call("GET", f"/v1/datasets/{manifest.name}/owners")
     column = owners.decode(answer.body, len(manifest), "")

@@ -99,7 +99,7 @@ async def get(url, data=None):
 
 @pytest.mark.usefixtures("each_lane")
 async def test_a_hit_after_the_end_of_the_lease_is_checked(alone, boot, tmp_path):
-    """Whichever call is the first after the end: nothing else has looked at the clock meanwhile."""
+    """The hit itself must notice the end: nothing else has looked at the clock meanwhile."""
     path = tmp_path / "buckets" / "data" / "x"
     path.write_bytes(b"old")
     reader, writer = await asyncio.open_connection(*alone.s3_address.split(":"))

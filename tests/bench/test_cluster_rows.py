@@ -15,7 +15,7 @@ from shadeproxy_bench.counted_origin import PART_BYTES, Counts, counts_at
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.lockstep import Meeting, read_all, together
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import hash_of, owned, rendezvous, settled, until
+from shadeproxy_bench.owned import hash_of, owned, rendezvous, until
 from shadeproxy_bench.requests import plain_requests
 from shadeproxy_bench.server import listening
 from shadeproxy_bench.suites.cluster_failures import Readers
@@ -109,23 +109,6 @@ def test_no_reader_is_ahead_of_the_slowest():
     meeting.fail()
     with pytest.raises(BenchError, match="another reader failed"):
         next(together("a", meeting))
-
-
-def test_a_view_is_settled_when_all_that_live_have_it_and_a_lease():
-    def said(name, *, view=3, agreed=3, lease_s=1.0, nodes=("a", "b")):
-        return {
-            "node": name,
-            "view": view,
-            "settled": agreed,
-            "lease_s": lease_s,
-            "nodes": [node(one) for one in nodes] + [node("gone", away=True)],
-        }
-
-    assert settled([said("a"), said("b")])
-    assert not settled([said("a")]), "b lives too"
-    assert not settled([said("a"), said("b", lease_s=0.0)])
-    assert not settled([said("a"), said("b", view=4, nodes=("a", "b"))])
-    assert not settled([said("a", agreed=2), said("b", agreed=2)])
 
 
 def test_shares_do_not_depend_on_the_order_of_nodes():

@@ -399,7 +399,7 @@ def test_the_engine_and_the_other_proxies_are_asked(check, engine, control, take
     control.answer = (200, '{"node": "n0"}')
     result = check.run(*OWNED)
     assert result.exit_code == 0, result.stdout
-    assert "ok cluster.engine: answers; cluster trainers has 2 proxies here" in row(result, "cluster.engine")
+    assert "ok cluster.engine: answers; proxies in cluster trainers now: 2" in row(result, "cluster.engine")
     assert row(result, "proxy n0")[0] == f"ok proxy n0: 127.0.0.1:{control.port} answers"
     assert [request[:2] for request in control.requests] == [("GET", "/")]
     assert control.requests[0][2].startswith("AWS4-HMAC-SHA256 Credential=shade-peer/")
@@ -416,7 +416,7 @@ def test_proxies_that_share_hints_alone_are_not_asked(check, engine, control):
     engine.view = view_of(f"127.0.0.1:{control.port}")
     result = check.run(*IN_A_CLUSTER)
     assert result.exit_code == 0, result.stdout
-    assert "has 1 proxies here" in row(result, "cluster.engine")[0]
+    assert "proxies in cluster trainers now: 1" in row(result, "cluster.engine")[0]
     assert "proxy n0" not in result.stdout
     assert "cluster.listen" not in result.stdout
     assert control.requests == []
@@ -440,7 +440,7 @@ def test_a_view_of_another_secret_fails_the_check(check, engine):
     assert "the same cluster.secret" in change
 
 
-def test_a_secret_that_cannot_be_read_is_said_without_a_traceback(check, engine, monkeypatch):
+def test_a_secret_that_cannot_be_read_is_reported_without_a_traceback(check, engine, monkeypatch):
     monkeypatch.delenv("SECRET")
     result = check.run(*IN_A_CLUSTER)
     assert result.exit_code == 1

@@ -149,7 +149,7 @@ def test_drain_says_for_which_node_the_view_waits(shade, control):
     assert result.exit_code == 1
     assert len(control.requests) == 1
     assert "view 9 is not settled after 0 s, and waits for b, c: the engine is down" in result.stderr
-    assert "the change stays asked for" in result.stderr
+    assert "the node still asks for the change" in result.stderr
 
 
 COUNTED = [

@@ -6,7 +6,7 @@ import pytest
 
 from shadeproxy.core.errors import ConfigError
 from shadeproxy.demo import cluster as demo_cluster
-from shadeproxy.demo.cluster import require_cluster
+from shadeproxy.demo.cluster import require_cluster, settled
 from shadeproxy.demo.messages import Counted
 from shadeproxy.demo.nodes import run_nodes
 from shadeproxy.demo.nodes_report import Node, NodesReport, NodesRun, findings, table
@@ -83,7 +83,7 @@ def test_the_table_has_each_proxy_their_sum_and_the_one_beside(make_report, cons
     assert "2.0 s, and 1.5 s with one proxy; the accuracy at the end is 90.0% and 80.0%" in times
 
 
-def test_what_a_cluster_lacks_on_this_machine_is_named(monkeypatch):
+def test_each_missing_part_of_a_cluster_is_named(monkeypatch):
     monkeypatch.setattr(demo_cluster.shutil, "which", lambda _: None)
     monkeypatch.setattr(demo_cluster.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:
@@ -92,3 +92,20 @@ def test_what_a_cluster_lacks_on_this_machine_is_named(monkeypatch):
         "demo --nodes needs redis-server or valkey-server (Debian, Ubuntu: apt-get install redis-server) and"
         " the Python package redis (in a checkout: pip install '.[cluster]')"
     )
+
+
+def test_a_view_is_settled_when_all_that_live_have_it_and_a_lease():
+    def said(name, *, view=3, agreed=3, lease_s=1.0, nodes=("a", "b")):
+        return {
+            "node": name,
+            "view": view,
+            "settled": agreed,
+            "lease_s": lease_s,
+            "nodes": [{"node": one, "away": one == "gone"} for one in (*nodes, "gone")],
+        }
+
+    assert settled([said("a"), said("b")])
+    assert not settled([said("a")]), "b lives too"
+    assert not settled([said("a"), said("b", lease_s=0.0)])
+    assert not settled([said("a"), said("b", view=4, nodes=("a", "b"))])
+    assert not settled([said("a", agreed=2), said("b", agreed=2)])

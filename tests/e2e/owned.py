@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from shadeproxy.demo.cluster import settled as is_settled
 from tests.support.redis_server import redis_server
 from tests.support.served import Served, wait_for
 
@@ -107,17 +108,7 @@ def cluster(proxy):
 
 def settled(*proxies):
     """Wait until all proxies have one settled view with all of them, and a lease."""
-
-    def whole():
-        found = [cluster(proxy) for proxy in proxies]
-        here = {one["node"] for one in found}
-        return (
-            len({one["view"] for one in found} | {one["settled"] for one in found}) == 1
-            and {node["node"] for node in found[0]["nodes"] if not node["away"]} == here
-            and all(one["lease_s"] > 0 for one in found)
-        )
-
-    wait_for(whole)
+    wait_for(lambda: is_settled([cluster(proxy) for proxy in proxies]))
 
 
 def get(proxy, key, *, timeout_s=10):

@@ -13,19 +13,11 @@ import numpy as np
 import pytest
 
 from shadeproxy.cluster.redis_log import RedisLog
-from tests.support.redis_server import redis_server
 from tests.support.served import log_of, readyz, wait_for
 
+from .owned import SECRET
+
 COUNT = 200
-SECRET = "a secret of at least sixteen"
-
-
-@pytest.fixture
-def engine(tmp_path):
-    folder = tmp_path / "redis"
-    folder.mkdir()
-    with redis_server(folder) as server:
-        yield server
 
 
 @pytest.fixture

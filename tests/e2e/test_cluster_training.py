@@ -19,6 +19,7 @@ from tests.support.redis_server import redis_server
 from tests.support.served import wait_for
 
 from .cluster_rank import BATCH_SIZE, EPOCHS, GO_ON, PAUSED, body_of
+from .owned import SECRET, settled
 
 RANKS = 4
 SAMPLES = RANKS * BATCH_SIZE * 10
@@ -59,7 +60,7 @@ def proxies(serve_for_module, tmp_path_factory):
         started = [
             serve_for_module(
                 config,
-                environment={"CLUSTER_SECRET": "a secret of at least sixteen"},
+                environment={"CLUSTER_SECRET": SECRET},
                 origin__kind="file",
                 origin__path=str(folder / "buckets"),
                 cluster__engine=engine.url,
@@ -68,22 +69,8 @@ def proxies(serve_for_module, tmp_path_factory):
             )
             for _ in range(RANKS)
         ]
-        settled(started)
+        settled(*started)
         yield started
-
-
-def settled(proxies):
-    """Wait until every proxy lives in one settled view of all proxies."""
-
-    def whole():
-        found = [proxy.get("/v1/cluster") for proxy in proxies]
-        return (
-            len({one["view"] for one in found} | {one["settled"] for one in found}) == 1
-            and sum(not node["away"] for node in found[0]["nodes"]) == len(proxies)
-            and all(one["lease_s"] > 0 for one in found)
-        )
-
-    wait_for(whole)
 
 
 class Training:
@@ -139,7 +126,7 @@ def test_ranks_train_one_epoch_together_while_a_proxy_is_killed_and_comes_back(p
         time.sleep(0.5)  # The rank reads on, and its proxy does not answer.
         proxies[KILLED].start()
         ends = training.ends()
-    settled(proxies)
+    settled(*proxies)
 
     assert {end["job"] for end in ends} == {mode}
     assert all(end["parameters"] == ends[0]["parameters"] for end in ends)

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shadeproxy.demo.cluster import Redis
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.machine import cpu_s
 from shadeproxy_bench.plan import Planned, Scale
-from shadeproxy_bench.redis import Redis, redis
+from shadeproxy_bench.redis import redis
 from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served, origin, proxy, workplace

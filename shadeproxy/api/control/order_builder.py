@@ -29,8 +29,8 @@ class OrderBuilder:
             del self._tasks[job]
 
     def seek(self, orders: Orders, job: str) -> None:
-        """Start a task that builds the order of ``job`` again: the job is elsewhere in it, or the owned share
-        has changed. The registry calls this as its ``on_lost``.
+        """Start a task that builds the order of ``job`` again, because the job is elsewhere in it, or the
+        owned share has changed. The registry calls this as its ``on_lost``.
         """
         task = asyncio.create_task(self._sought(orders, job), name=f"search for {job}")
         self._seeking.add(task)

@@ -1,7 +1,7 @@
 """``GET /v1/datasets/{dataset}/owners``: the proxy that caches each sample; see docs/protocol.md.
 
-Law: an answer is a hint. A proxy also answers for samples that others cache, by relay, so a client that calls
-another one than the owner loses time alone.
+Law: an answer is a hint. A proxy also answers for samples that others cache, by relay, so a client that
+does not call the owner only loses time.
 """
 
 import msgspec

@@ -1,53 +1,27 @@
 import msgspec
 import pytest
 
-from shadeproxy.cluster.heartbeat import Heartbeat
-from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.node_stats import NodeStats
 from shadeproxy.cluster.ownership import OwnedObjects
 from shadeproxy.cluster.peers import PeerState
-from shadeproxy.cluster.signed import Seals
-from shadeproxy.cluster.status import ClusterStatus
-from shadeproxy.cluster.timing import Timing
-from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
-from tests.support.cluster_log import FakeLog, Server
-
-SEALS = Seals("c", ["secret"])
+from tests.support.cluster_nodes import ClusterNodes
 
 
-class Cluster:
-    """Nodes a (weight 1) and b (weight 3). ``status``: the status at node a, whose control listener is
-    called; they share their pages.
-    """
+class Cluster(ClusterNodes):
+    """Nodes a and b, which share their pages. ``status``: the status at node a."""
 
     def __init__(self):
-        self.now_s = 100.0
-        self.server = Server()
-        self.beats = [self._node("a", 1.0), self._node("b", 3.0)]
+        super().__init__(a=1.0, b=3.0)
         self.status = self.status_with(
             owned=OwnedObjects(by_rule=lambda _ref: False),
             stats=self._stats,
             peers=lambda: {"b": PeerState(True, 0.25, 100)},
         )
 
-    def status_with(self, **shared):
-        return ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s, **shared)
-
     async def _stats(self):
         return [NodeStats(node="a", reads=7), NodeStats(node="b", problem="it is gone")]
-
-    def _node(self, name, weight):
-        facts = NodeFacts(node=name, weight=weight, s3=f"{name}:9000", control=f"{name}:9001", release="1.0")
-        member = Membership(facts, f"{name}1", SEALS, Timing())
-        return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
-
-    async def run(self, seconds, *nodes):
-        for _ in range(seconds):
-            for one in nodes or self.beats:
-                await one.beat()
-            self.now_s += 1
 
 
 @pytest.fixture

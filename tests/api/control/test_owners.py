@@ -5,19 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from shadeproxy.cluster.heartbeat import Heartbeat
-from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.ownership import OwnedObjects
-from shadeproxy.cluster.signed import Seals
-from shadeproxy.cluster.status import ClusterStatus
-from shadeproxy.cluster.timing import Timing
-from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.identity import object_hash
 from shadeproxy.core.types import ObjectRef
-from tests.support.cluster_log import FakeLog, Server
+from tests.support.cluster_nodes import ClusterNodes
 
 TYPE = "application/vnd.shadeproxy.owners"
-SEALS = Seals("c", ["secret"])
 LINES = [{"bucket": "b", "key": f"k{i}"} for i in range(40)] + [
     {"bucket": "b", "key": "shard", "offset": 10 * i, "length": 10} for i in range(8)
 ]
@@ -25,28 +18,12 @@ PATH = "/v1/datasets/d/owners"
 ANY = 0xFFFF
 
 
-class Cluster:
-    """Nodes a, which is called, b and c, which has no capacity."""
+class Cluster(ClusterNodes):
+    """Nodes a, b and c, of which c has no capacity."""
 
     def __init__(self):
-        self.now_s = 100.0
-        self.server = Server()
-        self.beats = [self._node("a", 1.0), self._node("b", 2.0), self._node("c", 0.0)]
-        self.status = self.seen(OwnedObjects(by_rule=lambda _: False))
-
-    def seen(self, owned):
-        return ClusterStatus("t", self.beats[0], FakeLog(self.server), lambda: self.now_s, owned=owned)
-
-    def _node(self, name, weight):
-        facts = NodeFacts(node=name, weight=weight, control=f"{name}:9001")
-        member = Membership(facts, f"{name}1", SEALS, Timing())
-        return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
-
-    async def run(self, seconds, *nodes):
-        for _ in range(seconds):
-            for one in nodes or self.beats:
-                await one.beat()
-            self.now_s += 1
+        super().__init__(a=1.0, b=2.0, c=0.0)
+        self.status = self.status_with(owned=OwnedObjects(by_rule=lambda _: False))
 
     @property
     def view(self):
@@ -110,7 +87,7 @@ async def test_without_shared_pages_no_sample_has_an_owner(client, cluster, cont
     if why == "no cluster":
         context.cluster = lambda: None
     elif why == "own pages":
-        cluster.status = cluster.seen(None)
+        cluster.status = cluster.status_with(owned=None)
     if why != "no view":
         await cluster.run(12)
     if why == "other settings":

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from shadeproxy.config.toml import write_toml
+from shadeproxy.demo.cluster import redis_command
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.ports import free_port
-from shadeproxy_bench.redis import command_of
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
 from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
@@ -183,7 +183,7 @@ class Engine:
 
     def __init__(self, work: Path, port: int) -> None:
         self.port = port
-        command = command_of(work, port)
+        command = redis_command(work, port)
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
 
     async def start(self) -> None:

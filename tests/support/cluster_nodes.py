@@ -1,0 +1,36 @@
+"""Nodes of a cluster that send beats over a log in memory, by a clock that tests move."""
+
+from shadeproxy.cluster.heartbeat import Heartbeat
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.status import ClusterStatus
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from tests.support.cluster_log import FakeLog, Server
+
+SEALS = Seals("c", ["secret"])
+
+
+class ClusterNodes:
+    """The nodes of a cluster. ``weights``: their weights, by name. The first node is the called one."""
+
+    def __init__(self, **weights):
+        self.now_s = 100.0
+        self.server = Server()
+        self.beats = [self._node(name, weight) for name, weight in weights.items()]
+
+    def status_with(self, **shared):
+        """Return the status at the first node."""
+        return ClusterStatus("trainers", self.beats[0], FakeLog(self.server), lambda: self.now_s, **shared)
+
+    def _node(self, name, weight):
+        facts = NodeFacts(node=name, weight=weight, s3=f"{name}:9000", control=f"{name}:9001", release="1.0")
+        member = Membership(facts, f"{name}1", SEALS, Timing())
+        return Heartbeat(member, FakeLog(self.server), clock=lambda: self.now_s)
+
+    async def run(self, seconds, *nodes):
+        """Let time pass, in which ``nodes`` send beats; by default all nodes."""
+        for _ in range(seconds):
+            for one in nodes or self.beats:
+                await one.beat()
+            self.now_s += 1
