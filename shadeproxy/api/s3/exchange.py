@@ -218,6 +218,16 @@ class ReadReports:
         """
         self._log.warning("answer cut", error=why, **facts)
 
+    def report_cut_read(self, why: str, call: Call, bytes_sent: int, *, request_id: str) -> None:
+        """Log an answer to a read, as ``report_cut`` does."""
+        self.report_cut(
+            why,
+            request_id=request_id,
+            operation=call.operation.name,
+            path=call.request.raw_path,
+            bytes_sent=bytes_sent,
+        )
+
 
 class Exchange:
     """One request and the state of its answer."""

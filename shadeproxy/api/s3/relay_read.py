@@ -243,12 +243,11 @@ class RelayRead:
         self.peer.failed()
         self._leave()
         self._count(RelayEnd.BROKEN)
-        self._reports.report_cut(
+        self._reports.report_cut_read(
             f"BodyCutShort: the body of node {self.peer.node} broke off: {type(error).__name__}",
+            self.asked.call,
+            self.bytes_sent,
             request_id=self.request_id,
-            operation=self.asked.call.operation.name,
-            path=self.asked.call.request.raw_path,
-            bytes_sent=self.bytes_sent,
         )
         self._outlet.cut()
         self._outlet.read_ended(keep=False)
