@@ -107,10 +107,10 @@ class RelayRead:
         """See ``Receiver.opened``."""
         self._stop_timer()
         self.peer.answered(self._clock.monotonic_s() - self.started_s)
-        if not self._is_plain(head):
+        length = head.length or 0
+        if not self._is_plain(head, length) or not self.held.try_take(length):
             self._hand_over(head)
             return None
-        assert head.length is not None, "it is plain"
         self.status = head.status
         self._head = relayed_head(
             head.status,
@@ -120,7 +120,7 @@ class RelayRead:
             now_s=self._clock.now_s(),
             keep=self.asked.keep_alive,
         )
-        self._memory = np.empty(head.length, np.uint8).data
+        self._memory = np.empty(length, np.uint8).data
         return self._memory, self._arrived
 
     def received(self) -> None:
@@ -175,22 +175,19 @@ class RelayRead:
 
     # ------------------------------------------------------------------ inside
 
-    def _is_plain(self, head: Head) -> bool:
-        """Return whether the bytes of this answer may go to the client as they come. Takes their memory."""
+    def _is_plain(self, head: Head, length: int) -> bool:
+        """Return whether the bytes of this answer may go to the client as they come."""
         expected = 206 if "range" in self.asked.call.request.fields else 200
-        length = head.length
         if head.status != expected or not head.length_given or head.flawed:
             return False
-        if length is None or not 0 < length <= _MOST_BYTES:
-            return False
-        if is_refused(head.headers):
+        if not 0 < length <= _MOST_BYTES or is_refused(head.headers):
             return False
         if expected == 206:
             try:
                 sensible(self.asked.call, ForwardResponse(head.status, head.headers, _nothing))
             except OriginError:
                 return False
-        return self.held.try_take(length)
+        return True
 
     def _arrived(self, count: int) -> None:
         self._filled += count
