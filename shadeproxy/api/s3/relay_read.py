@@ -24,7 +24,7 @@ from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
-from shadeproxy.origin.base import Arrived, ForwardResponse
+from shadeproxy.origin.base import Arrived, ForwardResponse, once
 from shadeproxy.origin.connection import Connection, Dead
 from shadeproxy.origin.http1 import Head
 
@@ -32,6 +32,8 @@ _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
 """Fields of a call that this read can answer. It sends those that change an answer, and no others."""
+_UNREAD = once(b"")
+"""The body of an answer of which only the head is examined."""
 
 
 class RelayRead:
@@ -184,7 +186,7 @@ class RelayRead:
             return False
         if expected == 206:
             try:
-                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _nothing))
+                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _UNREAD))
             except OriginError:
                 return False
         return True
@@ -285,16 +287,3 @@ class RelayRead:
             duration_s=self._clock.monotonic_s() - self.started_s,
             relayed_to=self.peer.node,
         )
-
-
-class _Nothing:
-    """The body of an answer whose head alone is looked at."""
-
-    def __aiter__(self) -> "_Nothing":
-        return self
-
-    async def __anext__(self) -> bytes:
-        raise StopAsyncIteration
-
-
-_nothing = _Nothing()
