@@ -10,7 +10,7 @@ from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import REFUSED_FIELD
-from shadeproxy.core.types import OWN, ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef, first_value
 from shadeproxy.origin.base import ForwardRequest
 
 STATS_PATH = "/"
@@ -83,7 +83,7 @@ async def _read(peer: Peer, sender: str) -> NodeStats:
             if len(body) > _MOST_BYTES:
                 break
     if answer.status != 200:
-        named = next((value for name, value in answer.headers if name.lower() == REFUSED_FIELD), "")
+        named = first_value(answer.headers, REFUSED_FIELD)
         return NodeStats(node=peer.node, problem=f"it refused the request: {named or answer.status}")
     try:
         return msgspec.structs.replace(msgspec.json.decode(body, type=NodeStats), node=peer.node, problem="")

@@ -21,7 +21,7 @@ from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, first_value, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
 from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
@@ -275,7 +275,7 @@ class Exchange:
         request. ``relayed``: see ``ForwardResponse``.
         """
         self.relayed = relayed
-        self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
+        self.origin_request_id = first_value(headers, "x-amz-request-id")
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:
