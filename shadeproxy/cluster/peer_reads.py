@@ -71,7 +71,7 @@ class PeerReads:
         self._fields: dict[tuple[str, Upstream, str], str] = {}
 
     def find(self, ref: ObjectRef) -> Peer | None:
-        """Return the node that caches the object; None if this one does, or none is to be asked."""
+        """Return the other node to ask for the object; None if this one caches it, or none is to be asked."""
         facts = self._routes.reader(ref)
         if facts is None or not facts.peer:
             return None

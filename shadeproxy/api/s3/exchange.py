@@ -249,9 +249,11 @@ class Exchange:
         self.cut: str = ""
         """Reason why an answer that had begun was not finished, or ""."""
         self.relayed: Relayed | None = None
-        """The way of an answer of another node of the cluster. The statistics of this one count no read."""
+        """The way of an answer that came, or should have come, from another node of the cluster. ``source``
+        stays BYPASS then, so the statistics of this node count no read.
+        """
         self.refused: str = ""
-        """Reason for which a node refuses a request of another one, or ""."""
+        """Reason why this node refuses a request of another one, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:

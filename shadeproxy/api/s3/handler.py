@@ -130,7 +130,7 @@ class S3Handler(ForwardHandler):
             await self._forward(exchange, call, authenticated)
 
     async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
-        """Answer a read that another node answers."""
+        """Answer a read with the answer of another node."""
         exchange.count_as(call.identity)
         BEGUN.set(answer := None if begun is None else begun.take())
         try:

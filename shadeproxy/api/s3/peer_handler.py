@@ -22,7 +22,7 @@ from shadeproxy.core.tracing import RELAYED
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.ownership import Ownership, Standing
 
-# A GET of "/". The nodes list no buckets at each other, so it asks for the statistics (node_stats.py).
+# A GET of "/". Nodes never ask each other for buckets, so here it asks for the statistics (node_stats.py).
 _STATS = "ListBuckets"
 _READS = frozenset({"GetObject", "HeadObject"})
 _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})

@@ -1,8 +1,8 @@
 """A plain GET of the fast lane that another node of the cluster answers: its bytes go from the connection to
 that node straight to the client, without a task.
 
-Laws: the head is sent with the first bytes of the body. A read that gets no byte is continued by a task,
-which asks the origin, and so is any answer that is not plain: an error, a redirect, a long body. The answer
+Laws: the head is sent with the first bytes of the body. If no byte comes, a task continues the read, and asks
+the origin. A task also continues any answer that is not plain: an error, a redirect, a long body. The answer
 has the bytes that the task would send.
 """
 
@@ -31,7 +31,7 @@ from shadeproxy.origin.http1 import Head
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
-"""Fields of a call that this read can answer. It sends those that change an answer, and no others."""
+"""The fields that a call may have. Those that change the answer are sent to the node, and no others."""
 _UNREAD = once(b"")
 """The body of an answer of which only the head is examined."""
 
@@ -164,7 +164,7 @@ class RelayRead:
             self._count(RelayEnd.OK)
 
     def take(self) -> PendingAnswer | None:
-        """Return what a task continues; None if it begins again."""
+        """Return the answer that the task continues; None if the task begins again."""
         self._taken = True
         return self._begun
 
