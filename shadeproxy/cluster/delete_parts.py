@@ -6,14 +6,14 @@ are copied as they came.
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from shadeproxy.core.errors import InvalidRequest, OriginError, OutcomeUnknown
 from shadeproxy.core.types import Headers, ObjectRef
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, once
 from shadeproxy.origin.s3answers import MAX_LISTING_BYTES, document_root, read_bounded
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -43,7 +43,7 @@ async def split_delete(
     """Return the parts of a DeleteObjects, in the order in which their writers first occur. Raises
     InvalidRequest.
     """
-    body = await read_bounded(_once(b"") if request.body is None else request.body, MAX_LISTING_BYTES)
+    body = await read_bounded(once(b"") if request.body is None else request.body, MAX_LISTING_BYTES)
     root = document_root(body)
     if root is None:
         raise InvalidRequest("The body of DeleteObjects is not a document")
@@ -97,12 +97,12 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
     if len(errors) == len(ends):
         raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
     if len({end.status for end in ends}) == 1 and ends[0].status != 200:
-        return ForwardResponse(ends[0].status, ends[0].headers, _once(ends[0].body))
+        return ForwardResponse(ends[0].status, ends[0].headers, once(ends[0].body))
     root = Element("DeleteResult", {"xmlns": _NAMESPACE})
     root.extend(element for end in ends for element in end.elements())
     document = _written(root)
     fields = (("Content-Type", "application/xml"), ("Content-Length", str(len(document))))
-    return ForwardResponse(200, fields, _once(document))
+    return ForwardResponse(200, fields, once(document))
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
@@ -128,7 +128,7 @@ def _request_of(request: ForwardRequest, objects: list[Element], *, quiet: bool)
     return replace(
         request,
         headers=(*headers, ("Content-MD5", digest)),
-        body=_once(document),
+        body=once(document),
         content_length=len(document),
         payload_hash=hashlib.sha256(document).hexdigest(),
     )
@@ -138,7 +138,3 @@ def _written(root: Element) -> bytes:
     # The serialiser leaves a carriage return as it is, and a parser would read a line feed. No mark-up of
     # these documents has one, so each belongs to a text.
     return _HEADING + tostring(root).replace(b"\r", b"&#13;")
-
-
-async def _once(piece: bytes) -> AsyncIterator[bytes]:
-    yield piece

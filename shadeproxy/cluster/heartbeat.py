@@ -14,7 +14,7 @@ from shadeproxy.core.errors import ClusterUnavailable, PeerError
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""Most beats in the time of one, if each is hurried."""
+"""Hurried beats are sent at most this many times as often as others."""
 
 
 def boot_time_s() -> float:

@@ -112,8 +112,8 @@ class ClusterLog(Protocol):
     counters: ClusterCounters
 
     async def peek(self) -> ViewRecord:
-        """Return the newest view, and change nothing. Only a diagnosis may use it: it may be of a life of the
-        server that is over.
+        """Return the newest view, and change nothing. Only a diagnosis may use it, because the view may be of
+        an incarnation that is over.
         """
         ...
 

@@ -10,11 +10,11 @@ from shadeproxy.cluster.peers import Peer, Peers
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import REFUSED_FIELD
-from shadeproxy.core.types import OWN, ObjectRef
+from shadeproxy.core.types import OWN, ObjectRef, first_value
 from shadeproxy.origin.base import ForwardRequest
 
 STATS_PATH = "/"
-"""Path of a GET at the listener for other nodes, which no object has."""
+"""Path of the GET at the listener for other nodes. No object has this path."""
 _WAIT_S = 2.0
 _MOST_BYTES = 65_536
 
@@ -51,7 +51,7 @@ async def ask_for_stats(
     peers: Peers, nodes: Sequence[NodeFacts], *, wait_s: float = _WAIT_S
 ) -> list[NodeStats]:
     """Return the statistics of ``nodes`` in their order. A node that does not answer in time has a
-    ``problem``. Whether reads go past a node does not change by this.
+    ``problem``. The call does not change whether reads go past a node.
     """
     return list(await asyncio.gather(*(_ask(peers, facts, wait_s) for facts in nodes)))
 
@@ -83,7 +83,7 @@ async def _read(peer: Peer, sender: str) -> NodeStats:
             if len(body) > _MOST_BYTES:
                 break
     if answer.status != 200:
-        named = next((value for name, value in answer.headers if name.lower() == REFUSED_FIELD), "")
+        named = first_value(answer.headers, REFUSED_FIELD)
         return NodeStats(node=peer.node, problem=f"it refused the request: {named or answer.status}")
     try:
         return msgspec.structs.replace(msgspec.json.decode(body, type=NodeStats), node=peer.node, problem="")

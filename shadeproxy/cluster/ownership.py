@@ -106,7 +106,7 @@ class OwnedObjects:
                 self._void()
 
     def notice(self) -> None:
-        """Void what answers without a check, if the lease has ended since the last call."""
+        """Void all that answers without a check, if the lease has ended since the last call."""
         if self._leased and self._member is not None and not self._member.leased(self._clock()):
             self._leased = False
             self.counters.lapses += 1

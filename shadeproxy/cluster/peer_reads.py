@@ -13,7 +13,7 @@ from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
 from shadeproxy.cluster.routes import Routes
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginUnavailable
-from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream
+from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream, first_value
 from shadeproxy.origin.base import ForwardResponse, Relayed
 from shadeproxy.origin.connection import Connection, Receiver
 from shadeproxy.origin.http1 import Head
@@ -25,8 +25,7 @@ _SOURCES = {str(source): source for source in Source}
 
 def relayed_by(node: str, headers: Headers) -> Relayed:
     """Return the way of an answer of ``node`` with these fields."""
-    source = next((value for name, value in headers if name.lower() == "x-shade-cache"), "")
-    return Relayed(node, _SOURCES.get(source, Source.BYPASS))
+    return Relayed(node, _SOURCES.get(first_value(headers, "x-shade-cache"), Source.BYPASS))
 
 
 class PendingAnswer:
@@ -72,7 +71,7 @@ class PeerReads:
         self._fields: dict[tuple[str, Upstream, str], str] = {}
 
     def find(self, ref: ObjectRef) -> Peer | None:
-        """Return the node that caches the object; None if this one does, or none is to be asked."""
+        """Return the other node to ask for the object; None if this one caches it, or none is to be asked."""
         facts = self._routes.reader(ref)
         if facts is None or not facts.peer:
             return None

@@ -1,4 +1,5 @@
-"""Requests of one node to another, as S3 requests: who asks, for which client, and signed with which key.
+"""Requests of one node to another, as S3 requests. They name the node that asks and the client for which it
+asks, and that node signs them.
 
 A node signs as an internal client, by a secret that is derived from ``cluster.secret``. The client's own
 signature ends at the node that it called, which has also checked its rights.
@@ -29,7 +30,8 @@ def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
     """
     if not accepted or not all(accepted):
         raise ConfigError(
-            "cluster.secret is missing, so the nodes cannot know each other", remedy="set it to a random text"
+            "cluster.secret is missing, so the nodes cannot recognise each other",
+            remedy="set it to a random text",
         )
     return tuple(
         hmac.digest(secret.encode(), _LABEL + cluster.encode(), "sha256").hex() for secret in accepted

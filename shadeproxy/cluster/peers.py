@@ -66,8 +66,8 @@ class Peer:
         self._unused.set()
 
     def take_now(self) -> Connection | None:
-        """Return an idle connection, and keep all of them open; None if none is idle. The caller must put it
-        back.
+        """Return an idle connection, or None if none is idle. All connections stay open until the caller puts
+        it back.
         """
         connection = None if self._at is None else self._gets.pool.take_now(self._at)
         if connection is not None:

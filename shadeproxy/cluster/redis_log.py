@@ -161,7 +161,7 @@ class RedisLog:
 
     @asynccontextmanager
     async def _bounded(self, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Bound and count a call, and translate what may go wrong in it."""
+        """Bound and count a call, and raise ClusterUnavailable for each of its failures."""
         counters, began_s = self.counters, time.monotonic()
         counters.engine_requests += 1
         try:

@@ -30,7 +30,7 @@ class RelayRow(NamedTuple):
 
 
 class RelayCounts:
-    """Counts what ``note`` reports. One object for a process."""
+    """Counts the requests that ``note`` reports. A process has one such object."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, RelayEnd], RelayRow] = {}

@@ -5,35 +5,11 @@ origin/signing.py, which does this for page GETs.
 """
 
 import hashlib
-from typing import NamedTuple
 
 from shadeproxy.cluster.peer_requests import PEER_KEY, REGION
-from shadeproxy.core.sigv4 import (
-    ALGORITHM,
-    EMPTY_SHA256,
-    Scope,
-    Signer,
-    canonical_request,
-    encode_path,
-    format_amz_date,
-    signing_key,
-)
+from shadeproxy.core.sigv4 import EMPTY_SHA256, encode_path, format_amz_date
 from shadeproxy.core.tracing import JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
-
-_CHECKSUM_MODE = "x-amz-checksum-mode"
-
-
-class _SignedParts(NamedTuple):
-    """Parts of a head and its signature that stay the same. ``canonical``: the canonical request after its
-    path. ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the
-    signature.
-    """
-
-    fields: str
-    canonical: str
-    inner: "hashlib._Hash"
-    outer: "hashlib._Hash"
-    authorization: str
+from shadeproxy.origin.signing import CHECKSUM_MODE, SignedParts, signed_parts
 
 
 class RelayHeads:
@@ -42,7 +18,7 @@ class RelayHeads:
     def __init__(self, host: str) -> None:
         self._host = host
         self._second = -1
-        self._kept: dict[tuple[str, str, str, bool], _SignedParts] = {}
+        self._kept: dict[tuple[str, str, str, bool], tuple[str, SignedParts]] = {}
 
     def render(
         self,
@@ -64,34 +40,32 @@ class RelayHeads:
             self._second = int(now_s)
             self._kept.clear()
         key = (peer_field, job_field, secret, checksums)
-        kept = self._kept.get(key) or self._keep(key)
-        inner, outer = kept.inner.copy(), kept.outer.copy()
-        text = f"GET\n{encode_path(path)}{kept.canonical}"
+        fields, signing = self._kept.get(key) or self._keep(key)
+        inner, outer = signing.inner.copy(), signing.outer.copy()
+        text = f"GET\n{encode_path(path)}{signing.canonical}"
         inner.update(hashlib.sha256(text.encode()).hexdigest().encode())
         outer.update(inner.digest())
         wanted = f"Range: {range_field}\r\n" if range_field else ""
         return (
-            f"GET {path} HTTP/1.1\r\n{kept.fields}{wanted}{ORIGIN_FIELD}: {request_id}\r\n"
-            f"{kept.authorization}{outer.hexdigest()}\r\n\r\n"
+            f"GET {path} HTTP/1.1\r\n{fields}{wanted}{ORIGIN_FIELD}: {request_id}\r\n"
+            f"{signing.authorization}{outer.hexdigest()}\r\n\r\n"
         ).encode()
 
-    def _keep(self, key: tuple[str, str, str, bool]) -> _SignedParts:
+    def _keep(self, key: tuple[str, str, str, bool]) -> tuple[str, SignedParts]:
         peer_field, job_field, secret, checksums = key
         amz_date = format_amz_date(self._second)
         added = [("x-amz-content-sha256", EMPTY_SHA256), ("x-amz-date", amz_date), (PEER_FIELD, peer_field)]
         if job_field:
             added.append((JOB_FIELD, job_field))
         if checksums:
-            added.append((_CHECKSUM_MODE, "ENABLED"))
-        signed = sorted([("host", self._host), *added])
-        scope = Scope(amz_date[:8], REGION)
-        signer = Signer(signing_key(secret, scope), str(scope))
-        names = ";".join(name for name, _ in signed)
-        kept = self._kept[key] = _SignedParts(
-            f"Host: {self._host}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in added),
-            canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
-            signer.begin(amz_date.encode()),
-            signer.outer,
-            f"Authorization: {ALGORITHM} Credential={PEER_KEY}/{scope}, SignedHeaders={names}, Signature=",
+            added.append((CHECKSUM_MODE, "ENABLED"))
+        fields = f"Host: {self._host}\r\n" + "".join(f"{name}: {value}\r\n" for name, value in added)
+        signing = signed_parts(
+            sorted([("host", self._host), *added]),
+            access_key=PEER_KEY,
+            secret_key=secret,
+            region=REGION,
+            amz_date=amz_date,
         )
+        kept = self._kept[key] = fields, signing
         return kept

@@ -30,7 +30,7 @@ from shadeproxy.core.errors import (
     WriterUnavailable,
 )
 from shadeproxy.core.tracing import READER, REFUSED_FIELD, RELAYED
-from shadeproxy.core.types import SHARED, JobContext, ObjectRef, Source
+from shadeproxy.core.types import SHARED, JobContext, ObjectRef, Source, first_value
 from shadeproxy.origin.base import (
     ForwardRequest,
     ForwardResponse,
@@ -212,7 +212,7 @@ class RelayingOrigin(WrappedOrigin):
                 if refusal is RelayEnd.MISDIRECTED:
                     raise WriterUnavailable(_CHANGING)
                 raise WriterUnavailable(
-                    f"{name} refused it ({_field(answer, REFUSED_FIELD)}): nothing was written"
+                    f"{name} refused it ({first_value(answer.headers, REFUSED_FIELD)}): nothing was written"
                 )
             yield _passed_on(answer, tally)
 
@@ -268,11 +268,7 @@ def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
     """Return the result if the node did nothing; None if it answered the request."""
     if answer.status == _MISDIRECTED:
         return RelayEnd.MISDIRECTED
-    return RelayEnd.REFUSED if _field(answer, REFUSED_FIELD) else None
-
-
-def _field(answer: ForwardResponse, wanted: str) -> str:
-    return next((value for name, value in answer.headers if name.lower() == wanted), "")
+    return RelayEnd.REFUSED if first_value(answer.headers, REFUSED_FIELD) else None
 
 
 def _passed_on(answer: ForwardResponse, tally: _Sent) -> ForwardResponse:

@@ -10,11 +10,13 @@ class Routes(Protocol):
     """The ways to other nodes, by the newest view that this node has adopted. No call waits."""
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
-        """Return the other node that caches the object. None: this node does, or the node that does
-        is away.
+        """Return the other node that caches the object; None if this node caches it, or if the node that
+        caches it is away.
         """
         ...
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
-        """Return the other node that executes writes of the object. None: this node does, or none can."""
+        """Return the other node that executes writes of the object; None if this node executes them, or if
+        no node can.
+        """
         ...

@@ -26,6 +26,11 @@ names_of: Callable[[Iterable[tuple[str, str]]], Iterator[str]] = partial(map, it
 """Return the names of header fields in order. This runs in C, without an interpreter step for each field."""
 
 
+def first_value(headers: Iterable[tuple[str, str]], name: str) -> str:
+    """Return the first value of a header field, or "". ``name``: in lower case."""
+    return next((value for found, value in headers if found.lower() == name), "")
+
+
 class ObjectRef(NamedTuple):
     """One object at the origin, as clients name it (decoded, never normalised).
 

@@ -4,14 +4,14 @@ On an existing server, an object that has the right size already is not overwrit
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from shadeproxy.core.errors import OriginAnswer, OriginError, ShadeProxyError
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.demo.images import Photo
-from shadeproxy.origin.base import ForwardRequest, Origin
+from shadeproxy.origin.base import ForwardRequest, Origin, once
 
 _CONCURRENCY = 16
 _ERROR_BYTES = 500
@@ -74,17 +74,13 @@ async def _put(origin: Origin, ref: ObjectRef, data: bytes) -> None:
         ref,
         f"/{quote(ref.bucket)}/{quote(ref.key)}",
         headers=(("Content-Type", "image/png"),),
-        body=_once(data),
+        body=once(data),
         content_length=len(data),
     )
     async with origin.forward(request) as response:
         text = b"".join([chunk async for chunk in response.chunks])
         if response.status != 200:
             raise OriginAnswer(response.status, "PutObject", text[:_ERROR_BYTES].decode(errors="replace"))
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data
 
 
 def _explain(error: BaseException, bucket: str) -> ShadeProxyError:

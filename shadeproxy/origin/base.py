@@ -158,6 +158,11 @@ class ForwardRequest:
         return any(name.lower() == "x-amz-copy-source" for name, _ in self.headers)
 
 
+async def once(piece: bytes) -> AsyncIterator[bytes]:
+    """Yield a body that is one piece."""
+    yield piece
+
+
 class Relayed(NamedTuple):
     """The way of a read of an object that another proxy of the cluster caches. ``node``: the proxy that
     answered; "" if the origin did, because that proxy gave no answer. ``source``: where its bytes came from.

@@ -37,6 +37,7 @@ from shadeproxy.origin.base import (
     OriginRead,
     Trailers,
     Wanted,
+    once,
 )
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
@@ -199,7 +200,7 @@ class S3Origin:
             if answers.error_code(document) in {"XAmzContentSHA256Mismatch", "NotImplemented"}:
                 self._takes_trailers = False
                 _log.warning("trailing_checksums_refused", endpoint=self._endpoint.url)
-            yield ForwardResponse(response.status, headers, _once(document))
+            yield ForwardResponse(response.status, headers, once(document))
 
     async def probe(self) -> str:
         """Send ListBuckets. Even AccessDenied shows that endpoint and signature are right."""
@@ -247,10 +248,6 @@ class S3Origin:
                 body = await answers.read_bounded(chunks, answers.MAX_ERROR_BYTES)
                 raise answers.error_of(head.status, head.headers, body, now_s=self._clock.now_s())
             return await answers.read_bounded(chunks, answers.MAX_LISTING_BYTES)
-
-
-async def _once(piece: bytes) -> AsyncIterator[bytes]:
-    yield piece
 
 
 def _content_length(head: Head) -> int:

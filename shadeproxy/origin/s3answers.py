@@ -17,7 +17,7 @@ from defusedxml.ElementTree import fromstring
 
 from shadeproxy.core.dates import parse_http_date
 from shadeproxy.core.errors import NotS3, OriginAnswer, OriginError, OriginThrottled, OriginUnavailable
-from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta
+from shadeproxy.core.types import Headers, ListEntry, ListPage, ObjectMeta, first_value
 from shadeproxy.origin.field_places import HOP_BY_HOP
 from shadeproxy.origin.http1 import Head
 
@@ -120,7 +120,7 @@ def _is_redirect(status: int, code: str, headers: Headers) -> bool:
 
 
 def _where(headers: Headers) -> str:
-    target = next((value for name, value in headers if name.lower() == "location"), "")
+    target = first_value(headers, "location")
     host = target.partition("//")[2].partition("/")[0].rpartition("@")[2]
     return f": it leads to {host[:_MOST_HOST]!r}; check origin.endpoint" if host else ""
 
@@ -129,7 +129,7 @@ def retry_after(headers: Iterable[tuple[str, str]], now_s: float) -> float | Non
     """Return the seconds of a Retry-After field, which is a number or a date (RFC 9110 section 10.2.3); None
     if there is none.
     """
-    value = next((value for name, value in headers if name.lower() == "retry-after"), "").strip()
+    value = first_value(headers, "retry-after").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
     date = parse_http_date(value)

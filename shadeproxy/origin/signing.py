@@ -25,10 +25,10 @@ from shadeproxy.core.types import Span
 from shadeproxy.origin.addressing import Target
 from shadeproxy.origin.base import Wanted
 
-_CHECKSUM_MODE = "x-amz-checksum-mode"
+CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
-class _Signing(NamedTuple):
+class SignedParts(NamedTuple):
     """Parts of a signature that stay the same. ``canonical``: the canonical request after its path.
     ``inner``, ``outer``: hashes of a Signer, to be copied. ``authorization``: the field up to the signature.
     """
@@ -37,6 +37,21 @@ class _Signing(NamedTuple):
     inner: "hashlib._Hash"
     outer: "hashlib._Hash"
     authorization: str
+
+
+def signed_parts(
+    signed: list[tuple[str, str]], *, access_key: str, secret_key: str, region: str, amz_date: str
+) -> SignedParts:
+    """Return these parts for GETs without a query. ``signed``: the fields to sign, sorted by name."""
+    scope = Scope(amz_date[:8], region)
+    signer = Signer(signing_key(secret_key, scope), str(scope))
+    names = ";".join(name for name, _ in signed)
+    return SignedParts(
+        canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
+        signer.begin(amz_date.encode()),
+        signer.outer,
+        f"Authorization: {ALGORITHM} Credential={access_key}/{scope}, SignedHeaders={names}, Signature=",
+    )
 
 
 class PageHeads:
@@ -50,7 +65,7 @@ class PageHeads:
         self._second = -1
         # Parts that stay the same for this second, by host, credentials and whether the whole object is
         # requested.
-        self._fixed: dict[tuple[object, ...], tuple[str, _Signing | None]] = {}
+        self._fixed: dict[tuple[object, ...], tuple[str, SignedParts | None]] = {}
 
     def render(
         self,
@@ -88,13 +103,13 @@ class PageHeads:
 
     def _fix(
         self, key: tuple[object, ...], host: str, credentials: Credentials | None, *, whole: bool
-    ) -> tuple[str, _Signing | None]:
+    ) -> tuple[str, SignedParts | None]:
         # "identity": a gateway on the way must not compress, because sizes and ranges count the stored bytes.
         fields = f"Host: {host}\r\nUser-Agent: shadeproxy\r\nAccept-Encoding: identity\r\n{self._ours}"
         signed = [("host", host)]
         if whole:
-            signed.append((_CHECKSUM_MODE, "ENABLED"))
-            fields += f"{_CHECKSUM_MODE}: ENABLED\r\n"
+            signed.append((CHECKSUM_MODE, "ENABLED"))
+            fields += f"{CHECKSUM_MODE}: ENABLED\r\n"
         signing = None
         if credentials is not None:
             amz_date = format_amz_date(self._second)
@@ -103,21 +118,15 @@ class PageHeads:
                 added.append(("x-amz-security-token", credentials.session_token))
             signed += added
             fields += "".join(f"{name}: {value}\r\n" for name, value in added)
-            signing = self._signing(signed, credentials, amz_date)
+            signing = signed_parts(
+                signed,
+                access_key=credentials.access_key,
+                secret_key=credentials.secret_key,
+                region=self._region,
+                amz_date=amz_date,
+            )
         fixed = self._fixed[key] = fields, signing
         return fixed
-
-    def _signing(self, signed: list[tuple[str, str]], credentials: Credentials, amz_date: str) -> _Signing:
-        scope = Scope(amz_date[:8], self._region)
-        signer = Signer(signing_key(credentials.secret_key, scope), str(scope))
-        names = ";".join(name for name, _ in signed)
-        return _Signing(
-            canonical_request("GET", "", "", signed, EMPTY_SHA256).removeprefix("GET\n"),
-            signer.begin(amz_date.encode()),
-            signer.outer,
-            f"Authorization: {ALGORITHM} Credential={credentials.access_key}/{scope}, "
-            f"SignedHeaders={names}, Signature=",
-        )
 
 
 def range_field(span: Span) -> str:

@@ -72,7 +72,7 @@ async def test_a_node_that_cannot_be_reached_has_a_problem(three):
 @pytest.mark.parametrize(
     "answer", [b"", b"[]", b'{"reads": "many"}', b'{"node": "b", "padding": "' + b"x" * 200_000 + b'"}']
 )
-async def test_an_answer_that_is_none_is_a_problem(three, answer):
+async def test_an_answer_without_statistics_is_a_problem(three, answer):
     a, b, _ = three
     tells(b, answer)
     (found,) = await ask(a, *facts_of(b))

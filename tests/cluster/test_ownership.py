@@ -164,7 +164,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_the_first_call_after_the_end_of_a_lease_voids_what_answers_whichever_it_is(world, three, call):
+async def test_the_first_call_of_any_kind_after_the_end_of_a_lease_voids_all_answers(world, three, call):
     a = three[0]
     own = next(iter(a.all(OWN)))
     a.heartbeat._clock = None  # Nothing but a call may look at the clock.

@@ -104,7 +104,7 @@ async def test_many_requests_of_one_connection(tmp_path, origin):
         assert len(begun) == 15
 
 
-async def test_the_end_of_a_connection_is_said(tmp_path, origin):
+async def test_an_answer_announces_the_end_of_its_connection(tmp_path, origin):
     async with cluster(tmp_path, "a", "b", origin=origin) as (a, _):
         await warm(a)
         begun = watched(a)

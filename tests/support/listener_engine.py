@@ -34,8 +34,9 @@ async def make_engine(
     stats: Stats,
     clock: Clock,
     page_size: int,
-    upstreams: Upstreams,
+    upstreams: Upstreams = ONLY_OWN,
     ownership: Ownership | None = None,
+    past: Origin | None = None,
 ) -> tuple[Engine, PageCache]:
     """Build an engine and its recovered cache. With other ``upstreams`` the origin decides which clients may
     read.
@@ -60,5 +61,6 @@ async def make_engine(
         verdicts=None if upstreams is ONLY_OWN else Verdicts(60.0),
         upstreams=upstreams,
         ownership=ownership,
+        past=past,
     )
     return engine, cache

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3 import Authenticator, ClientKey, FastLane, S3Handler, S3Server
@@ -26,13 +25,12 @@ from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import ObjectRef, Source
 from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.ownership import Began, Standing
-from shadeproxy.engine.rules import Rule, Rules
-from shadeproxy.engine.storage.page_cache import Medium, PageCache
+from shadeproxy.engine.rules import Rule
+from shadeproxy.engine.storage.page_cache import Medium
 from shadeproxy.origin.memory import MemoryOrigin
-from shadeproxy.policy.registry import get_policy
 from shadeproxy.telemetry.stats import Stats
 from shadeproxy.tiers.store import SegmentStore
-from tests.support.listener_engine import NoWeights
+from tests.support.listener_engine import make_engine
 from tests.support.s3.clients import ACCESS, SECRET
 from tests.support.s3.scripted import Answered, Client
 
@@ -239,20 +237,10 @@ async def _start(
     peers = Peers(name, CLUSTER, secrets, clock=clock, least_patience_s=patience_s)
     past = RelayingOrigin(origin, routes=view, peers=peers, counts=counts, clock=clock)
     tier = SegmentStore("ram", directory, 1 << 22, segment_bytes=1 << 22)
-    cache = PageCache(
-        [Medium(tier, Source.RAM)],
-        policy=get_policy("default"),
-        weights=NoWeights(),
-        stats=stats,
-        ledger=ledger,
-        rng=np.random.default_rng(7),
-    )
-    await asyncio.to_thread(cache.recover)
-    stack.push_async_callback(asyncio.to_thread, cache.close)
-    engine = Engine(
+    engine, cache = await make_engine(
+        Medium(tier, Source.RAM),
         origin,
-        cache,
-        rules=Rules(rules),
+        rules=rules,
         ledger=ledger,
         stats=stats,
         clock=clock,
@@ -260,6 +248,7 @@ async def _start(
         ownership=view,
         past=past,
     )
+    stack.push_async_callback(asyncio.to_thread, cache.close)
     stack.push_async_callback(past.aclose)
     stack.push_async_callback(engine.aclose)
     requests, peer_requests = Requests(), Requests()

@@ -21,7 +21,7 @@ from shadeproxy.cluster.peers import Peer
 from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.ranges import parse_range
 from shadeproxy.core.tracing import CLIENT, NODE_FIELD, REFUSED_FIELD, next_request_id
-from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, names_of
+from shadeproxy.core.types import JobContext, ObjectMeta, ObjectRef, Source, first_value, names_of
 from shadeproxy.engine.base import Grant, NothingKnown, ReadRequest
 from shadeproxy.origin.base import Relayed
 from shadeproxy.telemetry.log import mask_text
@@ -218,6 +218,16 @@ class ReadReports:
         """
         self._log.warning("answer cut", error=why, **facts)
 
+    def report_cut_read(self, why: str, call: Call, bytes_sent: int, *, request_id: str) -> None:
+        """Log an answer to a read, as ``report_cut`` does."""
+        self.report_cut(
+            why,
+            request_id=request_id,
+            operation=call.operation.name,
+            path=call.request.raw_path,
+            bytes_sent=bytes_sent,
+        )
+
 
 class Exchange:
     """One request and the state of its answer."""
@@ -239,9 +249,11 @@ class Exchange:
         self.cut: str = ""
         """Reason why an answer that had begun was not finished, or ""."""
         self.relayed: Relayed | None = None
-        """The way of an answer of another node of the cluster. The statistics of this one count no read."""
+        """The way of an answer that came, or should have come, from another node of the cluster. ``source``
+        stays BYPASS then, so the statistics of this node count no read.
+        """
         self.refused: str = ""
-        """Reason for which a node refuses a request of another one, or ""."""
+        """Reason why this node refuses a request of another one, or ""."""
 
     @property
     def http(self) -> web.BaseRequest:
@@ -265,7 +277,7 @@ class Exchange:
         request. ``relayed``: see ``ForwardResponse``.
         """
         self.relayed = relayed
-        self.origin_request_id = next((v for name, v in headers if name.lower() == "x-amz-request-id"), "")
+        self.origin_request_id = first_value(headers, "x-amz-request-id")
         return self.start(status, headers)
 
     def refusal(self, answer: ErrorAnswer, *, close: bool = False) -> Response:

@@ -40,7 +40,7 @@ from shadeproxy.core.ranges import RangeSpec, parse_range
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
 from shadeproxy.core.types import Headers, ObjectRef, Span
 from shadeproxy.engine.ownership import Here
-from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers
+from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Trailers, once
 
 MAX_TRAILED_BYTES = 16 * 1024 * 1024
 """Largest upload that is held in memory, so that its trailing checksum reaches every origin as a header.
@@ -237,7 +237,7 @@ async def _delete(call: Call, body: UploadBody, headers: Headers) -> _Outgoing:
     kept = tuple(pair for pair in headers if not is_digest(pair[0]))
     return _Outgoing(
         (*kept, ("Content-MD5", digest)),
-        _once(document),
+        once(document),
         tuple(call.ref.beside(key) for key in keys),
         len(document),
         hashlib.sha256(document).hexdigest(),
@@ -266,10 +266,6 @@ async def _relay(answer: ForwardResponse, response: Response, writing: AsyncExit
 
 def _checksum_fields(body: UploadBody) -> Headers:
     return tuple((name, value) for name, value in body.trailers.items() if name in body.plan.trailers)
-
-
-async def _once(piece: bytes) -> AsyncIterator[bytes]:
-    yield piece
 
 
 async def _pieces_of(whole: memoryview) -> AsyncIterator[bytes]:

@@ -110,11 +110,12 @@ class S3Handler(ForwardHandler):
         exchange.request, exchange.operation = call.request, call.operation.name
         if begun is not None:
             exchange.request_id = begun.request_id
-        if begun is None or isinstance(begun, RelayRead):
-            is_relayed = asked.peer is not None
-            serving = self._relay(exchange, call, begun) if is_relayed else self._read(exchange, call, wanted)
-        else:
+        if isinstance(begun, EngineLaneRead):
             serving = self._read(exchange, call, wanted, begun)
+        elif asked.peer is None:
+            serving = self._read(exchange, call, wanted)
+        else:
+            serving = self._relay(exchange, call, begun)
         await self._complete(exchange, serving, begun)
         return exchange.response is not None and bool(exchange.response.keep_alive)
 
@@ -129,7 +130,7 @@ class S3Handler(ForwardHandler):
             await self._forward(exchange, call, authenticated)
 
     async def _relay(self, exchange: Exchange, call: Call, begun: RelayRead | None) -> None:
-        """Answer a read that another node answers."""
+        """Answer a read with the answer of another node."""
         exchange.count_as(call.identity)
         BEGUN.set(answer := None if begun is None else begun.take())
         try:

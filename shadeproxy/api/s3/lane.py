@@ -142,7 +142,7 @@ class FastLane:
             return None
         call, _ = self._handler.identify(head.method, head.target, head.fields)
         if not self._handler.reads_cache(call):
-            return None if self._relays is None else self._identify_relayed(raw, head, call)
+            return self._identify_relayed(raw, head, call)
         plain = self._remembers and self._memory.remember_client(raw, head, call)
         wanted = read_request(call)
         return Asked(call, wanted, head.keep_alive, plain, self._engine.find_now(wanted))
@@ -188,8 +188,8 @@ class FastLane:
         request = S3Request("GET", "", path, path, "", bucket, key, NO_QUERY, fields, job)
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
-        if not self._engine.cacheable(ref):
-            peer = None if self._relays is None else self._relays.find(ref)
-            call = Call(request, GET_OBJECT, identity)
-            return None if peer is None else Asked(call, wanted, True, False, None, peer)
-        return Asked(Call(request, GET_OBJECT, identity), wanted, True, True, self._engine.find_now(wanted))
+        call = Call(request, GET_OBJECT, identity)
+        if self._engine.cacheable(ref):
+            return Asked(call, wanted, True, True, self._engine.find_now(wanted))
+        peer = None if self._relays is None else self._relays.find(ref)
+        return None if peer is None else Asked(call, wanted, True, False, None, peer)

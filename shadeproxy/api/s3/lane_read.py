@@ -254,12 +254,8 @@ class LaneRead(Generic[_Reading]):
         error = flight.error
         assert isinstance(error, ShadeProxyError), "a flight ends complete or with an error of our tree"
         self._leave(self.status)
-        self._reports.report_cut(
-            f"{type(error).__name__}: {error}",
-            request_id=self.request_id,
-            operation=self.asked.call.operation.name,
-            path=self.asked.call.request.raw_path,
-            bytes_sent=self.bytes_sent,
+        self._reports.report_cut_read(
+            f"{type(error).__name__}: {error}", self.asked.call, self.bytes_sent, request_id=self.request_id
         )
         self._outlet.cut()
         self._outlet.read_ended(keep=False)

@@ -9,15 +9,12 @@ answer.
 from collections.abc import Awaitable, Callable
 from typing import Unpack
 
-from aiohttp import web
-
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator, not_of_cluster
 from shadeproxy.api.s3.exchange import Asked, Call, Exchange, read_request
 from shadeproxy.api.s3.forward_handler import HandlerSettings
 from shadeproxy.api.s3.handler import S3Handler
 from shadeproxy.api.s3.lane_read import BeginsReads, EngineLaneRead, LaneOutlet
 from shadeproxy.api.s3.operations import Touches
-from shadeproxy.api.s3.port import Port
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.request import S3Request
 from shadeproxy.core.errors import AuthError, Misdirected, ShuttingDown
@@ -25,7 +22,7 @@ from shadeproxy.core.tracing import RELAYED
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.engine.ownership import Ownership, Standing
 
-# A GET of "/". The nodes list no buckets at each other, so it asks for the statistics (node_stats.py).
+# A GET of "/". Nodes never ask each other for buckets, so here it asks for the statistics (node_stats.py).
 _STATS = "ListBuckets"
 _READS = frozenset({"GetObject", "HeadObject"})
 _WRITES = frozenset({Touches.OBJECT, Touches.LISTED})
@@ -51,14 +48,6 @@ class PeerHandler(S3Handler):
         self._ownership = ownership
         self._stats = stats
 
-    async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Serve one request as S3Handler does."""
-        was = RELAYED.set(True)
-        try:
-            return await super().__call__(http)
-        finally:
-            RELAYED.reset(was)
-
     def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
         """Begin a read as S3Handler does."""
         was = RELAYED.set(True)
@@ -67,18 +56,12 @@ class PeerHandler(S3Handler):
         finally:
             RELAYED.reset(was)
 
-    async def serve_read(
-        self, port: Port, asked: Asked, begun: EngineLaneRead | RelayRead | None = None
-    ) -> bool:
-        """Serve a read as S3Handler does."""
+    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
         was = RELAYED.set(True)
         try:
-            return await super().serve_read(port, asked, begun)
+            await super()._answer(exchange, _noting_refusal(exchange, serving))
         finally:
             RELAYED.reset(was)
-
-    async def _answer(self, exchange: Exchange, serving: Awaitable[None]) -> None:
-        await super()._answer(exchange, _noting_refusal(exchange, serving))
 
     async def _serve_parsed(self, exchange: Exchange, request: S3Request) -> None:
         call, authenticated = self._identify(request, exchange)

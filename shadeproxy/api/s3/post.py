@@ -26,7 +26,7 @@ from shadeproxy.api.s3.upload.form import Form, boundary_of
 from shadeproxy.api.s3.upload.plan import BodyPlan
 from shadeproxy.core.errors import InvalidRequest, MissingLength, OriginError
 from shadeproxy.core.sigv4 import path_of_key
-from shadeproxy.core.types import Headers, ObjectRef
+from shadeproxy.core.types import Headers, ObjectRef, first_value
 from shadeproxy.engine.base import ReadPath
 from shadeproxy.origin.base import ForwardRequest, ForwardResponse
 
@@ -194,7 +194,7 @@ def _success(
         for pair in to_client(answer.headers)
         if pair[0].lower() not in {"content-length", "content-type"}
     ]
-    etag = next((value for name, value in kept if name.lower() == "etag"), "")
+    etag = first_value(kept, "etag")
     redirect = fields.get("success_action_redirect", fields.get("redirect", ""))
     if _is_url(redirect):
         mark = "&" if "?" in redirect else "?"

@@ -1,8 +1,8 @@
 """A plain GET of the fast lane that another node of the cluster answers: its bytes go from the connection to
 that node straight to the client, without a task.
 
-Laws: the head is sent with the first bytes of the body. A read that gets no byte is continued by a task,
-which asks the origin, and so is any answer that is not plain: an error, a redirect, a long body. The answer
+Laws: the head is sent with the first bytes of the body. If no byte comes, a task continues the read, and asks
+the origin. A task also continues any answer that is not plain: an error, a redirect, a long body. The answer
 has the bytes that the task would send.
 """
 
@@ -24,14 +24,16 @@ from shadeproxy.core.deadline import Deadline
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.ledger import Ledger
 from shadeproxy.core.types import Source
-from shadeproxy.origin.base import Arrived, ForwardResponse
+from shadeproxy.origin.base import Arrived, ForwardResponse, once
 from shadeproxy.origin.connection import Connection, Dead
 from shadeproxy.origin.http1 import Head
 
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
-"""Fields of a call that this read can answer. It sends those that change an answer, and no others."""
+"""The fields that a call may have. Those that change the answer are sent to the node, and no others."""
+_UNREAD = once(b"")
+"""The body of an answer of which only the head is examined."""
 
 
 class RelayRead:
@@ -107,10 +109,10 @@ class RelayRead:
         """See ``Receiver.opened``."""
         self._stop_timer()
         self.peer.answered(self._clock.monotonic_s() - self.started_s)
-        if not self._is_plain(head):
+        length = head.length or 0
+        if not self._is_plain(head, length) or not self.held.try_take(length):
             self._hand_over(head)
             return None
-        assert head.length is not None, "it is plain"
         self.status = head.status
         self._head = relayed_head(
             head.status,
@@ -120,7 +122,7 @@ class RelayRead:
             now_s=self._clock.now_s(),
             keep=self.asked.keep_alive,
         )
-        self._memory = np.empty(head.length, np.uint8).data
+        self._memory = np.empty(length, np.uint8).data
         return self._memory, self._arrived
 
     def received(self) -> None:
@@ -162,7 +164,7 @@ class RelayRead:
             self._count(RelayEnd.OK)
 
     def take(self) -> PendingAnswer | None:
-        """Return what a task continues; None if it begins again."""
+        """Return the answer that the task continues; None if the task begins again."""
         self._taken = True
         return self._begun
 
@@ -175,22 +177,19 @@ class RelayRead:
 
     # ------------------------------------------------------------------ inside
 
-    def _is_plain(self, head: Head) -> bool:
-        """Return whether the bytes of this answer may go to the client as they come. Takes their memory."""
+    def _is_plain(self, head: Head, length: int) -> bool:
+        """Return whether the bytes of this answer may go to the client as they come."""
         expected = 206 if "range" in self.asked.call.request.fields else 200
-        length = head.length
         if head.status != expected or not head.length_given or head.flawed:
             return False
-        if length is None or not 0 < length <= _MOST_BYTES:
-            return False
-        if is_refused(head.headers):
+        if not 0 < length <= _MOST_BYTES or is_refused(head.headers):
             return False
         if expected == 206:
             try:
-                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _nothing))
+                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _UNREAD))
             except OriginError:
                 return False
-        return self.held.try_take(length)
+        return True
 
     def _arrived(self, count: int) -> None:
         self._filled += count
@@ -243,12 +242,11 @@ class RelayRead:
         self.peer.failed()
         self._leave()
         self._count(RelayEnd.BROKEN)
-        self._reports.report_cut(
+        self._reports.report_cut_read(
             f"BodyCutShort: the body of node {self.peer.node} broke off: {type(error).__name__}",
+            self.asked.call,
+            self.bytes_sent,
             request_id=self.request_id,
-            operation=self.asked.call.operation.name,
-            path=self.asked.call.request.raw_path,
-            bytes_sent=self.bytes_sent,
         )
         self._outlet.cut()
         self._outlet.read_ended(keep=False)
@@ -289,16 +287,3 @@ class RelayRead:
             duration_s=self._clock.monotonic_s() - self.started_s,
             relayed_to=self.peer.node,
         )
-
-
-class _Nothing:
-    """The body of an answer whose head alone is looked at."""
-
-    def __aiter__(self) -> "_Nothing":
-        return self
-
-    async def __anext__(self) -> bytes:
-        raise StopAsyncIteration
-
-
-_nothing = _Nothing()

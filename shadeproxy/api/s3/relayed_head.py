@@ -1,8 +1,8 @@
 """The head of a plain answer of another node, as the client gets it: the bytes that ``Exchange.pass_on``
 would send.
 
-Answers of one node have the same fields in the same order. So the names are looked at once, and the decisions
-are kept.
+Answers of one node have the same fields in the same order. So the decisions on these names are made once, and
+kept.
 """
 
 from functools import lru_cache
@@ -20,6 +20,7 @@ from shadeproxy.core.types import Headers, names_of
 class _FieldOrder(NamedTuple):
     """Decisions on fields of these names. ``shown``: for each field, whether the client gets it. ``source``:
     position of x-shade-cache. ``known``: the names decide everything, and all fields of the proxy are there.
+    ``refused``: see ``is_refused``.
     """
 
     shown: tuple[bool, ...]

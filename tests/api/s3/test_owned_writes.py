@@ -48,7 +48,7 @@ def answered(body=b""):
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_a_forwarded_write_says_who_writes(owned, name):
+async def test_a_forwarded_write_names_the_objects_that_this_proxy_writes(owned, name):
     proxy, engine, ownership = owned
     engine.answer = answered()
     await proxy.raw(WRITES[name])
@@ -62,7 +62,7 @@ async def test_a_forwarded_write_says_who_writes(owned, name):
         assert (elsewhere.here, elsewhere.elsewhere) == (frozenset(), True)
 
 
-async def test_a_forwarded_form_says_who_writes(owned):
+async def test_a_forwarded_form_is_marked_as_a_write_of_another_proxy(owned):
     proxy, engine, ownership = owned
     ownership.elsewhere.add(K)
     engine.answer = answered()
@@ -132,7 +132,7 @@ async def test_reads_of_a_foreign_object_are_forwarded_each_time(owned, compiled
     assert engine.events == ["forward"] * 4
 
 
-async def test_what_the_lane_remembers_answers_no_longer_than_the_lease(make_proxy, compiled):
+async def test_a_remembered_request_is_answered_no_longer_than_the_lease_lasts(make_proxy, compiled):
     class Counted(SetOwnership):
         asked = 0
 

@@ -198,14 +198,14 @@ async def test_all_accepted_secrets_are_accepted(tmp_path, origin):
             assert (await asked(node, "/b/b-1", *signed("/b/b-1", secret=key))).status == 200
 
 
-def test_no_secret_is_no_protection():
+def test_an_empty_or_missing_secret_is_refused():
     with pytest.raises(ConfigError):
         PeerAuthenticator("b", CLUSTER, (), clock=SystemClock())
     with pytest.raises(ConfigError):
         PeerAuthenticator("b", CLUSTER, ("",), clock=SystemClock())
 
 
-def test_a_secret_is_of_one_cluster_and_one_purpose():
+def test_a_secret_gives_each_cluster_its_own_key():
     assert peer_secrets("one", ["s"]) != peer_secrets("two", ["s"])
     assert peer_secrets("one", ["s"]) == peer_secrets("one", ["s"])
 
@@ -222,7 +222,7 @@ class TestNonces:
         for number in range(5):
             assert nonces.admits(f"n{number}", 1000.0 + number, 1010.0)
         assert not nonces.admits("n0", 1000.0, 1010.0), "it was forgotten"
-        assert not nonces.admits("another", 1001.0, 1010.0), "it cannot be told from a forgotten one"
+        assert not nonces.admits("another", 1001.0, 1010.0), "it may be a forgotten one"
         assert nonces.admits("another", 1002.0, 1010.0)
 
     def test_a_clock_that_is_ahead_bars_no_other_node(self):

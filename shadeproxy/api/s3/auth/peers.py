@@ -118,7 +118,7 @@ class PeerAuthenticator(Authenticator):
     def _admit(self, nonce: str, amz_date: str) -> None:
         signed_s = sigv4.unix_time(amz_date)
         if len(nonce) != _NONCE_LENGTH or not self._nonces.admits(nonce, signed_s, self._clock.now_s()):
-            raise not_of_cluster("this write was received before, or is too old to know")
+            raise not_of_cluster("this write was received before, or is so old that it may have been")
 
 
 def not_of_cluster(reason: str = "") -> NotOfCluster:
