@@ -254,6 +254,7 @@ class Stats:
 
     def begin_run(self, job: str) -> None:
         """Begin to count the epochs of a new run of ``job``."""
+        self.charge_cpu()  # Later, the epochs of the former run are no longer found.
         if job in self.jobs:
             self.jobs[job].begin_run()
 

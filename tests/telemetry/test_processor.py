@@ -49,6 +49,16 @@ def test_the_time_is_shared_by_the_reads_of_the_time(world):
     assert world.stats.snapshot()["jobs"]["a"]["cpu_s"] == pytest.approx(0.7)
 
 
+def test_the_time_of_a_run_that_has_ended_stays_with_the_job(world):
+    world.read(10, "a", 0)
+    world.charge(1.0)
+    world.read(10, "a", 0)
+    world.used_s += 1.0
+    world.stats.begin_run("a")
+    world.charge(0.0)
+    assert world.stats.snapshot()["jobs"]["a"]["cpu_s"] == pytest.approx(2.0)
+
+
 def test_time_without_reads_is_charged_to_no_job(world):
     world.read(1, "a", 0)
     world.charge(0.1)
