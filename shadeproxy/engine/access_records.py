@@ -39,9 +39,10 @@ class Kind(NamedTuple):
 
 
 class AccessRecord(NamedTuple):
-    """A ready row of the access log for a read of one whole page by ``job``. ``row``: the bytes of one USE.
+    """A row that is ready to be added to the access log: a read of one whole page by ``job``. ``row``: the
+    bytes of one USE.
 
-    ``kind`` is the index of its ``Kind`` in ``kinds``, a dict that is replaced when it has grown large.
+    ``kind`` is the index of its ``Kind`` in ``kinds``. When that dict has grown large, the log replaces it.
     """
 
     job: JobContext | None

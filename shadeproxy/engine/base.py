@@ -260,8 +260,8 @@ class ReadsNow(Protocol):
         ...
 
     def where(self, ref: ObjectRef, meta: ObjectMeta) -> Source:
-        """Return the tier for the answer to a HEAD: the tier of the first page, or RAM if that is not
-        resident.
+        """Return the tier that the answer to a HEAD names: the tier of the object's first page, or RAM if
+        that page is not resident.
         """
         ...
 
@@ -341,10 +341,11 @@ class ReadPath(ReadsNow, Protocol):
     def find_samples(
         self, dataset: Dataset, ids: Ids, job: JobContext | None, now_s: float
     ) -> FoundSamples | None:
-        """Return places of samples of a dataset (i64[k]) at a hundredth of the cost of ``place``.
+        """Return the places of samples of a dataset, at a hundredth of the cost of ``place``. ``ids``:
+        i64[k].
 
-        Only samples given to ``remember_sample`` whose handles are still valid are found. None: no sample is
-        found.
+        A sample is found only if it was given to ``remember_sample`` and its page handle is still valid.
+        None: no sample is found.
         """
         ...
 
@@ -363,13 +364,14 @@ class ReadPath(ReadsNow, Protocol):
         ...
 
     def writing(self, refs: Iterable[ObjectRef]) -> AbstractAsyncContextManager[Here]:
-        """Wrap a write to ``refs``. Pass the value that the block gets on as ``ForwardRequest.here``: other
-        proxies of a cluster may have to carry out all of the write, or a part.
+        """Wrap a write to ``refs``. The block gets a value; pass it on as ``ForwardRequest.here``. It names
+        the objects that this process writes. In a cluster, other proxies may have to write some of them, or
+        all.
 
-        Their cached pages and metadata are dropped before the write starts and again when the block is left,
-        however it is left. Reads in between are not stored. Leave the block before the client sees success.
-        An empty key means the bucket itself (its rights, its existence): all cached pages of the bucket are
-        checked with the origin before they are served again.
+        The cached pages and metadata of the objects are dropped before the write starts, and again when the
+        block is left, however it is left. Reads in between are not stored. Leave the block before the client
+        sees success. An empty key means the bucket itself (its rights, its existence): all cached pages of
+        the bucket are checked with the origin before they are served again.
 
         Raises NotOwnerNow before the block, and WriteUnconfirmed when the block is left.
         """

@@ -67,7 +67,7 @@ class Engine:
         past: Origin | None = None,
     ) -> None:
         """``callback_reads``: reads of ``origin`` by callbacks, if it supports them. ``prefetch_reads``:
-        returns the reads by which to prefetch the next page; None: fetch it as pages for readers.
+        returns the reads by callbacks that fetch the next page to prefetch; None: those of readers fetch it.
         ``verdicts``: None unless clients have origin credentials. ``upstreams``: see namespaces.py.
 
         ``jobs_of``: returns the jobs whose datasets hold the objects, by object hash, for reads that name no
@@ -284,7 +284,7 @@ class Engine:
         """Check each cached page with the origin once before it answers, because the trust epoch has risen.
         Void running flights and checks. ``keep``: which objects the rise does not concern (distrust.py).
         """
-        self.access_log.flush()  # Reads are counted by stamps, which change now.
+        self.access_log.flush()  # The log finds the page of a read by its stamp. All stamps change now.
         self._filling.flights.invalidate(lambda _ref: True)
         self._versions.distrust()
         self.cache.distrust(keep)
@@ -351,8 +351,8 @@ class Engine:
         return reading
 
     async def _explain(self, request: ReadRequest, answer: OriginAnswer) -> None:
-        """Raise ``answer``, or the error of a GET instead: an answer to a HEAD has a bare status and no body.
-        Return if the GET finds the object.
+        """Raise the error of a GET if ``answer`` is the bare answer to a HEAD, which has no code and no body
+        to explain it. Otherwise raise ``answer``. Return if the GET finds the object.
         """
         if answer.code:
             raise answer
@@ -360,7 +360,7 @@ class Engine:
             async with self._origin.open(request.ref, span=Span(0, 1), upstream=request.upstream):
                 return
         except OriginAnswer as explained:
-            if explained.status != 416:  # The object is empty.
+            if explained.status != 416:  # A 416 means that the object exists and is empty.
                 raise explained from answer
 
     async def _open(self, reading: EngineReading) -> None:

@@ -53,7 +53,7 @@ class OwnChanges:
 
 
 class PlainChange(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base class of changes that other proxies get as they are."""
+    """Base class of changes that are sent to the other proxies unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class DeleteDataset(PlainChange, frozen=True):
 
 
 class PutJob(PlainChange, frozen=True):
-    """Register or update a job. ``begins``: the rank whose process has just started, if one has;
-    ``resumes``: see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset, "" for that of today.
-    ``need``, ``best_effort``: see ``Jobs.put``.
+    """Register or update a job. ``begins``: the rank whose process has just started, if one has; ``resumes``:
+    see ``HintRegistry.begin_run``. ``digest``: the digest of the dataset that is meant; "": the dataset that
+    has the name now. ``need``, ``best_effort``: see ``Jobs.put``.
     """
 
     name: str
@@ -213,7 +213,9 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class FreezeScores:
-    """Freeze a score column for an epoch; the first one counts, for all ranks. See ``FrozenScores.take``."""
+    """Freeze a score column for an epoch. The first column that is frozen for an epoch counts for all ranks.
+    See ``FrozenScores.take``.
+    """
 
     name: str
     epoch: int

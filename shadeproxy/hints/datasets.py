@@ -157,7 +157,7 @@ class Groups:
         return self.spread(np.arange(len(self.hashes), dtype=np.int64))
 
     def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
-        """Return for each sample the value of its group, of one value for each group."""
+        """Return for each sample the value of its group. ``values``: one value for each group."""
         spread = np.empty(len(self.members), dtype=values.dtype)
         spread[self.members] = np.repeat(values, 1 if self.starts is None else np.diff(self.starts))
         return spread

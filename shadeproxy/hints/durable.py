@@ -21,8 +21,8 @@ from shadeproxy.hints.scoreboard import Scores
 
 VERSION = 1
 NAMESPACE_VERSION = 2
-"""Version of a dataset outside the proxy's own namespace. Older releases, which know no namespaces, refuse
-it, and so do not use those objects as their own.
+"""Version of a dataset outside the proxy's own namespace. Older releases know no namespaces and refuse this
+version. So they do not take the objects for objects of their own namespace.
 """
 
 Stored = TypeVar("Stored")

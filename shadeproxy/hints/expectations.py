@@ -50,9 +50,9 @@ nothing.
 
 
 class Belief(NamedTuple):
-    """Trust in a job, for display. Trust is from 0 to 1. ``gap_reads``: reads of all clients from
-    one of its reads to the next, None before the first; ``silent_reads``: those since its last read, 0 while
-    that is usual.
+    """The trust in a job, for display. Trust is from 0 to 1. ``gap_reads``: number of reads by all
+    clients between two reads of the job, None before its first read. ``silent_reads``: number of reads by all
+    clients since the job's last read, 0 while that number is usual.
     """
 
     order_trust: float
@@ -93,7 +93,9 @@ class Expectations:
         self._spaces_until = 0.0
 
     def raise_weights(self, raised: Mapping[str, float]) -> None:
-        """Multiply the weights of jobs by these factors, and by 1 where a job is not named."""
+        """Set the factors by which the weights of jobs are multiplied. A job that ``raised`` does not name
+        gets 1.
+        """
         for name, activity in self._activities.items():
             activity.raised = raised.get(name, 1.0)
 
@@ -160,7 +162,7 @@ class Expectations:
     def _expect_few(
         self, spaces: list[tuple[Space, list[Job]]], object_hashes: Hashes, tick: float
     ) -> tuple[Column, Column]:
-        """Return what ``expect`` does, page by page, where all samples are whole objects."""
+        """Return what ``expect`` returns, computed page by page. All samples must be whole objects."""
         hashes = object_hashes.tolist()
         parts: list[list[JobColumns[float]]] = [[] for _ in hashes]
         for space, jobs in spaces:
@@ -324,8 +326,8 @@ class Expectations:
         return explained
 
     def _readers(self, job: JobContext | None) -> Iterator[Job]:
-        """Yield the jobs that surely made a read if it is a read of their samples: the job that the read
-        names, or else each job that has its dataset to itself.
+        """Yield the jobs to which a read surely belongs, if it reads one of their samples: the job that the
+        read names, or else each job that has its dataset to itself.
         """
         if job is not None:
             if job.job in self._jobs:

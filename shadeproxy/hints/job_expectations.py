@@ -45,7 +45,7 @@ class JobExpectations:
         return scores if scores is not None and scores.known else None
 
     def of_pages(self, job: Job, space: Space, pages: PageUnits, tick: float) -> JobColumns[Column]:
-        """Return the reads of pages that are expected from a job."""
+        """Return when, or how often, a job is expected to read the pages."""
         tracker = self._orders.tracker(job.name)
         left = np.full(len(pages.units), np.inf)
         if tracker is not None and tracker.left:
@@ -57,8 +57,8 @@ class JobExpectations:
         return self._scale(job, tick).columns(left, draws)
 
     def of_jobs(self, jobs: Sequence[Job], space: Space, pages: PageUnits, tick: float) -> JobTable:
-        """Return the reads of pages that are expected from ``jobs``. For pages about which jobs are asked now
-        and then, while cursors jump.
+        """Return when, or how often, each of ``jobs`` is expected to read the pages. For shared columns,
+        which ask about a page only now and then and must allow for cursors that jump in between.
         """
         trackers = [self._orders.tracker(job.name) for job in jobs]
         shape = len(jobs), len(pages.units)
@@ -77,8 +77,8 @@ class JobExpectations:
     def add_samples(
         self, parts: list[list[JobColumns[float]]], job: Job, space: Dataset, samples: list[int], tick: float
     ) -> None:
-        """Add the reads of each sample that are expected from a job, as in ``of_pages``. Skip samples of
-        -1.
+        """Append to each part when, or how often, a job is expected to read the sample, as ``of_pages`` does
+        for pages. A sample of -1 is skipped.
         """
         tracker, scores = self._orders.tracker(job.name), self.scores(job.name)
         scale, mean_draws = self._scale(job, tick), 1 / (space.count * self._orders.part)
@@ -107,7 +107,7 @@ class JobExpectations:
         return activity.scale(coming=coming, silent=activity.silence(tick), weight=weight)
 
     def _draws(self, job: str, tracker: OrderTracker | None, space: Space, pages: PageUnits) -> Column:
-        """Return the draws of each page in one read of the job."""
+        """Return how many times each page is drawn, on average, in one read of the job."""
         scores, mean_draws = self.scores(job), 1 / (space.count * self._orders.part)
         draws: Column
         if scores is not None:

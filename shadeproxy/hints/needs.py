@@ -43,10 +43,11 @@ class JobNeed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class JobShare:
     """Shares of a job. ``need``: the kind of its need, None if it has none. ``needs_per_s``: samples per
-    second that the need amounts to; ``got_per_s``: those of late. ``feasible``: the need fits beside the
-    others; None: not known yet. ``would_get_per_s``: what it would get beside the others. ``kept``: it got
-    what it needs of late; None: not known yet. ``cache_share``, ``link_share``: its shares of the bytes in
-    the cache, and of those from the origin of late. ``raised``: the factor of its weight. ``reason``: why, in
+    second that the need amounts to. ``got_per_s``: samples per second that the job lately got. ``feasible``:
+    True if the need fits beside the needs of other jobs; None: not known yet. ``would_get_per_s``: samples
+    per second that it would get beside the other jobs. ``kept``: True if it lately got what it needs; None:
+    not known yet. ``cache_share``: its share of the bytes in the cache. ``link_share``: its share of the
+    bytes that lately came from the origin. ``raised``: the factor of its weight. ``reason``: the cause, in
     words.
     """
 

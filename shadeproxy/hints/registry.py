@@ -83,7 +83,7 @@ class HintRegistry(StoredHints):
         return True
 
     def check_dataset(self, dataset: Dataset) -> bool:
-        """Return whether ``put_dataset`` would change something. Raises what that raises."""
+        """Return whether ``put_dataset`` would change something. Raises the errors of ``put_dataset``."""
         known = self.datasets.get(dataset.name)
         if known is not None and known.digest == dataset.digest:
             return False
@@ -117,8 +117,9 @@ class HintRegistry(StoredHints):
         return known
 
     def check_job(self, job: Job) -> bool:
-        """Return whether ``put_job`` deletes an ended job of that name first. Raises what that raises. Gives
-        ``job`` the name under which its job knows the same samples.
+        """Return whether ``put_job`` would first delete an ended job of that name. Raises the errors of
+        ``put_job``. If the registered job has the same samples in a dataset of another name, that name is
+        written into ``job``.
         """
         digest = None if job.dataset is None else self.dataset(job.dataset).digest
         known = self.jobs.get(job.name) if job.name in self.jobs else None
@@ -132,8 +133,8 @@ class HintRegistry(StoredHints):
         return False
 
     def begin_run(self, name: str, rank: int, *, resumes: bool) -> None:
-        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises what that
-        raises.
+        """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises the errors of
+        ``Jobs.begin``.
         """
         if self.jobs.begin(name, rank, resumes=resumes):
             self.frozen.forget(name)

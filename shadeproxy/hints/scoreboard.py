@@ -124,8 +124,9 @@ class ScoreColumn:
             return np.full(len(units), np.nan)
         total, known, count = self._pages.look(units)
         weights = total / self.mean + (count - known) if self._total > 0 else count
-        # For a page with one sample, of unknown score, return nan: the policy then ranks it like an unknown
-        # object. With many unknown samples the policy would rank the page as if it had one.
+        # For a page with one sample, of unknown score, return nan: the policy then ranks the page like an
+        # unknown object. For a page with many samples do not: the policy would rank it as if it had one
+        # sample.
         return np.where((count == 0) | ((known == 0) & (count == 1)), np.nan, weights)
 
     def draw_weights(self, units: Ids) -> Weights:

@@ -27,17 +27,19 @@ LEAST_PAGES = 10_000
 """Pages of a dataset for which columns are shared: with few pages, answers are out of date soon (ADR 27)."""
 
 MOST_ASKED = 1 << 14
-"""Jobs x pages that are asked about in one turn of the loop, which takes 1 to 3 ms."""
+"""Number of pages times jobs that are asked about in one turn of the loop, which takes 1 to 3 ms."""
 
 MOST_TOLD = 1 << 16
-"""Jobs x pages whose answers are taken in together, in 1 ms; twice as many where reads have piled up."""
+"""Number of pages times jobs whose answers are stored together, in 1 ms. While many reads wait, up to twice
+as many.
+"""
 
 _LEAST_TOGETHER, _MOST_TOGETHER, _TOGETHER_SHARE = 64, 256, 16
-_MOST_DUE = 1 << 15  # jobs x pages
-_FIRST_TICKS = 16  # from one question to the next, until every page has an answer
+_MOST_DUE = 1 << 15  # pages times jobs
+_FIRST_TICKS = 16  # ticks from one question to the next, until every page has an answer
 _MOST_WAITING = 1024  # pages that were read; further ones wait until it is their turn
 _TURN_SHARE = 32  # share of an epoch of all jobs, within which each page has its turn
-_NEAR_READS = 128  # by which a job may be ahead of its place in its order
+_NEAR_READS = 128  # number of reads by which a job may be ahead of its place in its order
 _NEXT = 1.0  # ticks until the read of a page that should have been read by now
 
 
@@ -119,7 +121,7 @@ class SharedColumns:
         self._question: _AskedPages | None = None
 
     def columns(self, pages: PageUnits, tick: float) -> JobColumns[Column]:
-        """Return the next uses of pages over all jobs, in the form that they have for one job."""
+        """Return the next uses of pages over all jobs, as if one job had answered."""
         rows = pages.rows
         distance = np.maximum(self._soonest.take(rows, mode="wrap") - tick, _NEXT)
         rate = self._rate.take(rows, mode="wrap")
@@ -132,8 +134,8 @@ class SharedColumns:
         return JobColumns(max(self._soonest.item(row) - tick, _NEXT), self._rate.item(row), 0.0, 1.0)
 
     def read(self, object_hashes: Hashes, numbers: NDArray[np.uint32], tick: float, explained: Bits) -> None:
-        """Note that pages were read. ``explained``: the read was announced, so the next use is that of
-        another job until the jobs are asked about the page again.
+        """Note that pages were read. ``explained``: which reads were announced. The announced use of such a
+        page is over. Until the jobs are asked about the page again, its next use is that of another job.
         """
         if has_whole_objects(self.space) and len(object_hashes) == 1:
             row = self.space.groups.find_one(object_hashes.item())
@@ -170,7 +172,8 @@ class SharedColumns:
         """
         together = min(self._count // _TOGETHER_SHARE, _MOST_TOGETHER, _MOST_DUE // jobs)
         together = max(together, _LEAST_TOGETHER)
-        # Until every page has an answer, each decision asks all jobs anyway: pages that were read can wait.
+        # Pages that were read can wait here until every page has an answer: until then each decision asks all
+        # jobs.
         read, in_turn = 0, MOST_TOLD // jobs
         if self._at_end:
             read, in_turn = 2 * together, -(-together * _TURN_SHARE // jobs)

@@ -53,7 +53,9 @@ class StoredHints:
         return column
 
     def export(self, kind: str, name: str) -> bytes | None:
-        """Return the stored form, None if gone. Datasets and orders: any thread; others: the event loop."""
+        """Return the stored form of an item, or None if the item no longer exists. For datasets and orders
+        any thread may call it; for other kinds the event loop only.
+        """
         exports = {
             "datasets": self._export_dataset,
             "jobs": self._export_job,

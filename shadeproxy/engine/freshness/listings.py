@@ -16,8 +16,8 @@ class Listed(Enum):
 
 
 class ListingAsked(NamedTuple):
-    """The instant before a listing: Unix time, how often all checks were voided before, and ``began`` of the
-    cluster's protocol.
+    """The state just before a listing is asked for: Unix time, how often all checks had been voided by then,
+    and ``began`` of the cluster's protocol.
     """
 
     at_s: float

@@ -141,7 +141,7 @@ class Revalidator:
         self._voided += 1
 
     def check_soon(self, ref: ObjectRef, upstream: Upstream = SHARED) -> None:
-        """Check in the background; the cached version answers meanwhile."""
+        """Check the version in the background. Until that check ends, the cached version answers."""
         if len(self._pending) < _MAX_PENDING:
             self._pending[ref] = upstream
         if self._worker is None or self._worker.done():
@@ -220,8 +220,8 @@ class Revalidator:
                 return
 
     def _is_listed(self, upstream: Upstream, prefix: ObjectRef, count: int) -> bool:
-        """Return whether a listing is worth a try: for ``count`` stale keys, and the keys of this prefix that
-        were lately checked by HEAD.
+        """Return whether to try a listing. ``count``: stale keys of the prefix that are to be checked now.
+        Keys of the prefix that were lately checked by HEAD count too.
         """
         if len(self._asked_singly) + len(self._refused) + len(self._long) > _MOST_PREFIXES:
             for counts in (self._asked_singly, self._refused, self._long):

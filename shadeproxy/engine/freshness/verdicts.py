@@ -25,8 +25,8 @@ AuthEpoch = tuple[object, int, int]
 
 
 class Verdicts:
-    """Rights of ``upstream`` to ``ref``, in bounded memory: the object that was granted longest
-    ago leaves.
+    """The rights of each upstream to each object. Memory is bounded: if there are too many objects, the
+    object whose right was granted longest ago is forgotten.
     """
 
     def __init__(self, ttl_s: float, capacity: int = 262_144) -> None:

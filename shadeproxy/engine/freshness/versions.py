@@ -152,7 +152,7 @@ class Versions:
 
     def cacheable(self, ref: ObjectRef) -> bool:
         """See ``ReadsNow.cacheable``."""
-        # Mostly neither has an entry, and then no call is needed.
+        # In most cases no object is excluded, neither by a rule nor as unidentified. Then no call is needed.
         rules, passed = self._rules, self._passed
         return (rules.all_cached or rules.of(ref).cache) and (not passed.until_s or ref not in passed)
 
@@ -169,7 +169,8 @@ class Versions:
         if standing is Standing.FOREIGN:
             raise CachedElsewhere(request.ref)
         if standing is Standing.CHECK:
-            # Not None for an unknown object: a flight that runs already may bring an older version.
+            # Ask the origin even if the object is unknown: a flight that runs already may bring an older
+            # version.
             return await self.check(request.ref, request.upstream)
         known = await self.known(request.ref)
         if known is None:
@@ -191,7 +192,9 @@ class Versions:
         return meta
 
     def check_listed(self, bucket: str, prefix: str, most_pages: int, namespace: str = OWN) -> None:
-        """Check cached objects below ``prefix`` by listings, unless the rule checks them never or always."""
+        """Check cached objects below ``prefix`` by listings, if their freshness rule is a TTL. With the other
+        rules no such check is needed, or each answer has one.
+        """
         place = ObjectRef(bucket, prefix, namespace)
         if self._rules.of(place).freshness is Freshness.TTL:
             self._revalidator.check_listed(place, most_pages)

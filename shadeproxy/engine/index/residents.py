@@ -237,7 +237,7 @@ class Residents:
                 self._show(slot)
 
     def join(self, slots: Sequence[int], tier: int) -> None:
-        """Make slots of ``add`` members of a tier. As after ``add_many``, they cannot be read yet."""
+        """Make slots that ``add`` returned members of a tier. Their pages cannot be read yet."""
         for slot in slots:
             self._positions[slot] = self.members[tier].append(slot)
 

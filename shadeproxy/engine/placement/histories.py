@@ -52,8 +52,8 @@ def ghosts_for(capacity_bytes: int) -> int:
 
 
 def counted_bytes(capacity_bytes: int) -> int:
-    """Return the bytes of ghosts that count against a capacity: all but those that even the smallest cache
-    has.
+    """Return the bytes of ghosts that count against a capacity. The ghosts that even the smallest cache has
+    do not count.
     """
     return (ghosts_for(capacity_bytes) - _LEAST_GHOSTS) * BYTES
 
@@ -236,8 +236,8 @@ class PageHistories:
 
     def rates(self, slots: Slots, tick: float, *, displacing: int = 0) -> Column:
         """Return the learnt rates of resident pages, in reads per tick, 0 for a page without a history:
-        f64[n]. ``displacing``: the first pages of ``slots``, this many, are candidates for the places of
-        others.
+        f64[n]. ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the
+        places of others.
         """
         self._fit()
         if len(slots) < WORTH_COLUMNS:

@@ -46,8 +46,8 @@ class PageFeatures:
     def of(self, slots: Slots, tick: float, *, displacing: int = 0) -> PageColumns:
         """Return the features of pages that have a slot.
 
-        ``displacing``: the first pages of ``slots``, this many, are candidates for the places of others.
-        Their learnt rates are less the price of the store.
+        ``displacing``: the number of pages at the beginning of ``slots`` that are candidates for the places
+        of others. The price of storing a page is subtracted from their learnt rates.
         """
         rows = self._residents.rows(slots)
         learnt = np.zeros(len(slots))

@@ -160,12 +160,11 @@ class Placement:
         earned: bool = False,
         price: Column | float = 1.0,
     ) -> NDArray[np.bool_]:
-        """Return which pages would win a place if they came now, in this order: bool[n].
+        """Return which candidates would win a place if they came now, in this order: bool[n].
 
-        All tiers count as one. ``pending_bytes``: bytes of pages that come before them. ``earned``: even if
-        the policy admits every page, only pages that find free room win. ``price``: where keys are ticks, a
-        page wins if ``price`` times its key is less than its victim's. This is a guess from a sample.
-        ``find_place`` decides.
+        All tiers count as one. ``pending_bytes``: bytes of pages that come before the candidates. ``earned``:
+        only pages that find free room win, even if the policy admits every page. ``price``: keys that are
+        ticks are multiplied by it before a comparison. A guess from a sample; ``find_place`` decides.
         """
         sizes = candidates.record_bytes.astype(np.float64)
         needed = pending_bytes + np.cumsum(sizes)
@@ -225,8 +224,9 @@ class Placement:
         return EvictionPool.ahead(self._residents.members[index].count)
 
     def draw_ahead(self, index: int, count: int) -> float:
-        """Fill a tier's eviction pool for ``count`` pages (at most ``together``), unless it serves them.
-        Return the key, as drawn, of the worst page in it, or inf. A page that does not beat it beats no page.
+        """Make sure that a tier's eviction pool has victims for ``count`` pages (at most ``together``).
+        Return the key, as drawn, of the worst page in the pool, or inf. A candidate that does not beat this
+        page beats no page.
         """
         if self._drawn[index].left(self.tick) < count:
             self._draw(index)
@@ -361,7 +361,7 @@ class Placement:
         return self.features.of(slots, self.tick)
 
     def _displacing(self, slot: int) -> PageColumns:
-        """Return the features of a page that is to displace others."""
+        """Return the features of a page for which other pages may be evicted."""
         return self.features.of(np.array([slot], dtype=np.int64), self.tick, displacing=1)
 
     def _worst_first(self) -> tuple[Column, Column]:

@@ -98,7 +98,7 @@ class Body:
         return page[self._position : self._stop]
 
     async def _late_page(self, flight: Flight, error: ShadeProxyError) -> memoryview | None:
-        # Bytes of a doubtful flight that were passed on may be wrong. Nothing may follow them.
+        # Bytes of a doubtful flight were passed on, and they may be wrong. So nothing may follow them.
         if flight.doubtful and self._begun:
             return None
         return await self._reading.late_page(self._number, error)

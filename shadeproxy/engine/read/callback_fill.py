@@ -115,7 +115,8 @@ class CallbackFill:
 
     def complete(self, writer: BodyWriter | None = None) -> None:
         """See ``Sink.complete``."""
-        # The read refers to this object: in a cycle, the page's memory would wait for the garbage collector.
+        # The read refers to this object, and this object must not refer back: otherwise the page's memory
+        # would wait for the garbage collector.
         self.read = None
         self._filler.complete(self._flight, writer, whole=self._whole)
 

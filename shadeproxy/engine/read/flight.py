@@ -115,7 +115,9 @@ class Flight:
         # True if only readers that know the current version may join: another proxy may have written since.
         self.exact = False
         self.kept = True
-        """False if a tier had the page when the flight began. It is stored only if the tier lost it since."""
+        """False if a tier already had the page when the flight began. Then the page is stored only if the
+        tier has lost it by the end.
+        """
         self.ended = False
         self.error: BaseException | None = None
         self.budget_bytes = 0

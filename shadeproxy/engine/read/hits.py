@@ -120,8 +120,8 @@ class Hits:
     # ------------------------------------------------------------------ page handles
 
     def find_handle(self, ref: ObjectRef, first: int, now_s: float) -> PageHandle | None:
-        """Return a handle for the page that holds byte ``first``, valid at ``now_s``. The page need not be
-        hot.
+        """Return a handle for the page that holds byte ``first``, valid at ``now_s``. The page's bytes may be
+        cold.
         """
         number = first // self.page_size
         handle = self.handles.get((ref, number))

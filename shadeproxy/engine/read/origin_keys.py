@@ -16,7 +16,7 @@ class KeySender:
         self._sent: OriginKeys | None = None
 
     def send_now(self) -> bool:
-        """Send the credentials if they are new; return False if they are not known now."""
+        """Send the credentials if they have changed. Return False if the provider does not have them yet."""
         provider = self._provider()
         if provider is None or not provider.is_ready:
             return False
@@ -24,7 +24,9 @@ class KeySender:
         return True
 
     async def send(self) -> None:
-        """Send the credentials if they are new. Raises as ``CredentialProvider.credentials``."""
+        """Send the credentials if they have changed. Wait for them if necessary. Raises as
+        ``CredentialProvider.credentials``.
+        """
         provider = self._provider()
         assert provider is not None, "the shared upstream always has one"
         self._send(await provider.credentials())

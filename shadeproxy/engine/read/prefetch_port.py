@@ -64,8 +64,9 @@ class PrefetchPort:
         upstreams: Upstreams = ONLY_OWN,
         reads: Callable[[], CallbackOrigin | None] = lambda: None,
     ) -> None:
-        """``upstreams``: see namespaces.py. ``reads``: returns the reads by which to fetch the next page with
-        the proxy's own credentials; None: fetch it as pages for readers.
+        """``upstreams``: see namespaces.py. ``reads``: called for each page to prefetch with the proxy's own
+        credentials; returns the reads by callbacks for that page, or None: then it is fetched like a page for
+        a reader.
         """
         self._reads = reads
         self.page_size = page_size
@@ -104,8 +105,8 @@ class PrefetchPort:
         return self._lacking(ref, hashed, numbers, meta)
 
     def lacks(self, need: Need) -> bool:
-        """Return whether the page is still neither resident nor on its way, and the object, as far as known,
-        has it. In a cluster, False if another process caches the object.
+        """Return whether the page is still neither resident nor on its way. False also if the object is known
+        to have no such page, or if in a cluster another proxy caches the object.
         """
         if self._versions.ownership is not None and not self.cacheable(need.ref):
             return False
@@ -207,8 +208,8 @@ class PrefetchPort:
         return flight
 
     def keep(self, need: Need) -> None:
-        """Count a stored page as warmed, not as prefetched: a call asked for the page, so whether it will be
-        read says nothing about guesses.
+        """Count a stored page as warmed, not as prefetched. A call asked for this page, so its later reads do
+        not show whether guesses were good.
         """
         slot = self._cache.residents.occupant(need.object_hash, need.number)
         if slot in self._cache.residents.unread:

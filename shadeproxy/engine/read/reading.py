@@ -204,9 +204,9 @@ class EngineReading:
         self.source = Source.COALESCED if coalesced else Source.ORIGIN
 
     async def _flight(self, number: int) -> Flight:
-        """Return the opened flight of a page. Try once more if it failed because of the client that started
-        it (its rights, an older version that it asked for, a prefetch that gave up early), or when the body
-        proved damaged before any byte of it was passed on.
+        """Return the opened flight of a page. Try a second time if the first flight failed for a reason of
+        the client that started it: its rights, the older version that it asked for, or a prefetch that gave
+        up early. Try a second time also if the body proved damaged before any byte of it was passed on.
         """
         flight = self.joined.get(number)
         again = flight is not None and flight.part is not None and not flight.covers(self._part(number))
@@ -247,8 +247,8 @@ class EngineReading:
         return self._late.get(number, self.deadline)
 
     async def late_page(self, number: int, error: ShadeProxyError) -> memoryview | None:
-        """Leave the flight of a page that failed with ``error``. Return the page from its tier, if that was
-        only too slow; None if no tier has it, or the version that it has is not the present one.
+        """Leave the flight of a page that failed with ``error``, and read the page from its tier instead, if
+        the tier was only too slow. Return None if no tier has the page in the present version.
         """
         self.done(number)
         if number not in self._late or isinstance(error, ObjectChanged):
@@ -278,7 +278,9 @@ class EngineReading:
         return view
 
     async def _load(self, number: int, *, late: bool = False) -> memoryview | None:
-        """Return a page's body from its tier. None if it is in none, or too slow and not ``late``."""
+        """Return a page's body from its tier. None if no tier has it, or if the tier is too slow and ``late``
+        is False.
+        """
         page = Page(self.request.ref, self.meta.etag, number)
         if (slot := self._cache.find(page)) is None:
             return None

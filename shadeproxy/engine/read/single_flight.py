@@ -224,7 +224,7 @@ class SingleFlight:
         flights = self.live.get(flight.ref, set())
         # A fill may end after its last waiter left, and ``_ended`` is called one step after the task's end.
         if flight in flights and (flight.over or (flight.task is not None and flight.task.done())):
-            # Mostly it is the only one for its page.
+            # In most cases this is the only flight for its page.
             if self._flights.get(key := (flight.ref, flight.number)) == [flight]:
                 del self._flights[key]
             else:

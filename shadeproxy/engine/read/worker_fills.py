@@ -188,7 +188,7 @@ class WorkerFills:
                 self._loop.call_soon_threadsafe(self.free, start)
 
     def forget(self, ident: int) -> None:
-        """Drop a read that is over."""
+        """Forget the read named ``ident``, which is over."""
         self._reads.pop(ident, None)
         self.orders.discard(ident)
 
@@ -253,8 +253,8 @@ class DelegatedBody:
     def end(self, message: BodyWritten | None) -> None:
         """Pass on the outcome; None: the worker has ended."""
         hashed = None if message is None else message.hashed
-        # Drop the callback, because it refers back to this object and to the body: in a cycle, the memory
-        # would wait for the garbage collector.
+        # Drop the callback, which refers back to this object and to the body: otherwise their memory would
+        # wait for the garbage collector.
         written, self._written = self._written, None
         assert written is not None, "it is written once"
         written(None if hashed is None else WrittenBody(self.size_bytes, hashed))

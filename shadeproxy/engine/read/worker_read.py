@@ -68,7 +68,7 @@ class SharedReads(Protocol):
         ...
 
     def forget(self, ident: int) -> None:
-        """Drop a read that is over."""
+        """Forget the read named ``ident``, which is over."""
         ...
 
 
@@ -192,7 +192,7 @@ class WorkerRead:
                 self._ended(message)
 
     def lose(self) -> None:
-        """Go on without the worker and without its client, because both are gone."""
+        """Continue without the worker and its client: the worker has ended."""
         self._leave(served=False)
         if self._sink is not None:
             self._failed(FillFailure(self._ident, "OriginUnavailable", _ENDED, self._filled))

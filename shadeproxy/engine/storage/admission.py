@@ -29,8 +29,8 @@ from shadeproxy.engine.storage.transfers import NewPage
 from shadeproxy.tiers.base import Location
 
 _FEW_NEED = 32
-"""Few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
-Less free room is scattered: the pages would often find no such piece, and would then be decided on again.
+"""A few pages look for one piece of free room only while at least ``1 / _FEW_NEED`` of the capacity is free.
+Less free room is scattered, so that the search would often be in vain.
 """
 
 _Told = dict[int, Exception | None]

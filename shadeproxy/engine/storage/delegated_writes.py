@@ -40,7 +40,7 @@ class DelegatedWrites(Transfers):
         def written(body: WrittenBody | None) -> None:
             self._tasks.discard(over)
             over.set_result(True)
-            # The bytes are still in memory here. If that process failed, they are written as usual.
+            # This process still has the bytes. If the other process failed to write them, write them here.
             new.stored(self._finish(plan, new, new.body if body is None else body))
 
         try:

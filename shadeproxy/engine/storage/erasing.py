@@ -33,7 +33,7 @@ class Erasing:
         self._locks = [asyncio.Lock() for _ in media]
 
     def note(self) -> None:
-        """Count an erasure that belongs to no slot, so that ``over`` waits for it too."""
+        """Count an erasure of a record that has no slot, so that ``over`` waits for it too."""
         self._transfers.released = [count + 1 for count in self._transfers.released]
 
     async def over(self) -> None:

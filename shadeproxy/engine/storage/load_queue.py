@@ -1,7 +1,8 @@
-"""The reads of a disk that wait, and whether one more would end later than a read from the origin.
+"""The queue of a disk's reads. It decides whether one more read would end later than a GET from the origin:
+then the disk is *behind*.
 
-Laws: plain defs decide. A disk is behind only while the origin answers, and by measured times of both. A
-disk is never behind an origin that was not measured.
+Laws: plain defs decide. A disk is behind only by measured times of the disk and of the origin, and only while
+the origin answers.
 """
 
 from collections.abc import Callable

@@ -70,7 +70,7 @@ class RecordReader:
         return loaded[0]
 
     def is_behind(self, slot: int) -> bool:
-        """Return whether a readable page would come sooner from the origin than from its tier."""
+        """Return whether the origin would probably deliver a readable page sooner than its tier."""
         queue = self._queues[self._residents.tiers[slot]]
         return queue.is_behind(int(self._residents.body_bytes[slot])) and self.must_load(slot)
 

@@ -181,8 +181,8 @@ class Transfers:
             self._observer.note_first_use(int(table.object_hash[slot]), int(table.number[slot]))
 
     def note_disk_reads(self, slots: Slots) -> None:
-        """Count reads of pages on disks by disk, if there are several: the source of an answer does not name
-        the disk.
+        """Count reads of pages for each disk, if there are several disks. The source of an answer says only
+        that the page was on disk.
         """
         if len(self._media) > 2 and len(slots):
             reads = np.bincount(self._residents.tier[slots], minlength=len(self._media)).tolist()
@@ -191,7 +191,9 @@ class Transfers:
             )
 
     def note_left_to_origin(self, slot: int) -> None:
-        """Count a read of a page whose disk was behind."""
+        """Count a read that the origin answers, because it is faster than the page's disk now
+        (``LoadQueue``).
+        """
         self._stats.record_left_to_origin(self._media[self._residents.tiers[slot]].tier.name)
 
     def _first_place(self, slot: int) -> tuple[int, Location | None]:

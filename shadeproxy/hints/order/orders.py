@@ -191,7 +191,7 @@ class Orders:
         assert registered.dataset is not None, "checked before ids are taken in"
         dataset, tracker = self._dataset(registered.dataset), self.trackers.get(job)
         if tracker is None and not parts:
-            return None  # All of its ranks read elsewhere.
+            return None  # All ranks of the job read through other proxies.
         lookups = (other.lookup for other in self.trackers.values() if other.lookup.dataset is dataset)
         unannounced, near = (None, 0) if tracker is None else tracker.unannounced()
         build = Build(
@@ -218,7 +218,7 @@ class Orders:
         if len(built.columns.sequence.ids):
             self._resumed.pop(job.name, None)
         elif (place := self.position(job.name)) is not None:
-            self._resumed[job.name] = place  # The next share may have places.
+            self._resumed[job.name] = place  # Keep the place: the order may have samples in the next share.
         if tracker is None:
             restored = job.name in self._restored
             self.trackers[job.name] = OrderTracker(job, built, self.now_s, restored=restored)
@@ -247,8 +247,8 @@ class Orders:
     def note_read(
         self, object_hash: int, offset: int, job: JobContext | None, now_s: float
     ) -> list[JobMatch]:
-        """Note a demand read that begins at byte ``offset`` of an object. Return the orders that have the
-        read.
+        """Note a demand read that begins at byte ``offset`` of an object. Return how the read matches the
+        order of each job that may have made it.
         """
         self._hear(now_s)
         matches = []
@@ -298,7 +298,8 @@ class Orders:
         self._dirty("positions", name)
         over = [epoch for epoch in tracker.sequence.epochs if epoch.stop <= tracker.floor]
         if self.share is not None:
-            # The job may still read the rest of its epoch elsewhere, and the next share may have it.
+            # An epoch of which this share has no more samples may go on at other proxies. It is needed if the
+            # share changes.
             at = tracker.sequence.epoch_at(min(tracker.cursor, len(tracker.sequence.ids) - 1))
             over = [epoch for epoch in over if at is not None and epoch.number < at.number]
         for epoch in over:

@@ -1,12 +1,13 @@
-"""A share of a cluster's objects: those that this proxy caches. It answers the reads of all ranks of them.
+"""A share of a cluster's objects: those that this proxy caches. This proxy answers the reads of these objects
+by all ranks.
 
-Of each announced order the proxy sees only the reads of its share, in the announced order. Its order tracker
-has only the places of these, so all counts agree: places, the cursor, the pace, reads found and missed, and
+The proxy sees only the reads of its share, in the announced order. So its order tracker has only the places
+of samples in the share, and all counts agree: places, the cursor, the pace, reads found and missed, and
 ticks, which are reads of this proxy. Positions are those of the whole order (``sequence.Epoch``). Scores,
-frozen columns and draws stay whole, because ranks get them.
+frozen columns and draws stay whole, because each rank gets all of them.
 
-Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with
-an order.
+Laws: an OwnedShare never changes; any thread may use it. Memory is one byte a sample for each dataset with an
+order.
 """
 
 from collections.abc import Callable, Hashable
@@ -40,7 +41,7 @@ class OwnedShare:
     def samples(self, lookup: Lookup) -> Bits:
         """Return which samples of a dataset are in the share: bool[n], always the same array for a lookup.
 
-        A million samples take as long as ``owns`` does, the first time.
+        The first call for a dataset of a million samples takes as long as ``owns`` takes for them.
         """
         with self._lock:
             found = self._samples.get(lookup)

@@ -21,7 +21,7 @@ _LEAST_NEAR = 64
 # 1 / n of an epoch counts as near: then a quarter of the reads of a false order match by chance.
 _NEAR_SHARE = 8
 _SETTLED_TOGETHER = 64
-_SETTLED_LEAST = 8  # For a slow job: the median of these reads is unlikely to be an unannounced read.
+_SETTLED_LEAST = 8  # With so many reads of a slow job, their median is hardly ever an unannounced read.
 _SETTLED_AFTER_S = 0.5
 # 1 / n of ``_near_now``: reads run ahead of the cursor until it moves, and must stay near it.
 _SETTLED_SHARE = 4

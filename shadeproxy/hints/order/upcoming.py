@@ -24,7 +24,7 @@ class NextUses(Protocol):
     ) -> tuple[Column, Column]:
         """Return two columns of shape (k,). The first has the ticks from ``tick`` until the earliest
         announced read of each page, as far as its job is believed; inf if no read is announced. The second
-        has the reads per tick of jobs that may draw the page before that.
+        has a rate for each page: by how many reads per tick jobs may draw it before that announced read.
 
         ``object_hashes`` and ``numbers`` (both of shape (k,)) name the pages. A job's times are divided by
         its weight.

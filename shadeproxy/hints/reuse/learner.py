@@ -17,7 +17,8 @@ from shadeproxy.policy.hazard import Evidence, Hazards, Index, Waits, learn
 from shadeproxy.policy.history import AGE_BINS, STATES, Histories, age_bin, age_bins
 
 MOST_PREFIXES = 64
-# A group becomes a prefix of its own if it has this many reads, and all other groups together have them too.
+# A group becomes a prefix of its own when it has had this many reads, and all other groups together have had
+# this many too.
 _LEAST_READS = 1024
 _LEAST_REFRESH = 256.0
 # Reads until the next table: 1 / n of the number of cached pages. A new phase is learnt in several tables.
@@ -104,10 +105,11 @@ class ReuseLearner:
         *,
         candidates: int = 0,
     ) -> Column:
-        """Return reads per tick of pages by their prefix, state and ticks since their last read.
+        """Return the reads per tick of pages, by their prefix, their state and the ticks since their last
+        read.
 
-        ``candidates``: number of pages, at the front, that ask for a place. The price of the store is
-        subtracted from their rates.
+        ``candidates``: the number of pages at the beginning of the columns that ask for a place. The price of
+        storing a page is subtracted from their rates.
         """
         places = (prefixes * STATES + states) * AGE_BINS + age_bins(ages)
         if candidates >= len(places):
@@ -118,7 +120,7 @@ class ReuseLearner:
         return rates
 
     def rate(self, prefix: int, state: int, age: float, *, candidate: bool = False) -> float:
-        """Return reads per tick of one page, at a tenth of the cost of ``rates``."""
+        """Return the reads per tick of one page, at a tenth of the cost of ``rates``."""
         table = self.hazards.candidates if candidate else self.hazards.rates
         return table.item((prefix * STATES + state) * AGE_BINS + age_bin(age))
 

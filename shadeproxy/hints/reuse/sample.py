@@ -1,9 +1,9 @@
 """The reuse sample: pages whose reads teach the learner, each with its own history.
 
-Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. Their
-histories are not kept among the ghosts: only pages that come back are looked up there, so the learner would
-never see the other pages. Laws: plain defs; at most ``most`` pages. When there are more, half of them leave,
-chosen by their hash.
+Pages are sampled by a hash with a secret seed, so that no client can choose which of its reads teach. The
+sample keeps these histories itself. A ghost is looked up only when its page comes back, so from ghosts the
+learner would never learn of pages that do not come back. Laws: plain defs; at most ``most`` pages. When there
+are more, half of them leave, chosen by their hash.
 """
 
 from typing import NamedTuple, Self, cast
@@ -63,7 +63,7 @@ class ReuseSample:
         self._states: Index = np.zeros(most, dtype=np.intp)
         self._reads: Index = np.zeros(most, dtype=np.intp)
         self._last, self._gap, self._seen = np.zeros((3, most))
-        """``_seen``: the age of each page up to which its wait was already counted."""
+        """``_seen``: the age of each page until which its time without a read was already counted."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -116,8 +116,8 @@ class ReuseSample:
             evidence.meet(waits.prefixes, states, until)
 
     def enter(self, pages: Hashes, groups: Index, histories: Histories, tick: float) -> None:
-        """Add pages with known histories: from ``tick`` on they wait for their next read, like all sampled
-        pages.
+        """Add pages of an earlier process, with their histories. From ``tick`` on they wait for their next
+        read, like all sampled pages.
         """
         mixed = self._mix(pages)
         for number in np.flatnonzero(mixed < self._below if self._below < _ALL else mixed >= 0).tolist():
