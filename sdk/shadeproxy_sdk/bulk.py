@@ -77,7 +77,8 @@ class BulkReads:
                 if offers.batch:
                     self._batch(request, timeout_s)
             if offers.batch:
-                self._batch(request, timeout_s)  # The samples that other proxies did not bring.
+                # Ask the called proxy for the samples that other proxies did not bring.
+                self._batch(request, timeout_s)
             if named is not BreakerDecision.REFUSE and not request.by_id:
                 transport.by_id.failed(known_as, named, "the proxy does not know these samples by id")
             elif request.by_id:

@@ -36,7 +36,7 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     Raises ConfigError, ControlError, and ReadError when neither proxy nor origin can list the objects.
     """
 
-    reads_at_once = 32  # POST /v1/batch reads that many at a time.
+    reads_at_once = 32  # POST /v1/batch reads this many samples at a time.
 
     def __init__(
         self,

@@ -113,7 +113,7 @@ class _Answer:
             ends_chunk = length + sum(map(len, expected)) == at_hand
             came = channel.read_some([view, *expected], _CHUNK_FOLLOWS_BYTES if ends_chunk else FRAME.size)
         if came < length or not expected:
-            # At least the header of the last frame follows.
+            # Read until the header of the last frame has come, at least.
             channel.read_into(view[came:], FRAME.size)
             self._land(index, view)
             return

@@ -41,8 +41,8 @@ _SHARE_TIMEOUT_S = 5.0
 class JobStats:
     """Counts since the job began.
 
-    ``reported``: batches given to ``report``. ``dropped``: those of them that a full queue lost.
-    ``rejected``: those of them that were invalid. ``not_finite``: samples whose loss was nan or inf, or of
+    ``reported``: batches given to ``report``. ``dropped``: reported batches that a full queue lost.
+    ``rejected``: reported batches that were invalid. ``not_finite``: samples whose loss was nan or inf, or of
     which no token counted. ``sent``: scores that the proxy accepted. ``unsent``: scores that still wait.
     ``announced``: ids, in orders, that the proxy accepted. ``failures``: calls to the proxy that failed.
     """
@@ -333,7 +333,7 @@ class Job:
                     ids, losses = per_sample(report)
                     self._not_finite += self._board.apply(report[0], ids, losses)
                     self._snapshot.count(report[0], ids.size, self._board)
-                except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: of a failed device
+                except (ValueError, TypeError, RuntimeError) as error:  # A failed device raises RuntimeError.
                     self._reject(error)
 
     def _deliver(self) -> bool:

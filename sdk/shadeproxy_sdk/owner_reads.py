@@ -40,7 +40,9 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class OwnerReads:
-    """Reads from the owners of samples. ``connections``, ``control``: of the called proxy."""
+    """Reads from the owners of samples. ``connections``, ``control``: the connections to the called proxy,
+    and its control listener.
+    """
 
     connections: Connections
     control: Control
@@ -48,8 +50,9 @@ class OwnerReads:
 
     @contextmanager
     def reading(self, request: Request) -> Iterator[None]:
-        """Ask other proxies for the samples that they cache, while the block reads those of the called one,
-        and receive them when it ends. The block must give the samples their slots.
+        """Ask other proxies for the samples that they cache, and receive these samples when the block ends.
+        Meanwhile the block reads the samples of the called proxy. The block must give the samples their
+        slots.
         """
         shares: list[_Share] = []
         try:
@@ -114,7 +117,7 @@ class OwnerReads:
         return Offers(batch=True, locate=False, socket=near if isinstance(near, str) else None)
 
     def _may_call(self, owner: Owner) -> bool:
-        """Return whether the proxy's address leads to that proxy from this host too."""
+        """Return whether the address of ``owner`` leads to that proxy also from this host."""
         return not is_loopback(owner.control.rpartition(":")[0]) or is_loopback(self.control.host)
 
     # ------------------------------------------------------------------ receiving
@@ -127,12 +130,13 @@ class OwnerReads:
                 with share.calls.answer(share.call, gives_way=False) as answer:
                     frames.receive(answer, share.call.positions, request.lengths, request.batch)
             except (Unreachable, ControlError) as error:
-                share.calls.connections.transport.offers = None  # Another server may have that address now.
+                # Forget the offers: another server may have this address now.
+                share.calls.connections.transport.offers = None
                 breaker.failed(share.decision, str(error))
                 self._failed(request, share.owner, str(error))
             else:
                 breaker.succeeded()
-            del shares[0]  # Its channel is closed, or serves other calls.
+            del shares[0]  # The channel of this share was closed, or serves other calls.
 
     def _failed(self, request: Request, owner: Owner, reason: str) -> None:
         assert request.known_as is not None, "samples without ids have no owners"
@@ -150,7 +154,8 @@ class OwnerReads:
         if offers is None or not (offers.owners and offers.batch) or dataset is None or not request.by_id:
             return None
         if self.control.secure:
-            return None  # Addresses of other proxies are those of HTTP.
+            # The addresses of other proxies are for HTTP. They are not used if the called proxy speaks HTTPS.
+            return None
         owners = self.connections.owners
         if owners.is_due(dataset):
             try:

@@ -40,8 +40,8 @@ class OwnerColumn(NamedTuple):
     column: NDArray[np.uint16]
 
     def shares(self, ids: NDArray[np.uint32], positions: list[int]) -> Iterator[tuple[Owner, list[int]]]:
-        """Yield each other proxy with those of ``positions`` whose samples it caches. ``ids``: of the samples
-        at ``positions``.
+        """Yield each other proxy, with the ``positions`` of the samples that it caches. ``ids``: the ids of
+        the samples at ``positions``.
         """
         found, places = self.column[ids], np.array(positions)
         for number, owner in enumerate(self.owners):
@@ -84,7 +84,9 @@ class Owners:
         return self._columns.get(dataset)
 
     def is_due(self, dataset: tuple[str, str]) -> bool:
-        """Return whether the caller should ask for the column. Other callers then use the last one."""
+        """Return whether the caller should ask the proxy for the column. Other callers then use the last
+        column meanwhile.
+        """
         with self._lock:
             now_s = self._clock()
             if now_s < self._due_s.get(dataset, now_s):

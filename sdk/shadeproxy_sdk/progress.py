@@ -42,7 +42,7 @@ def _reads_at_once(dataset: Any) -> int | None:
     for _ in range(_MOST_WRAPPERS):
         if isinstance(reads := getattr(dataset, "reads_at_once", None), int):
             return reads
-        dataset = getattr(dataset, "dataset", None)  # A Subset has the whole one.
+        dataset = getattr(dataset, "dataset", None)  # A Subset wraps the whole dataset.
     return None
 
 

@@ -24,8 +24,8 @@ class ScoreSnapshot(NamedTuple):
 
     @classmethod
     def told(cls, column: bytes, mean_loss: str | None) -> "ScoreSnapshot":
-        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss, which
-        may not be a number.
+        """Parse the proxy's answer: the bytes of its column, and its header field with the mean loss. A field
+        that is not a number counts as unknown.
         """
         try:
             value = float(mean_loss or "nan")

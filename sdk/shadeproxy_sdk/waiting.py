@@ -28,8 +28,9 @@ _LONGEST_LINGER_S = 600.0
 
 
 class LoaderWatch:
-    """Calls ``waited`` with the seconds since the last check, at each check that finds the loop waiting, and
-    ``found`` with the loader's iterator when it is found first.
+    """Checks regularly whether the loop waits. ``waited`` is called at each check that finds the loop
+    waiting, with the seconds since the last check. ``found`` is called with the loader's iterator when it is
+    found first.
     """
 
     def __init__(

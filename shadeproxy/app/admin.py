@@ -107,8 +107,8 @@ class EngineAdmin:
 
 
 class Observer(RequestLog):
-    """The coordinator's observer of requests: it counts them, besides logging. ``counts``: the counts to add
-    requests to, if they are not those of S3 clients.
+    """The coordinator's observer of requests: it counts and logs them. ``counts``: the counts to add requests
+    to, if they are not requests of S3 clients.
     """
 
     def __init__(

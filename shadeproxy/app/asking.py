@@ -11,7 +11,7 @@ from shadeproxy.hints.registry import HintRegistry
 from shadeproxy.policy.sharing import Demands
 
 _UNCOUNTED = 1e15
-"""Number of samples of a job without a data set: the cache holds no share of them worth naming."""
+"""Number of samples of a job without a data set. With so many, a cache holds hardly any share of them."""
 
 
 def samples_of(hints: HintRegistry, dataset: str | None) -> float:
@@ -34,8 +34,8 @@ def length_in(hints: HintRegistry, dataset: str | None, jobs: Mapping[str, Measu
 
 
 def needed_rate(job: Job, measured: MeasuredJob, samples: float, now_s: float) -> float:
-    """Return the samples per second to which a job's need amounts; 0 if that is not known, or nothing is
-    left to read. ``samples``: of its data set. ``now_s``: Unix time.
+    """Return the samples per second to which a job's need amounts; 0 if that is not known, or nothing is left
+    to read. ``samples``: number of samples of its data set. ``now_s``: Unix time.
     """
     need = job.need
     if need is None:
@@ -65,8 +65,8 @@ def reason_of(
     is_link_known: bool,
     missed: str,
 ) -> str:
-    """Return in words why a job gets what it gets. ``is_admitted``: None if the job is not in use.
-    ``missed``: why it misses its need; "" if it does not.
+    """Return in words why a job gets what it gets. ``is_admitted``: whether its need is admitted; None if the
+    job is not in use. ``missed``: why it misses its need; "" if it does not.
     """
     reasons = [
         (job.best_effort, "it has given up its need"),

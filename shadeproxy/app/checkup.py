@@ -163,11 +163,12 @@ class Checkup:
             await self._look()
 
     def _probe_due_s(self) -> float:
-        """Return the time of the next probe. Requests show the state of an origin that answers them; that it
-        answers again, or no longer refuses the proxy, only a probe may show.
+        """Return the time of the next probe. While the origin answers, requests show its state, and a probe
+        can wait. Only a probe may show that the origin answers again, or no longer refuses the proxy.
         """
         since_s = self._probed_s
-        # A refusal is an answer, too: it shows that the origin is there, and not that it takes requests.
+        # A refusal is an answer too. It shows that the origin is there, but not that it accepts the proxy's
+        # requests.
         is_refused = self._health.refusal is not self._seen_refusal
         if self._health.answering and self._told == _ANSWERS and not is_refused:
             since_s = max(since_s, self._health.known_s)
@@ -198,7 +199,8 @@ class Checkup:
         if failure is None:
             self._health.answered()
         elif not isinstance(failure, DeadlineExceeded) or not self._answered_since(began_s):
-            # The answer to another request shows more than the silence after a probe.
+            # If another request was answered meanwhile, that answer shows more than the silence after this
+            # probe.
             self._health.gave_up(failure)
         self._tell(answer, failure)
         return answer, failure

@@ -14,8 +14,8 @@ _ENOUGH_READS = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """One proxy of the view. ``own``: the proxy that makes the diagnosis. ``share``: the part of all objects
-    that is its own. ``recent_reads``: those that it answered in the last ten minutes. ``problem``: why it did
-    not answer just now. ``skipped``, ``p99_s``, ``answers``: see ``PeerState``.
+    that this proxy owns. ``recent_reads``: number of reads that it answered in the last ten minutes.
+    ``problem``: why it did not answer just now. ``skipped``, ``p99_s``, ``answers``: see ``PeerState``.
     """
 
     node: str
@@ -34,9 +34,9 @@ class NodeReport:
 class ClusterFacts:
     """Facts about the cluster as one proxy sees it. ``owned``: each object is cached by one proxy.
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
-    process has its name. ``problem``: why the engine gave no usable answer to the last beat.
-    ``unsettled_s``: seconds for which the newest view has been unsettled. ``late``: the proxies for which
-    that view waits. ``lapses``: of the lease, in the last hour.
+    process has its name. ``problem``: why the last beat got no usable answer from the log. ``unsettled_s``:
+    seconds for which the newest view has been unsettled. ``late``: the proxies for which that view waits.
+    ``lapses``: how often the lease has lapsed in the last hour.
     """
 
     owned: bool

@@ -58,7 +58,7 @@ _EXTRA = "install its client: pip install 'redis[hiredis]>=8.0'"
 
 
 class Parts(NamedTuple):
-    """The parts of a proxy that share hints. ``admin``: of this proxy alone."""
+    """The parts of a proxy that share hints. ``admin``: administers the cache of this proxy alone."""
 
     hints: HintRegistry
     store: StateStore
@@ -140,7 +140,7 @@ class Clustering:
 
     def beat(self, *, s3: str, control: str, history: History) -> None:
         """Ask for a seat in the cluster's view, and send beats from now on. ``s3``, ``control``: addresses of
-        the listeners. ``history``: of this proxy's reads.
+        the listeners. ``history``: the history of this proxy's reads.
         """
         if self._log is None or self._node is None:
             return
@@ -342,7 +342,7 @@ def agreed(settings: Settings) -> str:
     cluster = settings.cluster
     if not cluster.is_owned:
         return cluster.pages
-    # A node asks another one by the name of the client's upstream, so each must know the same ones.
+    # A node names a client's upstream when it asks another node, so all nodes must have the same clients.
     clients = sorted(
         (client.access_key, settings.namespace_of(client))
         for client in settings.auth.clients

@@ -1,7 +1,7 @@
 """The needs of jobs in use, and which of them are admitted.
 
-Law: a need is admitted only while it fits beside those admitted before it. Admission changes only after the
-new judgement has held for ten seconds, so that one measurement changes nothing.
+Law: a need is admitted only while it fits beside the needs that were admitted before it. Admission changes
+only after the new judgement has held for ten seconds, so that one measurement changes nothing.
 """
 
 import math
@@ -24,13 +24,15 @@ JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
 _SURELY_KEPT = 1.05  # A job whose measured rate is this multiple of its need is not behind.
-_MOST_TOLD = 8  # Most needs that do not fit, for which one step finds out what they would get.
+# At most so many needs that do not fit are looked at in one step, to find out how much of each would fit.
+_MOST_TOLD = 8
 
 
 @dataclass
 class Schedule:
-    """The reads of a job in its present epoch, beside the time. A time in which the job neither reads nor
-    waits for the link does not count. Reads that name no epoch are counted by windows of ten seconds.
+    """The reads of a job in its present epoch, and the time in which it made them. Time in which the job
+    neither reads nor waits for the link does not count. Reads that name no epoch are counted by windows of
+    ten seconds.
 
     Where reads alternate between epochs (ranks that are not together, an evaluation with epochs of its own),
     no count of one epoch says how far the job is. Then its measured rate decides, until a newer epoch begins.
@@ -45,8 +47,8 @@ class Schedule:
     _waiting: int = 0
 
     def look(self, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int) -> None:
-        """Note the reads of the last ``elapsed_s``. ``waiting``: reads of the job that wait for the link;
-        ``prefetches`` of them, which a reader may have joined meanwhile.
+        """Note the reads of the last ``elapsed_s``. ``waiting``: number of reads of the job that wait for the
+        link. ``prefetches``: how many of these began as prefetches; a reader may have joined them meanwhile.
         """
         epoch = epochs.latest
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
@@ -72,10 +74,10 @@ class Schedule:
 
 @dataclass
 class JudgedNeed:
-    """The state of one job's need. ``admitted``: it is kept, as far as possible. ``feasible``: it fits beside
-    the others by the latest measurement, None before. ``would_get``: samples per second that it would get.
-    ``raised``: see ``JobShare``. ``off_s``: time for which the job has got far less than it needs.
-    ``schedule``: of the job's present epoch.
+    """The state of one job's need. ``admitted``: it is kept, as far as possible. ``feasible``: by the latest
+    measurement, it fits beside the other needs; None before the first. ``would_get``: samples per second that
+    the job would get. ``raised``: see ``JobShare``. ``off_s``: time for which the job has got far less than
+    it needs. ``schedule``: the reads of the job's present epoch.
     """
 
     need: JobNeed
@@ -111,7 +113,8 @@ def admit(
     now_s: float,
 ) -> None:
     """Decide which of ``claims`` fit, the earliest first. ``rows``: what each job asks, as for
-    ``demands_of``, those with claims included. ``needed``: the need of each claim in samples per second.
+    ``demands_of``, for all jobs with and without claims. ``needed``: the need of each claim in samples per
+    second.
     """
     names = list(rows)
     demands = demands_of(list(rows.values()))
@@ -140,7 +143,8 @@ def jobs_behind(
     elapsed_s: float,
 ) -> set[str]:
     """Note the reads of the last ``elapsed_s``, and return the jobs that are behind their needs. ``needs``:
-    the schedule of each job to look at, and the samples per second that it needs. ``jobs``: as measured.
+    the schedule of each job to look at, and the samples per second that it needs. ``jobs``: the measured jobs
+    by name.
     """
     behind = set()
     for name, (schedule, need) in needs.items():

@@ -14,7 +14,7 @@ from shadeproxy.telemetry.counters import JobReads
 from shadeproxy.telemetry.stats import JobEpochs, Stats
 
 _PAGE_GET = "get"
-# A job rests in a window in which it reads at less than this share of its own rate.
+# A job rests in a window if it reads at less than this share of its own rate.
 _RESTING = 0.1
 _BEST_WINDOWS = 3
 # Factor of the best rate for each window that passes. The rate halves in 23 minutes.
@@ -24,8 +24,8 @@ _MISSES_S = 20.0
 _ENOUGH_COMPUTE_S = 2.0
 _LINK_WINDOWS = 64
 _ENOUGH_READS = 8
-# The link is full in a window with at least this share of the highest rate, if reads took so many times the
-# shortest latency, because they waited for each other.
+# The link is full in a window if its rate is at least _NEARLY of its highest rate, and reads take at least
+# _FULL times the shortest latency, because they wait for each other.
 _NEARLY = 0.9
 _FULL = 1.5
 
@@ -42,14 +42,15 @@ class _Counted(NamedTuple):
 
 @dataclass
 class MeasuredJob:
-    """The pace of one job. Rates are in samples per second. ``got``: of the last window; ``average``: of
-    late, without rests; ``best``: the highest over three windows. ``compute``: of training without waits, as
-    the SDK reports it, 0 if unknown. ``sample_bytes``: mean length of a sample; ``miss_bytes``: of it from
-    the origin, of late. ``active_s``: time in which it did not rest; ``idle_s``: time since it last read.
-    ``origin_bytes``: of the last window.
+    """The pace of one job. Rates are in samples per second. ``got``: the rate in the last window.
+    ``average``: the recent rate, without rests. ``best``: the highest rate over three windows. ``compute``:
+    the rate of training without waits, as the SDK reports it, 0 if unknown. ``sample_bytes``: mean length of
+    a sample. ``miss_bytes``: how many bytes of a sample lately came from the origin. ``active_s``: time in
+    which the job did not rest. ``idle_s``: time since it last read. ``origin_bytes``: bytes from the origin
+    in the last window.
 
-    A job that reports progress and computing time is measured by these; another one by its reads, which run
-    ahead of training.
+    A job that reports progress and computing time is measured by these reports. Any other job is measured by
+    its reads, which run ahead of training.
     """
 
     got: float = 0.0
@@ -79,8 +80,8 @@ class MeasuredJob:
         return self._sums[2] / self._sums[0] if self._sums[0] else 0.0
 
     def look(self, job: Job, epochs: JobEpochs, samples: float, elapsed_s: float) -> None:
-        """Update the measurements from the counters of a job after a window of ``elapsed_s``. ``samples``: of
-        its data set.
+        """Update the measurements from the counters of a job after a window of ``elapsed_s``. ``samples``:
+        number of samples of its data set.
         """
         self._note_compute(job, epochs)
         advanced = self._advance(job, samples)
@@ -155,7 +156,7 @@ class MeasuredLink:
 
     @property
     def bytes_per_s(self) -> float:
-        """Highest rate of late; 0 before it is measured."""
+        """Highest recent rate; 0 before it is measured."""
         return self._told or max((rate for rate, _ in self._windows), default=0.0)
 
     @property

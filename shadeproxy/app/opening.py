@@ -52,7 +52,8 @@ from shadeproxy.tiers.medium import Calls
 
 _log = structlog.get_logger(__name__)
 _LISTED_AT_ONCE = 1000
-_MOST_OTHERS = 2  # Most listed objects that are not of the data set, as a multiple of those that are.
+# Most listed objects, as a multiple of the objects of the data set: its prefix may hold other objects too.
+_MOST_OTHERS = 2
 
 
 class OpenState(NamedTuple):
@@ -161,7 +162,7 @@ class PartOpener:
         self._stats.watch("origin_inflight", lambda: float(limited.open_now + limited.forwarded_now))
         self._stats.watch("origin_waiting", lambda: float(limited.waiting))
         if settings.origin.kind == "file":
-            await origin.probe()  # A missing path is a wrong setting, not an outage.
+            await origin.probe()  # A missing path is an error of the configuration, not an outage.
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
 
     async def engine(

@@ -49,9 +49,9 @@ RECENT_S = 600.0
 
 class OwnedPages:
     """The parts of one proxy. ``objects``: the objects that it owns. ``clock``: judges page handles.
-    ``relays``: plain reads at other proxies.
-    ``address``: of the listener for other proxies, "" until it is open.
-    ``member``, ``history``: this proxy's membership and recent reads; None until it asks for a seat.
+    ``relays``: plain reads at other proxies. ``address``: the address of the listener for other proxies, ""
+    until it is open. ``member``, ``history``: this proxy's membership and recent reads; None until it asks
+    for a seat.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class OwnedPages:
         *,
         most: int,
     ) -> None:
-        """Open the listener for the other proxies. ``lane``: of the S3 listener. ``most``: how many
-        connections they may have.
+        """Open the listener for the other proxies. ``lane``: the fast lane of the S3 listener. ``most``: how
+        many connections they may have.
         """
         observer = Observer(
             self._stats,
@@ -140,7 +140,8 @@ class OwnedPages:
         )
         self._engine, self._lanes, self._status = engine, (lane, own_lane), status
         self._handler, self._observer = handler, observer
-        # Other proxies are few, and each has a limited pool. Other programs may connect without end, too.
+        # Other proxies need few connections, because each has a limited pool. The limit is for other
+        # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
         runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
@@ -161,7 +162,9 @@ class OwnedPages:
             lane.forget(remembers=remembers(self._status.settings.telemetry))
 
     def distrust(self, keep: Keep | None) -> None:
-        """Check cached pages once before they answer, except those of objects that ``keep`` returns."""
+        """Check each cached page once before it answers, unless ``keep`` says that its object is still
+        trusted.
+        """
         if self._engine is not None:
             self._engine.distrust(keep)
         self.forget_requests()

@@ -69,7 +69,8 @@ class DurablePins:
         """Pin a prefix. Raises Conflict for too many pins, StateError when it cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place in self.pins:
-            await self._state.flush()  # The call that made the pin may still wait, or saw its save fail.
+            # The call that made the pin may still wait for its save, or the save may have failed.
+            await self._state.flush()
             return
         if len(self.pins) >= MOST_PINS:
             raise Conflict(
@@ -87,7 +88,8 @@ class DurablePins:
         """Remove a pin. Raises UnknownName, Conflict; StateError if the change cannot be saved."""
         place = Prefix(bucket, prefix, namespace)
         if place not in self.pins:
-            await self._state.flush()  # The call that removed the pin may still wait, or saw its save fail.
+            # The call that removed the pin may still wait for its save, or the save may have failed.
+            await self._state.flush()
         self.require(place)
         self.pins.remove(*place)
         self._state.delete(_KIND, _name(place))

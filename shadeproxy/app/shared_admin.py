@@ -1,7 +1,7 @@
 """``SharedAdmin``: administers the cache with pins and purges at every proxy of the cluster.
 
-A pin, unpin or purge is an event of the cluster. Each proxy makes those of all
-proxies, in the order of the events.
+A pin, unpin or purge is an event of the cluster. Each proxy carries out the events of all proxies, in the
+order of the log.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ class BegunPlace:
 
 
 class Places:
-    """Pins, unpins and purges that the cluster makes at this proxy, one after the other."""
+    """Carries out the cluster's pins, unpins and purges at this proxy, one after the other."""
 
     def __init__(self, admin: EngineAdmin) -> None:
         self._admin = admin
         self._begun: set[asyncio.Task[Any]] = set()
 
     def begin(self, event: PlaceEvent) -> BegunPlace:
-        """Begin a pin, unpin or purge after those before it."""
+        """Begin a pin, unpin or purge. It waits for the end of earlier ones."""
         place = Prefix(event.bucket, event.prefix, event.namespace)
         purge = self._admin.purging(place, dry_run=False) if event.verb == "purge" else None
         making = self._make(event.verb, place, purge, self._begun.copy())
@@ -62,7 +62,8 @@ class Places:
     async def _make(
         self, verb: str, place: Prefix, purge: Purge | None, before: set[asyncio.Task[Any]]
     ) -> PinAnswer | None:
-        # All of those before, not the last alone: one that is cancelled ends before those before it.
+        # Wait for all earlier ones, not only for the last: if the last is cancelled, it ends before the
+        # others do.
         if before:
             await asyncio.wait(before)
         if purge is not None:
@@ -77,8 +78,8 @@ class Places:
 
 
 class SharedPurge:
-    """A purge at every proxy of the cluster. Its progress is that of this proxy, and cancelling ``run`` stops
-    it here; the other proxies have the event and go on.
+    """A purge at every proxy of the cluster. Its progress counts this proxy alone. Cancelling ``run`` stops
+    the purge here; the other proxies have the event and go on.
     """
 
     def __init__(self, place: Prefix, replication: Replication) -> None:

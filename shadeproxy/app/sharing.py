@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 STEP_S = 2.0
 PACE_S = 0.25
 _HELD_EVERY_S = 10.0
-_GONE_S = 60.0  # Without a read: the job asks for nothing now.
+_GONE_S = 60.0  # After this time without a read, a job asks for nothing.
 _OFF = 0.7
 _OFF_S = 10.0
 _EQUAL_S = 60.0
@@ -314,7 +314,7 @@ class JobSharing:
         """Fall back to equal shares if an admitted job has got far less than it needs for too long."""
         for name, claim in self._claims.items():
             measured, flow = self._jobs[name], self._queue.flows.get(name)
-            # If only a few reads of a job that goes first wait, the link is not the cause.
+            # The job's reads go first. If only a few of them wait, the link is not the cause.
             waits = flow is not None and flow.queue.count > flow.flying
             needed = self._needed(self._hints.jobs.get(name))
             is_off = claim.admitted and self._queue.is_shared and waits and measured.got < _OFF * needed
@@ -364,7 +364,7 @@ class JobSharing:
         self._share(dict(zip(names, weights.tolist(), strict=True)), claims)
 
     def _share(self, weights: dict[str, float], claims: list[str]) -> None:
-        """Share the link. Reads of no job get the mean share of the jobs without a need, or else of all."""
+        """Share the link. Reads of no job get the mean weight of jobs without a need, or of all."""
         without = [weight for name, weight in weights.items() if name not in claims]
         alike = without or list(weights.values())
         weights[OTHERS] = sum(alike) / len(alike)

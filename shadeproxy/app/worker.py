@@ -266,7 +266,7 @@ class WorkerProcess:
         try:
             self._channel.say(pack_reads(uses, kinds))
         except UnicodeEncodeError:
-            return  # a job's name is not valid text: those 50 ms are not counted
+            return  # A job's name is not valid text, so the reads of these 50 ms are not counted.
 
 
 def main() -> None:

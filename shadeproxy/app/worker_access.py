@@ -32,7 +32,8 @@ class SharedForwardHandler(ForwardHandler):
 
     async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
         if call.identity.upstream != SHARED:
-            # The configuration changed after the request was found to be one of this process.
+            # The request was accepted while its client shared the proxy's upstream. A new configuration has
+            # changed that.
             raise Overloaded("the rights of this client have just changed; retry")
         await super()._forward(exchange, call, authenticated)
 

@@ -90,7 +90,7 @@ class FillsOpener:
         on_job: Callable[[JobContext], None],
         prefetch: PrefetchWorkers,
     ) -> None:
-        """Set it up. ``reads``: those of the coordinator, whose slots and statistics are shared.
+        """Set it up. ``reads``: the coordinator's reads by callbacks, whose slots and statistics are shared.
 
         ``on_job``: called for each read of a job. ``prefetch``: gets the workers that serve.
         """

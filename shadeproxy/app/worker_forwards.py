@@ -37,7 +37,9 @@ class ForwardsOpener:
     def __init__(
         self, engine: BeginsWrites, reads: CallbackReads, providers: Providers, requests: RequestCounting
     ) -> None:
-        """Set it up. ``reads``: those of the coordinator, whose origin limits and counts."""
+        """Set it up. ``reads``: the coordinator's reads by callbacks, whose origin limits and counts
+        requests.
+        """
         assert isinstance(reads.limited, LimitedOrigin)
         assert isinstance(reads.limited.forwards, Slots)
         assert isinstance(reads.counted, CountedOrigin)

@@ -55,9 +55,9 @@ if os.getppid() != int(sys.argv[2]):
 from shadeproxy.app.worker import main
 main()
 """
-"""The program of a worker. While it imports it does not yet hear its channel, and only this signal tells it
-that the coordinator died; otherwise clients would wait on a listener that is not served. Later it ignores the
-signal.
+"""The program of a worker. While it imports its modules it does not read its channel yet. Only this signal
+then tells it that the coordinator has died; otherwise clients would wait at a listener that is not served.
+Later it ignores the signal.
 """
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(16 << 20), "MALLOC_MMAP_THRESHOLD_": str(8 << 20)}
 """Environment of a worker, unless the user's has other values: glibc keeps up to 16 MiB of freed memory.
@@ -129,9 +129,9 @@ class Workers:
         fills: FillsOpener | None = None,
         forwards: ForwardsOpener | None = None,
     ) -> None:
-        """Make them; ``start`` starts the processes. ``certificate``: of a listener with TLS. ``fills``: by
-        which they fetch pages; None: the coordinator fetches all. ``forwards``: the same for requests that
-        they forward.
+        """Make them; ``start`` starts the processes. ``certificate``: the certificate of a listener with TLS.
+        ``fills``: the parts by which workers fetch pages; None: the coordinator fetches all. ``forwards``:
+        the parts by which they forward requests; None: the coordinator forwards all.
         """
         self._fills = fills
         self._forwards = forwards

@@ -199,7 +199,7 @@ async def _check_origin(settings: Settings, bucket: str) -> AsyncIterator[CheckR
 
 
 def names_no_store(settings: Settings) -> bool:
-    """Return whether the settings leave the origin at its default, which is AWS S3."""
+    """Return whether the settings name no origin. Then it is AWS S3, the default."""
     return settings.origin.kind == "s3" and not settings.origin.endpoint
 
 
@@ -209,7 +209,8 @@ def _failed(name: str, settings: Settings, error: OriginError | ConfigError) -> 
     tried = "AWS S3" if names_no_store(settings) else settings.origin.endpoint or settings.origin.path
     if isinstance(error, OriginError):
         if isinstance(error, NoCredentials):
-            detail = detail.removesuffix(f": {error.hint}")  # It is the advice already.
+            # The hint is already shown as advice, so do not repeat it.
+            detail = detail.removesuffix(f": {error.hint}")
         if tried.rstrip("/") not in detail:
             detail = f"{tried}: {detail}"
         if names_no_store(settings):

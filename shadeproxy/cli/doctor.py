@@ -42,14 +42,14 @@ def examine(client: ControlClient, settings: Settings, *, elsewhere: bool) -> Re
 
 def _waiting(client: ControlClient) -> Iterator[dict[str, str]]:
     """Yield a finding for each job in use that waits for its data."""
-    # The part of numpy takes 100 ms.
+    # This import loads numpy, which takes 100 ms.
     from shadeproxy.cli.plan import profile_of  # noqa: PLC0415
     from shadeproxy.plan.advice import advise  # noqa: PLC0415
 
     for name in [job["job"] for job in client.get("/v1/jobs")["jobs"] if job["in_use"]][:_MOST_JOBS]:
         try:
             profile = profile_of(client, name)
-        except UnknownName:  # It was forgotten meanwhile.
+        except UnknownName:  # The proxy has forgotten the job meanwhile.
             continue
         advice = advise(profile)
         if advice is not None:

@@ -43,7 +43,9 @@ class LoadedDevice(msgspec.Struct, frozen=True):
 
 
 class PlacementReport(msgspec.Struct, frozen=True):
-    """``makespan``: the largest load. ``cascade``, ``largest_first``: that of two simple placements."""
+    """``makespan``: the largest load. ``cascade``, ``largest_first``: the makespans of two simple
+    placements.
+    """
 
     datasets: list[PlacedDataset]
     devices: list[LoadedDevice]
@@ -88,7 +90,7 @@ def _profiles(proxy: ControlClient) -> list[tuple[str, Profile]]:
     found = []
     for job in proxy.get("/v1/jobs")["jobs"]:
         name = str(job["job"])
-        with suppress(UnknownName):  # It was forgotten meanwhile.
+        with suppress(UnknownName):  # The proxy has forgotten the job meanwhile.
             found.append((str(job["dataset"] or name), profile_of(proxy, name)))
     return found
 

@@ -28,7 +28,9 @@ _STATES = {
     False: (("origin down", "bold red"), ("origin down", "bold red")),
     None: (("checking the origin", "bold yellow"), ("origin unknown", "yellow")),
 }
-"""Beginnings of the first line and of that of the origin, by whether it answers; None: unknown yet."""
+"""The beginnings of the first line and of the line about the origin, by whether the origin answers; None:
+unknown yet.
+"""
 Answer = Mapping[str, Any]
 NONE: Answer = {}
 

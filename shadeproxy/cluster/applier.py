@@ -73,7 +73,7 @@ class Applier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def decode(self, event: Event) -> Applied:
-        """Return the change that an event makes, with its content.
+        """Decode an event, and fetch its content. Return the change that the event makes.
 
         Raises ClusterUnavailable, PeerError, RequestError.
         """
@@ -170,7 +170,8 @@ class Applier:
                 self._hints.report_progress(job, rank, Progress(epoch, position), now_s)
                 self._seen_now(job)
             except RequestError:
-                continue  # The job is gone, or not there yet; the others' progress still counts.
+                # The job is gone, or not registered here yet. Go on with the progress of other jobs.
+                continue
 
     def _seen_now(self, job: str) -> None:
         if job in self._hints.jobs:

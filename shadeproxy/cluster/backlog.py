@@ -55,7 +55,9 @@ class _Column(NamedTuple):
 
 @dataclass(slots=True)
 class _Waiting:
-    """Scores of one job that wait, oldest first. ``digest``: of its dataset, "" for scores by key."""
+    """Scores of one job that wait, oldest first. ``digest``: the digest of its dataset, "" for
+    scores by key.
+    """
 
     digest: str
     columns: list[_Column] = field(default_factory=list)

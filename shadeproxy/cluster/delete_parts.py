@@ -1,4 +1,5 @@
-"""A DeleteObjects whose keys have several writers: one document for each of them, and one answer of all.
+"""A DeleteObjects whose keys are written by several nodes: one document for each node, and one answer for the
+client.
 
 The document is the one that the S3 listener wrote for the origin, so its form is known. Elements of answers
 are copied as they came.
@@ -24,7 +25,9 @@ _Writer = TypeVar("_Writer", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class DeletePart(Generic[_Writer]):
-    """The part of one writer. ``objects``: the Object elements; ``request``: deletes exactly these."""
+    """The part of a DeleteObjects that one node writes. ``objects``: the Object elements. ``request``: a
+    request that deletes exactly these objects.
+    """
 
     writer: _Writer
     objects: tuple[Element, ...]
@@ -90,8 +93,8 @@ async def end_of(part: DeletePart[_Writer], answer: ForwardResponse) -> PartEnd:
 
 
 def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
-    """Return one answer. Parts that all failed are answered as one request would be: with their common
-    error. Raises OriginError if none was answered.
+    """Return one answer for all parts. If all parts failed with one status, the answer is that error, as for
+    an undivided request. Raises OriginError if no part was answered.
     """
     errors = [end.error for end in ends if end.error is not None]
     if len(errors) == len(ends):
@@ -106,7 +109,7 @@ def merged(ends: Sequence[PartEnd]) -> ForwardResponse:
 
 
 def _errors(objects: Iterable[Element], code: str, message: str) -> Iterator[Element]:
-    """Yield Error elements for objects that were not deleted, or perhaps not."""
+    """Yield an Error element for each object that was not deleted, or of which that is not known."""
     for one in objects:
         error = Element("Error")
         for name in ("Key", "VersionId"):
@@ -135,6 +138,6 @@ def _request_of(request: ForwardRequest, objects: list[Element], *, quiet: bool)
 
 
 def _written(root: Element) -> bytes:
-    # The serialiser leaves a carriage return as it is, and a parser would read a line feed. No mark-up of
-    # these documents has one, so each belongs to a text.
+    # The serialiser leaves a carriage return as it is, and a parser would read it as a line feed. Only texts
+    # of these documents can hold one, so replacing all of them is safe.
     return _HEADING + tostring(root).replace(b"\r", b"&#13;")

@@ -1,7 +1,7 @@
 """Duties of each node towards all: it opens the log, retires nodes whose lease is over, and proposes views.
 
 Every call that is returned here is a compare-and-set at the log. So the nodes need not agree which of them
-makes it: the first one counts, and one that comes late changes nothing.
+makes the call: the first call counts, and a later one changes nothing.
 """
 
 import secrets
@@ -125,10 +125,11 @@ class Duties:
         return now_s - self._since_s >= 2 * self._timing.beat_s
 
     def _is_over(self, record: NodeRecord, answer: BeatAnswer, now_s: float) -> bool:
-        """Return whether the lease of the record's last beat is over for sure, and the log does not know it.
+        """Return whether the lease of the record's last beat is over for sure, and the log does not know that
+        yet.
 
-        This node saw the count after the log handled the beat, so after the beat was sent. By its own clock
-        that is longer ago than any lease lasts.
+        This node has seen the same beat count for longer than any lease lasts, by its own clock. The beat was
+        sent before this node first saw its count, so its lease is over.
         """
         own = record.node == self.facts.node
         if own:
@@ -149,7 +150,8 @@ class Duties:
         own = self.facts.node
         self.refusal = self._misfit(view, records)
         if self.refusal or answer.forgotten:
-            # The others are served by nodes that fit to them.
+            # Ask for no seat: the other nodes of the view differ from this one in a setting, or an operator
+            # removed it.
             return {node: seat for node, seat in view.seats.items() if node != own}
         seats, away = dict(view.seats), dict[str, float]()
         for node, seat in view.seats.items():
@@ -164,13 +166,16 @@ class Duties:
                 seats[node] = seat._replace(away=True)
         self._away = away
         held = view.seats.get(own)
-        # Without a lease, another process of this id may have the seat. The two must not take turns at it.
+        # Take the seat only if this node has no seat yet, or has the lease. Otherwise another process with
+        # this id may have the seat, and the two would replace each other's facts for ever.
         if held is None or (answer.token and (held.away or view.facts[own] != self.facts)):
             seats[own] = self._seat
         return seats
 
     def _misfit(self, view: View, records: dict[str, NodeRecord]) -> str:
-        """Return in which setting this node differs from one that is here, "" if it fits to all."""
+        """Return the setting in which this node differs from another live node of the view; "" if it differs
+        from none.
+        """
         for node, facts in view.facts.items():
             if node == self.facts.node or (node in records and records[node].retired):
                 continue

@@ -56,7 +56,7 @@ class DatasetEvent(PlainChange, frozen=True):
 
 
 class OrderEvent(PlainChange, frozen=True):
-    """A piece of an announced order. ``digest``: of the dataset. ``content``: the ids as u32."""
+    """A piece of an announced order. ``digest``: the digest of the dataset. ``content``: the ids as u32."""
 
     job: str
     epoch: int
@@ -76,8 +76,8 @@ class FrozenEvent(PlainChange, frozen=True):
 
 
 class ScoresEvent(PlainChange, frozen=True):
-    """Scores of one job. ``digest``: the dataset; ``keys`` are then its ids, u32. With "" they are hashes,
-    u64.
+    """Scores of one job. ``digest``: the digest of the dataset whose sample ids (u32) are in ``keys``. "":
+    ``keys`` are hashes of objects (u64).
     """
 
     job: str

@@ -14,7 +14,7 @@ from shadeproxy.core.errors import ClusterUnavailable, PeerError
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""Hurried beats are sent at most this many times as often as others."""
+"""A beat that ``hurry`` asks for is sent early: after 1 / n of the usual interval at the soonest."""
 
 
 def boot_time_s() -> float:
@@ -26,7 +26,8 @@ class Heartbeat:
     """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
     ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
 
-    ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: of the last one.
+    ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
+    last beat to its answer.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class Heartbeat:
             answer = await self._log.beat(self.membership.beat())
             now_s = self._clock()
             calls = self.membership.adopt(answer, sent_s, now_s)
-            # Distrust before anything else runs: the next beat tells the others that this node has adopted.
+            # Distrust before any other code runs: by the next beat the other nodes learn that this node has
+            # adopted the answer.
             self._adopted()
             self.round_trip_s = now_s - sent_s
             self._tell("")

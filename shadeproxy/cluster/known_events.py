@@ -1,7 +1,8 @@
 """Known events: the numbers of the events that were applied, so that no event counts twice.
 
-A log that lies may give an old event again, and an answer that is lost makes a proxy send an event twice. The
-numbers of a node's last events are kept for each of its starts (boots); earlier boots do not count any more.
+A log that lies may give an old event again. If an answer is lost, a proxy sends its event twice. The numbers
+of a node's last events are kept for each of its starts (boots); events of earlier boots are not applied any
+more.
 """
 
 from collections import deque

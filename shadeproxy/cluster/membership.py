@@ -71,7 +71,7 @@ def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.b
     def owns(view: View) -> NDArray[np.bool_]:
         owners: Rendezvous = view.owners
         among = (owners.nodes, owners.weights)
-        if among not in owned:  # Most changes of a view are no changes of its owners.
+        if among not in owned:  # Most changes of a view leave its owners as they were.
             place = owners.nodes.index(node) if node in owners.nodes else -2
             owned[among] = owners.find_many(hashes) == place
         return owned[among]
@@ -138,13 +138,17 @@ class Membership:
         )
 
     def keep_since(self, epoch: int) -> Keep | None:
-        """Return ``trusts`` for columns of objects that were trusted in ``epoch``; None: trust none."""
+        """Return a function that does what ``trusts`` does, for columns of objects that were trusted in
+        ``epoch``; None: trust no object.
+        """
         if epoch < self._trusted_since:
             return None
         return partial(_keep, [change for change in self._changes if change.epoch > epoch], self.node)
 
     def must_check(self, object_hash: int, now_s: float) -> bool:
-        """Return whether each read must ask the origin, because a write of a node that is gone may arrive."""
+        """Return whether each read must ask the origin, because a late write of a node that is gone may still
+        reach it.
+        """
         if now_s < self._all_checked_until_s:
             return True
         return any(
@@ -169,7 +173,8 @@ class Membership:
     def is_distrusted(self, number: int) -> bool:
         """Return whether no node can still act by a view without this number."""
         facts = None if self.settled is None else self.settled.facts.get(self.node)
-        # A higher number than the last one is of an earlier process.
+        # If the number is higher than the last one that this process asked for, an earlier process has made
+        # it.
         return facts is not None and number <= facts.distrust <= self.duties.facts.distrust
 
     # ------------------------------------------------------------------ beats
@@ -235,7 +240,8 @@ class Membership:
 
     def _take_lease(self, lease: tuple[str, str], sent_s: float, now_s: float) -> None:
         if lease != self._lease:
-            # The duty may have been another node's in between.
+            # In between, another node may have acted as the owner. Its writes may still be on their way to
+            # the origin.
             self._all_checked_until_s = now_s + self.timing.late_write_s
         if lease != self._lease or now_s >= self._lease_until_s:
             self.epoch += 1

@@ -22,11 +22,11 @@ _MOST_BYTES = 65_536
 class NodeStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of one node since its start. ``problem``: why it gave no answer; then all else is empty.
 
-    ``reads``, ``hits``, ``bytes``: of the reads that it answered from its cache or from the origin, those of
-    other nodes included. ``recent_reads``: of them, those of the last ten minutes. ``relayed``: requests that
-    other nodes answered for it, and ``relayed_bytes`` of their bodies. ``fallbacks``: reads of the origin
-    past all caches, because another node did not answer. ``lease_s``, ``view``, ``settled``: as in GET
-    /v1/cluster.
+    ``reads``, ``hits``, ``bytes``: counts of the reads that the node answered from its cache or from the
+    origin, also for other nodes. ``recent_reads``: how many of them it answered in the last ten minutes.
+    ``relayed``: requests that other nodes answered for it. ``relayed_bytes``: bytes of the bodies of these
+    requests. ``fallbacks``: reads of the origin past all caches, because another node did not answer.
+    ``lease_s``, ``view``, ``settled``: as in GET /v1/cluster.
     """
 
     node: str

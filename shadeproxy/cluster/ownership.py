@@ -67,7 +67,9 @@ class OwnedObjects:
         self._leased = False
         self._lapsed_s: deque[float] = deque(maxlen=_MOST_LAPSES)
         self._ruled = False
-        """True if an object was OWN by its rule alone since the last answer of the log."""
+        """True if, since the log last answered, an object was OWN although there was no lease, by its
+        freshness rule alone.
+        """
         self._views: tuple[View | None, View | None] = (None, None)
         self._places: Memo[int, _Place] = Memo(_MOST_PLACES)
         """Places of objects in these two views. To compute one takes some microseconds a node."""
@@ -101,7 +103,9 @@ class OwnedObjects:
             self._leased, self._ruled = True, False
         else:
             self.notice()
-            if self._ruled:  # The log answers again and grants nothing: the rule alone is not enough now.
+            # The log answers again, but grants no lease. From now on the freshness rule alone does not make
+            # an object OWN.
+            if self._ruled:
                 self._ruled = False
                 self._void()
 
@@ -153,8 +157,8 @@ class OwnedObjects:
         )
 
     def _view(self) -> View | None:
-        """Return the newest view, if this node may be one of it. Other nodes of a cluster that has other
-        settings, or another origin, are not asked.
+        """Return the newest view, if this node may have a seat in it. If it may not, the other nodes have
+        other settings or another origin, and are not asked.
         """
         member = self._member
         return None if member is None or member.duties.refusal else member.view

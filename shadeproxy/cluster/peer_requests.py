@@ -1,8 +1,8 @@
-"""Requests of one node to another, as S3 requests. They name the node that asks and the client for which it
-asks, and that node signs them.
+"""Requests of one node to another, as S3 requests. A request names the node that asks and the client for
+which it asks. The node that asks signs it.
 
 A node signs as an internal client, by a secret that is derived from ``cluster.secret``. The client's own
-signature ends at the node that it called, which has also checked its rights.
+signature ends at the node that the client called. That node has also checked the client's rights.
 """
 
 import hmac
@@ -40,7 +40,7 @@ def peer_secrets(cluster: str, accepted: Sequence[str]) -> tuple[str, ...]:
 
 class PeerField(NamedTuple):
     """The content of the field ``x-shade-peer``. ``sender``, ``receiver``: names of nodes. ``upstream``,
-    ``namespace``: those of the client for which the sender asks.
+    ``namespace``: the upstream and the namespace of the client for which the sender asks.
     """
 
     sender: str

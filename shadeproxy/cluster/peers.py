@@ -31,8 +31,8 @@ PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
 
 
 class PeerState(NamedTuple):
-    """The state of one other node. ``skipped``: reads now go past it. ``p99_s``: of the time to the head of
-    an answer, over the last ``answers``; 0.0 if there is none.
+    """The state of one other node. ``skipped``: reads now go past it. ``p99_s``: the 99th percentile of the
+    time to the head of an answer, over the last ``answers``; 0.0 if there is none.
     """
 
     skipped: bool

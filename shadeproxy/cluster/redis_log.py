@@ -88,7 +88,8 @@ class RedisLog:
         try:
             return _beat_answer(answer)
         except (ValueError, TypeError, AttributeError, LookupError) as error:
-            # Other programs may write there, too. The next beat must be sent nevertheless.
+            # Other programs may write to this server too. A wrong value must be a failed beat, so that the
+            # next beat is still sent.
             raise ClusterUnavailable(
                 f"the state of the cluster in {self._address} is damaged: {error}"
             ) from error
@@ -174,12 +175,14 @@ class RedisLog:
             counters.engine_errors += 1
             raise ClusterUnavailable(f"{self._address}: {error}") from error
         finally:
-            if not wait_s:  # Otherwise most of it is the wait for an event.
+            if not wait_s:  # Leave out calls that wait for an event: most of their time is that wait.
                 counters.engine_s += time.monotonic() - began_s
 
 
 def _beat_answer(answer: Any) -> BeatAnswer:
-    """Return the answer of the script. Raises ClusterUnavailable, or the error of a value of another form."""
+    """Return the answer of the script. Raises ClusterUnavailable, or another error if a value has another
+    form.
+    """
     inc = answer[0].decode()
     if answer[1]:
         return BeatAnswer(inc=inc, closed=True)

@@ -20,7 +20,7 @@ class RelayEnd(StrEnum):
 
 
 class RelayRow(NamedTuple):
-    """Counts of one node and result. ``bytes``: of the bodies, in both directions."""
+    """Counts of one node and result. ``bytes``: bytes of the bodies, in both directions."""
 
     node: str
     result: RelayEnd

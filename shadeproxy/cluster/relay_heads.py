@@ -34,7 +34,7 @@ class RelayHeads:
     ) -> bytes:
         """Return the head of a GET of ``path``, as it is encoded in a request. ``peer_field``: value of
         ``x-shade-peer``; ``job_field``, ``range_field``: values, or "". ``checksums``: the client asks for
-        those of the object.
+        the checksums of the object.
         """
         if int(now_s) != self._second:
             self._second = int(now_s)

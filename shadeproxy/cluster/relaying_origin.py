@@ -140,7 +140,7 @@ class RelayingOrigin(WrappedOrigin):
     ) -> ForwardResponse | None:
         """Send a read to its node. Return None if the origin must be asked instead."""
         if (begun := BEGUN.get()) is not None:
-            # Only the first request of the task continues what was begun.
+            # Only the first request of the task may use the read that callbacks began.
             BEGUN.set(None)
             peer, exchange = begun.peer, begun.exchange()
         else:
@@ -229,7 +229,8 @@ class RelayingOrigin(WrappedOrigin):
         ends = [task.result() for task in running]
         for part, end in zip(parts, ends, strict=True):
             if part.writer is None and end.error is not None:
-                # The engine must know: the origin may still delete these objects, so they are not cached now.
+                # The engine must know that other objects may still be deleted at the origin, so that it does
+                # not cache them now.
                 raise OutcomeUnknown(f"{end.error}; the others of the list may be deleted") from end.error
         yield merged(ends)
 
@@ -265,7 +266,7 @@ def _asks_for_more(field: tuple[str, str]) -> bool:
 
 
 def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:
-    """Return the result if the node did nothing; None if it answered the request."""
+    """Return the way by which the request goes on if the node did nothing; None if the node answered it."""
     if answer.status == _MISDIRECTED:
         return RelayEnd.MISDIRECTED
     return RelayEnd.REFUSED if first_value(answer.headers, REFUSED_FIELD) else None

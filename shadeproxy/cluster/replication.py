@@ -43,8 +43,8 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _WAIT_S = 0.5
-_FREEZE_S = 5.0  # Ranks that do not wait for the same frozen column would draw different epochs.
-_BYTES_PER_S = 4 * 1024 * 1024  # Slower networks make a change with long content count here alone at first.
+_FREEZE_S = 5.0  # A longer wait: ranks that draw from different frozen columns read different epochs.
+_BYTES_PER_S = 4 * 1024 * 1024  # On a slower network, long content is applied here alone at first.
 _READ_S = 1.0
 _MOST_STREAMS = 1024
 _AGAIN_S = 0.25
@@ -130,7 +130,7 @@ class Replication:
                     self.backlog.add_progress(job, rank, progress)
                 return None
             case FreezeScores() if np.isnan(change.column).all():
-                return self._applier.apply(change, here=True)  # It freezes nothing; see FrozenScores.
+                return self._applier.apply(change, here=True)  # An empty column is not frozen.
             case PutDataset(dataset) if self._followed.shared.get(dataset.name) == dataset.digest:
                 return self._applier.apply(change, here=True)
             case PutJob() if change.dataset is not None:
@@ -321,7 +321,7 @@ class Replication:
         return True
 
     def _apply_own(self, pending: Pending) -> None:
-        """Apply a change of this proxy, and answer its call; once more, if it was applied here alone."""
+        """Apply a change of this proxy, and answer its call. Repeat a change that was applied here alone."""
         waits, change = not pending.answer.done(), pending.change
         if change is None or not (waits or (change := _again(change)) is not None):
             return
@@ -362,7 +362,7 @@ class Replication:
 
     async def _flush(self) -> None:
         await self._clock.sleep(FLUSH_S)
-        # Changes go first, so that no proxy gets scores of a job that it does not know.
+        # Send scores only after all changes: no proxy must get scores of a job that it does not know.
         if self._joined and not self.backlog.has_unsent:
             await self._flush_now()
 
@@ -389,9 +389,9 @@ class Replication:
 
 
 def _again(change: Any) -> Any:
-    """Return the change to apply once more after it was applied here alone; None if there is none."""
+    """Return the change to repeat after it was applied here alone; None if it must not be repeated."""
     if isinstance(change, PutJob):
-        return msgspec.structs.replace(change, begins=None)  # No second run begins.
+        return msgspec.structs.replace(change, begins=None)  # The second time must not begin another run.
     return None if isinstance(change, PlaceEvent) and change.verb == "purge" else change
 
 

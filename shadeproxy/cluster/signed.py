@@ -18,7 +18,7 @@ class Seals:
     """Seals and checks bodies of one cluster.
 
     ``secrets``: the first one seals, and all of them are accepted, so that nodes can change to a new secret
-    one after the other. No secret is the same as an empty one, and protects nothing.
+    one after the other. Without a secret the seal uses the empty one, and protects nothing.
     """
 
     def __init__(self, cluster: str, secrets: Sequence[str] = ()) -> None:

@@ -138,8 +138,8 @@ class SnapshotKeeper:
             del deleted[next(iter(deleted))]
 
     async def adopt(self) -> str:
-        """Take the cluster's hints, or give it those of this proxy if it has none. Return the position of the
-        snapshot in the stream of changes. Raises ClusterUnavailable, PeerError.
+        """Take the cluster's hints. If the cluster has none, give it the hints of this proxy. Return the
+        position of the snapshot in the stream of changes. Raises ClusterUnavailable, PeerError.
         """
         sealed = (await self._log.names()).get(NAME)
         if sealed is None:
@@ -172,8 +172,8 @@ class SnapshotKeeper:
         return False
 
     async def _give_back(self) -> bool:
-        """Write a snapshot into a log that lost its data, with the hints that other proxies put there before.
-        Return whether it has more hints than theirs.
+        """Write a snapshot into a log that lost its data. If another proxy has written one before, merge
+        both. Return whether the snapshot now has hints that the other proxy's lacked.
         """
         _log.warning("the cluster's engine has lost its data: hints are written to it again")
         self.followed.begin_again()

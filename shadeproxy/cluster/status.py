@@ -15,9 +15,9 @@ from shadeproxy.core.errors import Conflict, UnknownName
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the view. ``share``: the part of all objects that it owns, from 0 to 1. ``away``: its lease
-    is over, and the others act for it. Addresses are "" if there are none. ``p99_s``: of the time that this
-    node waited for the heads of the last answers of that one; 0.0 if there were none. ``skipped``: that one
-    failed several times, and reads now go past it.
+    is over, and other nodes act for it. Addresses are "" if there are none. ``p99_s``: the 99th percentile of
+    the time that the answering node waited for the head of an answer of this node; 0.0 if there were no
+    answers. ``skipped``: this node failed several times, and reads of the answering node now go past it.
     """
 
     node: str
@@ -64,7 +64,9 @@ class ClusterSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of one object, and the node that keeps its pages; they differ while the latter is away."""
+    """The owner of one object, and the node that keeps its pages. The two differ while the node that keeps
+    the pages is away.
+    """
 
     uri: str
     owner: str
@@ -170,12 +172,13 @@ class ClusterStatus:
 
     @property
     def drained(self) -> bool:
-        """True from ``drain(drain=True)`` until ``drain(drain=False)``."""
+        """True while the node has no share because ``drain`` was called."""
         return self._drained
 
     def drain(self, *, drain: bool) -> ClusterSummary:
-        """Ask for a view in which this node has no share, or its share again; ``moving`` ends with that view.
-        The node stays drained until it is undone, or until its process ends. Raises Conflict.
+        """Ask for a view in which this node has no share. With ``drain`` False, ask for its share again.
+        ``moving`` is True until that view counts. The node stays drained until this is undone, or until its
+        process ends. Raises Conflict.
         """
         duties = self._heartbeat.membership.duties
         if drain:

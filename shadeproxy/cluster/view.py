@@ -53,7 +53,9 @@ def unseal_facts(seat: Seat, seals: Seals) -> NodeFacts:
 
 
 class View:
-    """One view. ``seats``: the nodes by name, with their sealed facts; ``facts``: the same, unsealed."""
+    """One view. ``seats``: the nodes by name, with their sealed facts. ``facts``: the unsealed
+    facts by name.
+    """
 
     def __init__(self, inc: str, record: ViewRecord, seals: Seals) -> None:
         """Check every seat. Raises ``PeerError`` if one is forged: no part of a view is used alone."""
@@ -74,9 +76,10 @@ class View:
         return self.owners.find(object_hash)
 
     def distrusts(self, before: "View") -> bool:
-        """Return whether a node asks all others to distrust what they cached, and did not in ``before``.
+        """Return whether a node asks all others to distrust what they cached, and did not ask in ``before``.
 
-        A number that is 0 again, or is gone, is of a process that has ended; all nodes heeded it then.
+        If a node's number is 0 again, or the node is gone, its process has ended, and all nodes obeyed the
+        number before.
         """
         numbers = {node: facts.distrust for node, facts in before.facts.items()}
         return any(

@@ -66,7 +66,8 @@ def _line(detail: ErrorDetails, model: type[BaseModel], places: Mapping[Key, str
 
 def _shown(detail: ErrorDetails) -> str:
     value, key = detail["input"], dotted(detail["loc"]).lower()
-    # Text in place of a table may be the secret itself, where the table's keys should only refer to it.
+    # A user may write a secret where a table is expected, although the table's keys only refer to the secret.
+    # So do not show text in the place of a table.
     for_table = isinstance(value, str) and (detail["type"] == "model_type" or key == "auth.clients")
     hidden = for_table or any(word in key for word in _SECRETIVE)
     return f" = {_toml_like(value)}" if isinstance(value, str | int | float) and not hidden else ""
@@ -94,12 +95,12 @@ def _table_form(key: str, place: str) -> str:
 
 
 def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
-    """Return where the keys were set that a ``WrongKeys`` is about; "" for another error, or none was set."""
+    """Return where the keys of a ``WrongKeys`` were set. "": another error, or no key was set."""
     error = detail.get("ctx", {}).get("error")
     if not isinstance(error, WrongKeys):
         return ""
     keys: list[Key] = [(*detail["loc"], name) for name in error.keys]
-    # A list is set as a whole, so its place is that of each key of its tables.
+    # A list is set as a whole, so all keys of its tables have the place of the list.
     found = [place for key in keys for written, place in places.items() if key[: len(written)] == written]
     return " and ".join(dict.fromkeys(found))
 

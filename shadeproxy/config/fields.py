@@ -27,8 +27,8 @@ class Section(BaseModel):
 
 
 class WrongKeys(ValueError):
-    """Error of the keys of a table that do not go together. ``keys``: those that the text is about, so that
-    the place is shown where one of them was set, and not that of another key of the table.
+    """Error for keys of a table that do not go together. ``keys``: the keys that the text names. The error
+    shows where one of them was set, and not where another key of the table was set.
     """
 
     def __init__(self, text: str, *keys: str) -> None:

@@ -27,8 +27,8 @@ class Checksum(Protocol):
 
 
 class _Crc:
-    """A running CRC of ``width_bytes``. ``function(data, crc)`` continues a CRC: ``crc`` is that of all bytes
-    before ``data``, the result that of all bytes including ``data``.
+    """A running CRC of ``width_bytes``. ``function(data, crc)`` continues a CRC: ``crc`` is the CRC of all
+    bytes before ``data``, and the result is the CRC of all bytes including ``data``.
     """
 
     def __init__(self, function: Callable[[bytes | memoryview, int], int], width_bytes: int) -> None:

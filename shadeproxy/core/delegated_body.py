@@ -33,7 +33,7 @@ class BodyWriter(Protocol):
     def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
         """Let that process write the body to ``place``. Return False, with nothing done, if it cannot.
 
-        ``written`` is called once, when that process writes no more to the place: with None if it could not
-        write all, or has ended. Until then the place belongs to this body.
+        ``written`` is called once, as soon as that process no longer writes to the place. It gets None if the
+        body was not written completely, or the process has ended. Until then the place belongs to this body.
         """
         ...

@@ -108,8 +108,8 @@ def shares(nodes: Sequence[Server]) -> list[float]:
 
 
 def settled(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether nodes, by their answers to GET /v1/cluster, are all that live, in one settled view, and
-    each has a lease.
+    """Return whether ``found``, the answers of nodes to GET /v1/cluster, show one settled view that has
+    exactly these nodes, each with a lease.
     """
     living = {node["node"] for node in found[0]["nodes"] if not node["away"]}
     return (

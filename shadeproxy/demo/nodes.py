@@ -26,8 +26,8 @@ from shadeproxy.demo.screen import Bars
 from shadeproxy.demo.servers import proxy_settings, serving
 
 _TRUST_S = 65.0
-"""A minute after their start, and some seconds for the view, proxies of a cluster answer without asking the
-origin first.
+"""Seconds after which proxies of a cluster answer without asking the origin first: a minute after their
+start, and some seconds until the view is settled.
 """
 _LOADERS = 1
 _LAN = ("lan_reads", "lan_bytes")

@@ -26,8 +26,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodesRun(msgspec.Struct, frozen=True):
-    """One training. ``wall_s``, ``stall_s``: of each epoch; the stall is the mean of the ranks. ``accuracy``:
-    at the end.
+    """One training. ``wall_s``, ``stall_s``: seconds of each epoch; the stall is the mean of the ranks.
+    ``accuracy``: the accuracy at the end.
     """
 
     nodes: tuple[Node, ...]
@@ -37,7 +37,9 @@ class NodesRun(msgspec.Struct, frozen=True):
 
 
 class NodesReport(msgspec.Struct, frozen=True):
-    """``cache_bytes``: of all proxies of ``together``, and of the one proxy of ``alone``."""
+    """``cache_bytes``: capacity of all proxies of ``together``, which is also that of the one proxy of
+    ``alone``.
+    """
 
     machine: Machine
     dataset: DataSet

@@ -23,8 +23,8 @@ _TRAIN = (sys.executable, "-m", "shadeproxy.demo.train")
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One training to compare. ``policy``: that of its proxy; None: it reads from the origin
-    without a proxy.
+    """One training to compare. ``policy``: the policy of its proxy; None: it reads from the origin without a
+    proxy.
     """
 
     name: str

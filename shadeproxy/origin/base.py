@@ -123,10 +123,10 @@ class ForwardRequest:
     them out. ``request_id``: the proxy's id, for error documents that this process writes. ``job``: the job
     that the client named; only another proxy of a cluster gets it.
 
-    ``here``: None if this process sends the request to the origin, as it always does without a cluster. In a
-    cluster, a write of objects that other proxies must write has the set of those that this process writes,
-    mostly an empty set. All other objects must be written by the proxies that execute their writes, never by
-    a request from here to the origin. Only a DeleteObjects has a set that is not empty: it is sent in parts.
+    ``here``: the objects that this process writes. None: it sends the whole request to the origin, as it
+    always does without a cluster. All other objects of a write must be written by the proxies that execute
+    their writes, never by a request from here to the origin. The set is empty if other proxies write all
+    objects. Only a DeleteObjects can be divided among proxies.
     """
 
     method: str
@@ -165,7 +165,7 @@ async def once(piece: bytes) -> AsyncIterator[bytes]:
 
 class Relayed(NamedTuple):
     """The way of a read of an object that another proxy of the cluster caches. ``node``: the proxy that
-    answered; "" if the origin did, because that proxy gave no answer. ``source``: where its bytes came from.
+    answered; "" if it did not, and the origin answered. ``source``: where its bytes came from.
     """
 
     node: str

@@ -286,8 +286,9 @@ class CallbackRead:
 
 
 class _Summing:
-    """Passes on the bytes of a body that has a checksum: those of a long body as they come. The last bytes,
-    and a short body, are passed on only if the checksum of the whole body is right.
+    """Verifies a body that has a checksum, and passes its bytes on. A long body is passed on as it comes, but
+    for its last bytes. Those, and a short body, are passed on only if the checksum of the whole body is
+    right.
     """
 
     __slots__ = ("_filled", "_memory", "_sink", "check", "is_damaged")

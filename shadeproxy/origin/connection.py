@@ -78,7 +78,9 @@ class Connection(asyncio.BufferedProtocol):
         """Number of bytes in the buffer of the reader, or in the memory of the receiver."""
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte; or since which the connection is idle, or waits for a head."""
+        """Loop time of the last body byte. In other states, the time since which the connection is idle, or
+        waits for a head.
+        """
         self._window_s = bounds.window_s
         self._pace = LeastRate(bounds)
         self._loop = loop

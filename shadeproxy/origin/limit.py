@@ -87,7 +87,9 @@ class Slots:
         return client
 
     def take_now(self, intent: Intent = Intent.DEMAND) -> str | None:
-        """Take a slot without waiting. Return None if that would have to wait, or is not for PREFETCH."""
+        """Take a slot without waiting. Return None if that is impossible; PREFETCH gets no slot of the
+        reserve.
+        """
         # ``_may`` and ``_count`` are written out, because each miss comes here and calls cost more.
         client, held = CLIENT.get(), self._held
         most = self.prefetched if intent is Intent.PREFETCH else self.count

@@ -42,12 +42,14 @@ class LinkSlot(str):
     size_bytes: float
     is_over: bool
     is_first: bool
-    """True if the read went before those of other flows. Then it takes nothing from its flow's share."""
+    """True if the read was let through before reads of other flows (``hurry``). Then it takes nothing from
+    its flow's share.
+    """
 
     def charge(self, length_bytes: int, *, passes: bool = False) -> None:
         """Charge the true length of the read to its flow, once it is known; a page at most. ``passes``: the
-        answer is passed on at the pace of its client. It then takes nothing more of the link's turns: a few
-        slow clients must not fill the link for all.
+        answer is passed on at the pace of its client. Such a read then no longer counts as one that fills the
+        link, because a few slow clients would fill it for all.
         """
         if not self.is_over:
             self.queue.charge(self, min(length_bytes, self.queue.page_bytes))

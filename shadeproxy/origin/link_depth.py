@@ -36,7 +36,7 @@ class LinkDepth:
 
     @property
     def rate_per_s(self) -> float:
-        """The highest rate of late, in bytes; 0 before it is measured."""
+        """The highest recent rate, in bytes a second; 0 before it is measured."""
         return max(self._rates, default=0.0)
 
     @property

@@ -156,8 +156,8 @@ def _count() -> None:
 class _OtelRead:
     """Makes the span of one read, which ends when its context is left.
 
-    A read that callbacks began has its span here too, from the time when it began: they drop theirs
-    (otel_reads.py).
+    A read that callbacks began and handed over has its one span here, counted from the time when the
+    callbacks began it. The span of the callbacks is dropped (otel_reads.py).
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class _OtelRead:
             intent=intent,
             age_s=origin.now_s() - began_s,
         )
-        # It stays set until the context is left: a body that breaks off is repeated, too.
+        # Keep the variable set until the context is left, because a body that breaks off is requested again.
         self._before = _COUNTED.get()
         _COUNTED.set(self._attempts)
         try:

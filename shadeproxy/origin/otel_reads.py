@@ -94,8 +94,9 @@ class _SpannedSink:
         self._inner.failed(error)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """See ``Sink.hand_over``. The task that continues is one of the request that began the read: the
-        caller is the connection to the origin, which served other requests before.
+        """See ``Sink.hand_over``. This is called from a connection to the origin, which has served other
+        requests. So set ``SERVED`` to the request that began the read: the task that continues the read
+        inherits it.
         """
         self._over = True
         served = SERVED.set(self._served)

@@ -76,8 +76,8 @@ class PageHeads:
         now_s: float,
         request_id: str = "",
     ) -> bytes:
-        """Return the head of a GET, without a signature if ``credentials`` are None. ``request_id``: of the
-        client's request; "" if no client waits.
+        """Return the head of a GET, without a signature if ``credentials`` are None. ``request_id``: the id
+        of the client's request; "" if no client waits.
         """
         _, host, raw_path = target
         span = wanted.span

@@ -2,7 +2,7 @@
 
 import ssl
 
-# OpenSSL's names for bytes that are no TLS: those of a server that speaks plain HTTP.
+# OpenSSL's names for received bytes that are no TLS, such as those of a server that speaks plain HTTP.
 _NOT_TLS = frozenset(
     {
         "WRONG_VERSION_NUMBER",

@@ -63,7 +63,7 @@ def fetched_ahead(
     missing = min(max(1 - (left + max(kept - waiting, 0.0)) / reads, 0.0), 1.0) if reads else 0.0
     if not missing or missing == 1:
         return Ahead(unread, 0.0)
-    # The number of reads before that of the sample that would be displaced last.
+    # The number of reads before that of the sample which would be displaced last.
     furthest = kept / (1 - missing)
     lost = min(max(LEAD * soon, furthest / EARLY_PRICE) * missing, most, kept)
     if unread < flying * miss_ratio:

@@ -22,7 +22,8 @@ from shadeproxy.simulate.trace import Trace
 
 MOST_READS = 50_000
 HitRatio = Callable[[float, bool], float]
-"""Returns the hit ratio of a cache that holds a share of the data (float). bool: the order is announced.
+"""Returns the hit ratio of a cache. float: the share of the data that the cache holds. bool: True if the
+order is announced.
 
 With an announced order, only reads whose page is kept from an earlier epoch count as hits here. Prefetched
 samples are hits for training too, but they come from the origin.

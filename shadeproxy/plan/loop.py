@@ -35,14 +35,14 @@ rounds.
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One rank's loader. Times in seconds, for one sample.
+    """One rank's loader. Times are in seconds, for one sample.
 
-    ``reads_at_once``: reads that one worker has under way. ``compute_s``: time of training. ``client_s``:
-    time that a worker is busy with a sample, whatever its source. ``miss_s``: the time that a miss takes
-    beyond ``client_s``, until its last byte has come over an idle link. ``link_s``: the share of ``miss_s``
-    for which a miss occupies the link to the origin; 0 if the link never fills. ``unread``: samples fetched
-    ahead whose reader has not come yet; 0: nothing is fetched ahead. ``spread``: standard deviation of the
-    logarithm of a miss's time without the link's part; it does not change the mean.
+    ``reads_at_once``: number of reads that one worker has under way. ``compute_s``: time of training.
+    ``client_s``: time that a worker is busy with a sample, whatever its source. ``miss_s``: the additional
+    time of a miss, until its last byte has come over an idle link. ``link_s``: the share of ``miss_s`` for
+    which a miss occupies the link to the origin; 0 if the link never fills. ``unread``: most samples that
+    were fetched ahead and wait for their reader; 0: nothing is fetched ahead. ``spread``: standard deviation
+    of the logarithm of a miss's time without the link's part; it does not change the mean.
     """
 
     workers: int
@@ -123,8 +123,8 @@ class _Origin:
         return arrives_s
 
     def backlog(self, count: int, miss_ratio: float) -> list[float]:
-        """Return the times at which ``count`` reads end that began before the replay: at once, or one after
-        another if the link carries less than training reads.
+        """Return the times at which ``count`` reads end that began before the replay. If the link carries
+        less than training reads, they end one after another, otherwise at once.
         """
         if self._link_s * miss_ratio <= self._compute_s:
             return [0.0] * count
@@ -142,7 +142,7 @@ class _Ahead:
         self._at = 0
         self._begun: set[int] = set()
         self._there_s = dict[int, float]()
-        """The time at which the last byte comes, by unread sample."""
+        """The time at which the last byte of each unread sample comes."""
         if not cold:
             self._at = min(unread, len(self._missing))
             there_s = origin.backlog(self._at, len(self._missing) / len(hits))

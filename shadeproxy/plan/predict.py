@@ -64,9 +64,9 @@ class Predicted:
 
     @property
     def bound_by(self) -> Bound:
-        """The largest bound. If training waits much, reads bound the epoch, although the bound of computing
-        may be larger: batches end with their slowest read, which the bound of latency does not count. If the
-        processor is full too, latency is not the bound: the measured latency contains the wait for it.
+        """The largest bound. But if training waits much, reads limit the epoch, even if the bound of
+        computing is larger: a batch ends with its slowest read, which the bound of latency does not count. If
+        the processor is full too, the processor is the limit: the measured latency contains the wait for it.
         """
         able = [*self.bounds]
         if self.stall_share > MUCH:
@@ -181,9 +181,10 @@ class Predictor:
         )
 
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
-        """Return the seconds of a read of the origin, from the request to its last byte: the first byte comes
-        as in the profile, or after ``latency_s``; the body takes as long as in the profile, or as long as the
-        link needs for it. ``faster_s``: at most 0; how much faster the reads were than on average.
+        """Return the seconds of a read of the origin, from the request to its last byte. The first byte takes
+        as long as in the profile, or ``latency_s``. The body takes as long as in the profile, or as long as
+        the link needs for it. ``faster_s``: at most 0; how much faster than on average the reads of these
+        epochs were.
         """
         first_s = self.profile.first_byte_s
         if first_s is None:  # Not measured: any part of the time may be the link's.
@@ -191,7 +192,8 @@ class Predictor:
         body_s = max(self._origin_s - first_s, link_s)
         if setting.latency_s is not None:
             first_s = setting.latency_s
-        # The mean of reads beside each other contains their wait for the link, so the body may be faster.
+        # Profiled reads ran at the same time, so their mean contains their wait for the link. A single body
+        # may be faster.
         return max(first_s + body_s + faster_s, link_s)
 
     def _link_s(self, setting: Setting) -> float:

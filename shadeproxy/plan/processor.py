@@ -20,8 +20,8 @@ _APART = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """``read_s``: processor seconds of each read. ``fetch_s``: those that a fetch from the origin adds; 0 if
-    they are not known. ``cores``: cores that the proxy can use at a time.
+    """``read_s``: processor seconds of each read. ``fetch_s``: further processor seconds of a fetch from the
+    origin; 0 if they are not known. ``cores``: cores that the proxy can use at a time.
     """
 
     read_s: float
@@ -40,7 +40,7 @@ def measure_processor(profile: Profile, epochs: Sequence[ProfiledEpoch]) -> Proc
         return None
     each_s = np.array([epoch.cpu_s / epoch.samples for epoch in measured if epoch.cpu_s])
     fetched = np.array([_fetched(epoch) for epoch in measured])
-    # Threads of a process run beside each other in part, so a proxy may use more cores than it has processes.
+    # A process has threads that run at the same time, so a proxy may use more cores than it has processes.
     cores = max(profile.cores, *(_cores(profile, epoch) for epoch in measured))
     weights = np.array([epoch.samples for epoch in measured], np.float64)
     read_s, fetch_s = float(np.average(each_s, weights=weights)), 0.0

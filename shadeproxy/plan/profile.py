@@ -12,7 +12,8 @@ import numpy as np
 from shadeproxy.core.errors import ConfigError
 
 VERSION = 1
-_WHOLE = 0.95  # Epochs with fewer reads than this share of the longest are not whole: the job was restarted.
+# An epoch with fewer reads than this share of the longest epoch's was cut short by a restart of the job.
+_WHOLE = 0.95
 _PAGE_EXTRA_BYTES = 212
 """Bytes that are stored with a page of an object: its header, names and fields, with usual names."""
 
@@ -58,10 +59,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     of its reads. ``policy``, ``cache_bytes``: the eviction policy and the capacity of all tiers.
 
     ``origin_s``: mean seconds of a read of the origin, from the request to its last byte; None: there were
-    none. ``origin_spread``: standard deviation of the logarithm of that time. ``first_byte_s``: of those
-    seconds, until the first byte. ``page_bytes``: mean bytes that a page takes in
-    the cache; None: it holds none. ``cores``: processor cores that the proxy can use at a time, one for each
-    of its processes. ``loader``: None if the job does not report it.
+    none. ``origin_spread``: standard deviation of the logarithm of that time. ``first_byte_s``: the part of
+    ``origin_s`` until the first byte. ``page_bytes``: mean bytes that a page takes in the cache; None: it
+    holds none. ``cores``: processor cores that the proxy can use at a time, one for each of its processes.
+    ``loader``: None if the job does not report it.
     """
 
     version: int

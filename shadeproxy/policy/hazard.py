@@ -31,7 +31,8 @@ Index = NDArray[np.intp]
 _MEMORY = 100.0  # Events that a cell remembers. Old evidence fades as new evidence comes, not with time.
 _PRIOR = 5.0  # Number of events at which a cell counts as much as its coarser class.
 _WIDTHS: Column = np.diff(EDGES)
-_LEAST_WAIT = _WIDTHS / 4  # Ticks of exposure for each read. So all pages but 2 % are read within the bin.
+# Least ticks of exposure for each read: so a hazard reads at most 98 % of pages within a bin.
+_LEAST_WAIT = _WIDTHS / 4
 _SURPRISE_EVENTS = 64.0
 _LEAST_EXPECTED = 8.0
 _SURPRISED = 0.5
@@ -56,7 +57,7 @@ that such a page is kept before a page without reads.
 
 
 class Waits(NamedTuple):
-    """Pages that waited unread from age ``since`` to age ``until``, in ticks. Columns of shape (n,)."""
+    """Pages that were not read from age ``since`` to age ``until``, in ticks. Columns of shape (n,)."""
 
     prefixes: Index
     states: Index
@@ -199,7 +200,7 @@ def _hazards(events: Table, exposure: Table) -> Table:
     that age.
     """
     prefixes = len(events) // STATES
-    # A page that is always read at the lower bound of a bin is never exposed in the bin.
+    # A page that is always read at the lower bound of a bin adds reads to the bin, but no exposure.
     exposure = np.maximum(exposure, events * _LEAST_WAIT)
     by_state, waited = (column.reshape(prefixes, STATES, AGE_BINS).sum(0) for column in (events, exposure))
     total, total_waited = by_state.sum(0), waited.sum(0)

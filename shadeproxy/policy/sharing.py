@@ -1,8 +1,10 @@
-"""Shares cache and link among jobs with needs: which needs fit, and how the two knobs move.
+"""Shares cache and link among jobs with needs: which needs fit, and how the two knobs move. The knobs are the
+weights of jobs in eviction, and their weights at the link.
 
 Law: pure, columns in and columns out, of shape (n,) over jobs. A rate is in samples per second. ``need`` is
-nan where a job has none. A job's throughput is what the link brings of its misses: rate x bytes x misses. A
-static share c of a data set of d bytes leaves 1 - c / d of its reads as misses, whatever the order.
+nan where a job has none. Only bytes of misses cross the link: at a rate, a job takes rate x bytes per sample
+x share of misses. A job that holds c bytes of a data set of d bytes in the cache misses 1 - c / d of its
+reads, whatever the order.
 """
 
 from typing import NamedTuple
@@ -21,12 +23,12 @@ _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
 _ENOUGH = 1.08
-_ALL = 0.985  # From this share of its own rate on, no larger share of the link makes a job faster.
+_ALL = 0.985  # A job that has this share of its own rate gains nothing from a larger share of the link.
 
 
 class Demands(NamedTuple):
-    """Demands of jobs on link and cache. ``rate``: of a job that never waits. ``sample_bytes``: mean length
-    of a sample. ``data_bytes``: of the whole data set.
+    """Demands of jobs on link and cache. ``rate``: the rate of a job that never waits. ``sample_bytes``: mean
+    length of a sample. ``data_bytes``: bytes of the whole data set.
     """
 
     rate: Rates
@@ -43,8 +45,8 @@ class Room(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """A division of cache and link. ``fits``: see ``fits``. ``others``: the share of its own rate that each
-    job without a need gets. ``rate``: of each job.
+    """A division of cache and link. ``fits``: the result of the function ``fits``. ``others``: the share of
+    its own rate that each job without a need gets. ``rate``: the rate of each job.
     """
 
     fits: bool
@@ -75,7 +77,7 @@ def fits(demands: Demands, least: float, room: Room) -> bool:
 
 
 def most_for(demands: Demands, job: int, least: float, room: Room) -> float:
-    """Return the highest need of ``job`` that fits beside the others; 0 if none does."""
+    """Return the highest need of ``job`` that fits beside the needs of the other jobs; 0 if none fits."""
     low, high = 0.0, float(demands.rate[job])
     for _ in range(_ROUNDS):
         need = demands.need.copy()
@@ -124,8 +126,8 @@ def link_weights(demands: Demands, miss_bytes: Rates) -> Rates:
 
 
 def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
-    """Return whether a job is behind its need: whether ``reads`` samples are fewer than it should have read
-    in ``elapsed_s`` of an epoch and a second more, and 4 % for what is not measured.
+    """Return whether a job is behind its need. It is if ``reads`` is less than its need asks for in
+    ``elapsed_s`` of an epoch and one more second, with a margin of 4 % for errors of measurement.
     """
     return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
@@ -135,7 +137,9 @@ def _most_weight(claims: int) -> float:
 
 
 def _split(demands: Demands) -> tuple[Rates, Rates]:
-    """Return the rates that are needed, and those that the other jobs would like."""
+    """Return two columns: the rates that the needs ask for, and the rates that the other jobs would have
+    without waits.
+    """
     has_need = ~np.isnan(demands.need)
     needed = np.where(has_need, np.minimum(demands.need, demands.rate), 0.0)
     return needed, np.where(has_need, 0.0, demands.rate)

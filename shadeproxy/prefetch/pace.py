@@ -131,9 +131,7 @@ class FetchPace:
             self._boost = min(2 * self._boost, _MOST_BOOST)
 
     def is_early(self, place: int, latency_s: float) -> bool:
-        """Return whether the page of the coming sample at ``place`` may be fetched later and still be in
-        time.
-        """
+        """Return whether the page of the coming sample at ``place`` need not be fetched yet to be in time."""
         if math.isnan(self.rate_per_s):
             return False
         return place > LEAD * max(SPARE * self.rate_per_s * latency_s, FEWEST)

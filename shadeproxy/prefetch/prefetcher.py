@@ -37,7 +37,8 @@ from shadeproxy.prefetch.walk import Walk, Wanted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.02
-# Pages planned for each fetch that starts when another one ends: some will win no place, or be stored before.
+# Number of pages that are planned for each fetch that starts when another one ends. Some planned pages will
+# win no place, or be stored before.
 _SPARE = 2
 _MOST_SAMPLES = 32_768
 _LEAST_MISS_RATIO = 0.1
@@ -287,7 +288,7 @@ class Prefetcher:
             walk = self._walks.get(wanted.job)
             if walk is not None:
                 if not self._limits.may_wait(wanted.job):
-                    continue  # The next plan has it again.
+                    continue  # The next plan contains this page again.
                 walk.issued(wanted)
                 if self._port.lacks(wanted.need):
                     self._start(wanted.need, wanted)
@@ -329,7 +330,7 @@ class Prefetcher:
     # ------------------------------------------------------------------ fetches
 
     def _start(self, need: Need, wanted: Wanted | None) -> None:
-        key = next(self._keys)  # Not the page: a fetch of another version of it may be under way.
+        key = next(self._keys)  # The page cannot be the key: another version of it may be under way.
         size_bytes = int(self._latency.size_bytes) if need.size_bytes is None else need.size_bytes
         flight = self._port.begin(need, partial(self._landed, key), "" if wanted is None else wanted.job)
         now_s = self._clock.monotonic_s()

@@ -153,13 +153,14 @@ class Walk:
         gone = np.flatnonzero(self._looked[self._listed] != self._looks)
         if len(gone):
             self.pace.note_reach(int(gone[-1]))
-            # The pages of a sample that was read may be evicted before its next use, so look them up then.
+            # Look the pages of a read sample up again: they may be evicted before its next use.
             self._state[self._listed[gone]] = _UNKNOWN
             for sample in self._listed[gone].tolist():
                 self._needs.pop(sample, None)
                 self.ready.drop_sample(sample)
         if self._read > len(gone):
-            # More samples were read than are gone from the last look: some lay beyond its end.
+            # Some samples that were read lay beyond the end of the last look. So the reach is more than the
+            # look could show.
             self.pace.note_reach(2 * len(self._listed))
         self._listed = ids
         self._read = 0

@@ -91,8 +91,8 @@ class _TraceJob:
         self._count = self._found = self._others = 0
         self._drawn_now: list[float] = []
         self._seen = 0.0
-        """The tick of the latest read. ``_activity`` is too coarse for it: it gets the reads of a block
-        together.
+        """The tick of the latest read. ``_activity`` does not know it exactly, because it gets the reads of a
+        block together.
         """
 
     def restart(self) -> None:
@@ -155,7 +155,7 @@ class _TraceJob:
         self._count = 0
 
     def columns(self, ids: NDArray[np.integer], tick: float) -> JobColumns[Column]:
-        """Return the reads of ``ids`` that are expected from this job."""
+        """Return when, or how often, this job is expected to read ``ids``."""
         activity, hint = self._activity, self._hint
         silent = tick - self._seen
         if silent <= activity.usual_silence or not activity.reads:

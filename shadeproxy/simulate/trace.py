@@ -47,14 +47,14 @@ class JobHints:
 class Trace:
     """n reads of ``objects`` objects, in the order in which they came.
 
-    ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all equal. jobs: u8[n]; None:
-    one job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
+    ids: u32[n], each below ``objects``. sizes: i64[objects] in bytes; None: all equal. jobs: u8[n]; None: one
+    job. epochs: u16[n], never falling within a job; None: unknown. weights: f32[epochs, objects], the
     importance known while an epoch is read, nan if unknown; None: all unknown. times: f64[n] in seconds,
     never falling; None: unknown. prefixes: u16[objects], the prefix groups of objects; None: one group.
-    prefix_names: of the groups in a recording. stock: the numbers among ``jobs`` that are stock clients,
-    which have no job. hints: one for each job, for traces in which jobs do not read what they announce.
-    sources: u8[n], index into ``telemetry.recording.SOURCES``, as the recorded proxy answered. ranks:
-    u16[n], ranks of the job; ``NO_RANK`` if unknown.
+    prefix_names: the names of the groups in a recording. stock: the numbers in ``jobs`` that stand for stock
+    clients, which have no job. hints: one for each job, for traces in which jobs do not read what they
+    announce. sources: u8[n], index into ``telemetry.recording.SOURCES``, as the recorded proxy answered.
+    ranks: u16[n], ranks of the job; ``NO_RANK`` if unknown.
     """
 
     ids: Ids

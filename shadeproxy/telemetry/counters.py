@@ -80,8 +80,8 @@ class Reads(Counters):
 @dataclass(slots=True)
 class JobReads(Reads):
     """The reads of one job in one epoch, and what its training reported. ``began_s``, ``ended_s``: Unix times
-    of the first and of the last sign of life in it; 0 if there was none. ``uncharged``: its reads since
-    ``Stats.charge_cpu`` was called.
+    of the first and the last sign of life in the epoch; 0 if there was none. ``uncharged``: number of reads
+    since ``Stats.charge_cpu`` was called.
     """
 
     stall_s: float = counter("Seconds that training waited for data, as reported, summed over ranks.")
@@ -161,8 +161,8 @@ class ClusterCounters(Counters):
 
 
 class RelayedRequests(NamedTuple):
-    """Requests that this proxy sent to another one of its cluster, with one result. ``bytes``: of all
-    bodies.
+    """Requests that this proxy sent to one other proxy of its cluster and that had the same result.
+    ``bytes``: bytes of all bodies.
     """
 
     peer: str
@@ -276,9 +276,9 @@ Group = TypeVar("Group", bound=_Foldable)
 class Capped(dict[Name, Group]):
     """Counter groups by name: at most ``cap``, and one called ``other``.
 
-    A new name above the cap displaces one that was used only once or not lately (second chance). The numbers
-    of the displaced name are added to the group ``other``. A caller that counts in a group sets ``recent``
-    from the second use on.
+    A new name above the cap displaces a name that was used only once, or not lately (second chance). The
+    numbers of the displaced name are added to the group ``other``. A caller that counts in a group sets
+    ``recent`` from the second use on.
     """
 
     def __init__(self, make: Callable[[], Group], *, cap: int, other: Name) -> None:

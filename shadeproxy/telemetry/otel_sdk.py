@@ -1,8 +1,8 @@
 """Sends otel spans to a collector, by the SDK of OpenTelemetry. The only module that imports opentelemetry.
 
 Laws: a span that ends is appended to a bounded queue, and a thread of the SDK sends the queue. When the queue
-is full, the oldest spans are lost. No request waits for the collector, and none fails because of it. What
-the SDK has to say of its troubles is one warning a minute.
+is full, the oldest spans are lost. No request waits for the collector, and none fails because of it. The
+SDK's own warnings become at most one log line a minute.
 """
 
 import logging
@@ -38,10 +38,11 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
-    """Return an exporter to the collector at ``endpoint``; "": where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says.
+    """Return an exporter to the collector at ``endpoint``; "": at the address in
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
-    ``headers``: fields of its requests, in the form of ``OTEL_EXPORTER_OTLP_HEADERS``; None: that variable.
-    Raises ConfigError.
+    ``headers``: fields of its requests, in the form of ``OTEL_EXPORTER_OTLP_HEADERS``; None: take that
+    variable. Raises ConfigError.
     """
     fields = None if headers is None else parse_env_headers(headers, liberal=True)
     if fields is not None and len(fields) < len(list(filter(None, (headers or "").split(",")))):
@@ -52,8 +53,8 @@ def make_exporter(endpoint: str, headers: str | None) -> SpanExporter:
 
 
 class GentleExporter(SpanExporter):
-    """Exports by ``inner``. While that encodes spans, the event loop waits for the interpreter a tenth as
-    long as it would: one batch takes 15 ms.
+    """Exports by ``inner``. While ``inner`` encodes spans, the interpreter switches threads ten times as
+    often, so that the event loop waits less: encoding one batch takes 15 ms.
     """
 
     def __init__(self, inner: SpanExporter) -> None:
@@ -97,7 +98,9 @@ class SdkTracer:
     """Implements ``OtelTracer``. Making it starts the thread that sends; ``close`` ends that."""
 
     def __init__(self, endpoint: str, headers: str | None, *, version: str, clock: Clock) -> None:
-        """``endpoint``, ``headers``: see ``make_exporter``. ``version``: of the proxy. Raises ConfigError."""
+        """``endpoint``, ``headers``: see ``make_exporter``. ``version``: the version of the proxy. Raises
+        ConfigError.
+        """
         self._warnings = RareWarnings(clock)
         self._warnings.attach()
         try:
@@ -128,14 +131,15 @@ class SdkTracer:
 
     def close(self) -> None:
         """Send the spans that wait, for a few seconds at most; blocking."""
-        # The SDK itself would wait for half a minute, and its thread is none that an exit waits for.
+        # The SDK's own shutdown would wait for half a minute. A daemon thread runs it, so that the exit of
+        # the process need not wait.
         ending = threading.Thread(target=self._provider.shutdown, name="otel-end", daemon=True)
         ending.start()
         ending.join(_LAST_SPANS_S)
         if ending.is_alive():
             self._exporter.shutdown()
             ending.join(_GIVEN_UP_S)
-        # A thread that still waits for the collector goes on to warn, of each batch.
+        # If the thread still waits for the collector, keep its warnings limited: it warns about each batch.
         if not ending.is_alive():
             self._warnings.detach()
 
@@ -153,12 +157,12 @@ class RareWarnings(logging.Handler):
         self._logger = logging.getLogger("opentelemetry")
 
     def attach(self) -> None:
-        """Take over what the SDK logs."""
+        """Receive what the SDK logs, in place of the log."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def detach(self) -> None:
-        """Leave the SDK's lines to the log again."""
+        """Let the SDK's lines go to the log again."""
         self._logger.removeHandler(self)
         self._logger.propagate = True
 
@@ -177,7 +181,8 @@ class RareWarnings(logging.Handler):
 def _make_provider(exporter: SpanExporter, version: str) -> TracerProvider:
     """Return the provider that sends to ``exporter``. Raises ConfigError.
 
-    Its resource describes this process; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` go first.
+    Its resource describes this process. Values in ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` have
+    precedence.
     """
     own: dict[str, Value] = {"service.name": SERVICE_NAME, "service.version": version}
     resource = Resource.create(

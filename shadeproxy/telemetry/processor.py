@@ -26,10 +26,10 @@ def used_cpu_s(workers: Iterable[int] = ()) -> float:
 def _of_process(number: int) -> float:
     clock = ctypes.c_int()
     if _LIBC.clock_getcpuclockid(number, ctypes.byref(clock)):
-        return 0.0  # It has ended, so its time counts with that of ended processes.
+        return 0.0  # The process has ended. Its time counts with that of ended processes.
     try:
         return time.clock_gettime(clock.value)
-    except OSError:  # It has ended just now.
+    except OSError:  # The process ended just now.
         return 0.0
 
 

@@ -44,8 +44,8 @@ class RequestRow(NamedTuple):
 
 
 class RequestGroup:
-    """The requests of one key. ``seconds``: the sum of their durations. ``received_bytes``: of their bodies.
-    ``buckets[i]`` counts durations <= REQUEST_BOUNDS_S[i].
+    """The requests of one key. ``seconds``: the sum of their durations. ``received_bytes``: bytes of their
+    bodies. ``buckets[i]`` counts durations <= REQUEST_BOUNDS_S[i].
     """
 
     __slots__ = ("buckets", "received_bytes", "requests", "seconds")

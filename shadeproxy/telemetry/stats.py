@@ -118,9 +118,9 @@ class Stats:
         self._used_cpu_s: Callable[[], float] | None = None
         self._charged_s = 0.0
         self._uncharged = 0
-        """Demand GETs since processor time was last charged, those of no job included."""
+        """Demand GETs since processor time was last charged, with those that name no job."""
         self._reading: list[JobReads] = []
-        """The epochs that have some of these reads."""
+        """The epochs in which some of these GETs were made."""
         self._origin_health = origin_health
 
     # ------------------------------------------------------------------ recording
@@ -193,7 +193,9 @@ class Stats:
         self.tiers[tier].left_to_origin += 1
 
     def record_disk_reads(self, reads: Mapping[str, int]) -> None:
-        """Count reads of pages by disk tier, of a proxy with several. The tiers' hits are divided by them."""
+        """Count reads of pages for each disk tier, if there are several. The hits of each tier are computed
+        from these counts.
+        """
         for name, count in reads.items():
             self.disk_reads[name] += count
 
@@ -254,7 +256,7 @@ class Stats:
 
     def begin_run(self, job: str) -> None:
         """Begin to count the epochs of a new run of ``job``."""
-        self.charge_cpu()  # Later, the epochs of the former run are no longer found.
+        self.charge_cpu()  # After ``begin_run`` the epochs of the former run can no longer be charged.
         if job in self.jobs:
             self.jobs[job].begin_run()
 
@@ -371,7 +373,9 @@ class Stats:
         }
 
     def _share_of_disk(self, name: str) -> float:
-        """Return a disk tier's share of the hits on disks. Reads are not counted by disk if there is one."""
+        """Return a disk tier's share of the hits on disks. With only one disk tier, reads are not counted by
+        disk.
+        """
         reads = sum(self.disk_reads.values())
         first = next(tier for tier in self.tiers if tier != _RAM.value)
         return self.disk_reads[name] / reads if reads else float(name == first)

@@ -117,7 +117,7 @@ class Erasures:
             self._unmarked.pop(object_hash, None)
 
     def erase(self, segment: Segment, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; those that are left are then tried again later."""
+        """Zero the headers of records. Raises OSError; headers that are left are then tried again later."""
         try:
             segment.erase(*offsets)
         except OSError:

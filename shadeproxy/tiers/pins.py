@@ -31,7 +31,7 @@ class ViewPins:
         self._sweep_at = _SWEEP_AT_LEAST
 
     def __len__(self) -> int:
-        """Return the number of released locations that wait for their last view."""
+        """Return the number of released locations that still have living views."""
         return len(self._released)
 
     def find(self, location: Location) -> _Bytes | None:

@@ -151,8 +151,8 @@ class Segment:
         return len(self._blocks) - self._blocks.count(_HOLE) - self.slack_blocks
 
     def occupy(self, unit: int, *lengths: int) -> None:
-        """Count in records that follow each other from ``unit`` on. ``lengths``: in units. No other record
-        touches the blocks between a record's first and its last block.
+        """Count records that follow each other from ``unit`` on as live. ``lengths``: in units. No other
+        record touches the blocks between a record's first and its last block.
         """
         blocks = self._blocks
         for units in lengths:
@@ -167,7 +167,7 @@ class Segment:
         self.records += len(lengths)
 
     def vacate(self, unit: int, units: int) -> BlockRange:
-        """Count a record out. Return the blocks that no record touches now: they became slack."""
+        """Count a record as gone. Return the blocks that no record touches now: they became slack."""
         first, last = unit // UNITS_PER_BLOCK, (unit + units - 1) // UNITS_PER_BLOCK
         blocks = self._blocks
         count = blocks[first]
@@ -209,7 +209,9 @@ class Segment:
         self._sent[first:last] = b"\x01" * (last - first)
 
     def was_sent(self, offset: int, length: int) -> bool:
-        """Return whether any block of these bytes was sent by sendfile since the block was last a hole."""
+        """Return whether sendfile sent any block of these bytes, and the block has not become a
+        hole since.
+        """
         return self._sent.find(1, offset // BLOCK_BYTES, -(-(offset + length) // BLOCK_BYTES)) >= 0
 
     def give_back_sent(self, blocks: BlockRange) -> list[BlockRange]:
@@ -257,7 +259,7 @@ class Segment:
             self._write_rest(header, offset, written)
 
     def erase(self, *offsets: int) -> None:
-        """Zero the headers of records. Raises OSError; those that are left are then erased before any other
+        """Zero the headers of records. Raises OSError; headers that are left are then erased before any other
         change.
         """
         self._unerased += offsets

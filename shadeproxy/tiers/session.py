@@ -73,7 +73,8 @@ class Session:
             raise
         (self.directory / legacy_tombstones.NAME).unlink(missing_ok=True)
         if self._before is not None and self._before != self.tombstones.path:
-            # If a later start kept its tombstones there again, this file would pass for a later session's.
+            # A later start may keep its tombstones at this path again. It would take an old file for the file
+            # of a later session.
             with suppress(OSError):
                 self._before.unlink()
 

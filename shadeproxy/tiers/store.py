@@ -106,10 +106,10 @@ class SegmentStore(RecordReads):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of blocks of records, reservations, pinned records and pending segments; and overhead."""
+        """Bytes of blocks of records, reservations, pinned records and pending segments, and of overhead."""
         if self._pins.unpinned:
             self._collect()
-        # A pending segment counts as at least what it will take once it is recovered.
+        # Pending segments count by an upper estimate. Do not show more than the capacity because of it.
         return min(self._space.claimed_bytes, max(self._space.used_bytes, self.capacity_bytes))
 
     @property

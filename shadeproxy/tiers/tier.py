@@ -82,7 +82,7 @@ class Tier(Protocol):
 
     def disown(self, object_hash: int) -> bool:
         """Ignore the records of an object: those in pending segments at once, and all earlier ones after a
-        restart. Return True if some of this was given to ``submit``.
+        restart. Return True if a part of this was given to ``submit``, so that it may be done later.
         """
         ...
 

@@ -130,8 +130,8 @@ async def translate_errors(request: web.Request, handler: Handler) -> web.Stream
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except ConnectionError:
-        # Connections to the origin raise errors of other classes. So this is the caller, who hung up: no
-        # answer can arrive.
+        # Connections to the origin raise errors of other classes, so this error comes from the caller's
+        # connection. The caller has hung up, and no answer can arrive.
         return _answer(499, "gone", "the caller hung up", "")
     except Exception:  # noqa: BLE001 the last resort: the log gets the traceback, the caller does not
         _log.exception("control call failed", method=request.method, path=request.path)

@@ -155,7 +155,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
     is_new_run = begins.begins is not None and context.hints.jobs.is_new_run(name, begins.begins)
     job = await context.changes.make(change)
     if is_new_run:
-        context.count_reads()  # Those of the former run.
+        context.count_reads()  # Count the reads of the former run first.
         context.stats.begin_run(name)
     return answer_json(_summary(context, job))
 

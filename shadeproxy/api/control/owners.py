@@ -64,7 +64,8 @@ def _encode(dataset: Dataset, view: View | None, here: str) -> bytes:
 def _column(groups: Groups, view: View) -> NDArray[np.uint16]:
     """Return for each sample the place of its node in ``view.homes.nodes``; _ANY if that node is away."""
     homes = view.homes
-    found = homes.find_many(groups.hashes).astype("<u2")  # -1, where there are no nodes, is _ANY then.
+    # Without nodes the places are -1, which becomes _ANY here.
+    found = homes.find_many(groups.hashes).astype("<u2")
     for place, name in enumerate(homes.nodes):
         if view.seats[name].away:
             found[found == place] = _ANY

@@ -175,8 +175,8 @@ class PieceReader:
             yield read
 
     async def _bypassing(self, ref: ObjectRef, read: OriginRead, wanted: Span) -> AsyncIterator[memoryview]:
-        """Yield the bytes of ``wanted``. The read is counted when it begins, as in the engine, and once: a
-        relayed one by the proxy that answers it.
+        """Yield the bytes of ``wanted``. The read is counted once, when it begins, as in the engine. If
+        another proxy answers it, that proxy counts it.
         """
         if not read.relayed:
             self.context.stats.record_read(ref.bucket, Source.BYPASS, wanted.length, self.job)

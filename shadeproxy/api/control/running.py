@@ -19,11 +19,13 @@ from shadeproxy.core.work_progress import WorkProgress
 _log = structlog.get_logger("shadeproxy.control")
 
 MOST_RUNNING = {"warm": 4, "purge": 4096}
-"""Limits for each kind of work. After a refused purge, pages that are out of date would be served. During
-recovery purges wait for its end, one perhaps for each object that has changed.
+"""Limits for each kind of work. The limit of purges is high: after a refused purge, pages that are out of
+date would be served. During recovery purges wait for its end, perhaps one for each object that has changed.
 """
 _PURGED_S = 10.0
-"""Seconds for which a stop waits for purges. After it, the pages of a cancelled one would be there again."""
+"""Seconds for which a stop waits for purges. The pages of a purge that is cancelled then are still cached
+after the next start.
+"""
 MOST_ENDED = 64
 _MOST_NAMED = 4
 KEPT_S = 3600.0
@@ -33,7 +35,7 @@ State = Literal["running", "done", "failed", "cancelled"]
 
 class Work(Protocol):
     """Work that outlives its call. ``uri``: the prefix that it is about. Cancelling ``run`` is a normal end.
-    Cancelled too late, ``run`` ends as if it had not been.
+    If the work is already done when it is cancelled, ``run`` returns as usual.
     """
 
     kind: str
@@ -89,8 +91,8 @@ class Operations:
         return operation
 
     async def is_over_within(self, operation: LongOperation, limit_s: float) -> bool:
-        """Wait at most ``limit_s`` for the end of an operation. Forget it if it is done, and raise its error
-        if it failed: the answer of its call says everything.
+        """Wait at most ``limit_s`` for the end of an operation, and return whether it has ended. Then forget
+        it, because the answer of its call says everything. Raises its error if it failed.
         """
         assert operation.task is not None
         timer = asyncio.create_task(self._clock.sleep(limit_s), name="wait for an operation")
@@ -140,7 +142,7 @@ class Operations:
     async def _stop(self, operations: list[LongOperation]) -> None:
         tasks = [one.task for one in operations if one.task is not None and one.state == "running"]
         for task in tasks:
-            # Cancelled twice, a task could not finish what it must not leave half done.
+            # A second cancellation could interrupt a step that must not be left half done.
             if not task.cancelling():
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

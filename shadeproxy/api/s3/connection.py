@@ -240,7 +240,7 @@ class S3Protocol(RefusingHandler):
         sender = self._sender
         if not waiting_bytes and (sender is None or not sender.busy):
             return None
-        # Count begun requests too, because the next answer may have just as many bytes waiting.
+        # Two answers in a row may have equally many bytes waiting, so count the begun requests too.
         return self._resumed, self._begun, waiting_bytes, 0 if sender is None else sender.sent
 
     # ------------------------------------------------------------------ the fast lane

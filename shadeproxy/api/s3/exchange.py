@@ -54,7 +54,7 @@ def fast_head(
 ) -> bytes:
     """Return the head of ``answer`` as the fast lane sends it. ``keep``: the connection continues."""
     fields = with_own(answer.headers, request_id=request_id, now_s=now_s, source=source)
-    # Otherwise there is no field to add.
+    # Without a Content-Length, or at the end of the connection, fields must be added.
     if not keep or "content-length" not in map(str.lower, names_of(answer.headers)):
         has_body = method != "HEAD" and answer.status not in NO_BODY_STATUSES
         fields, _, _ = connection_fields(fields, has_body=has_body, keep=keep, http_11=True)

@@ -183,7 +183,8 @@ class FastLane:
         job, identity, checksums = plan
         if checksums:
             fields["x-amz-checksum-mode"] = "ENABLED"
-        # The results of ``parse_request`` and ``read_request``: no other field of a plan changes the answer.
+        # Make the results of ``parse_request`` and ``read_request``. No other field of a planned request
+        # changes the answer.
         bucket, _, key = path[1:].partition("/")
         request = S3Request("GET", "", path, path, "", bucket, key, NO_QUERY, fields, job)
         ref = ObjectRef(bucket, key, identity.namespace)

@@ -185,7 +185,8 @@ def resolve(request: S3Request) -> Operation:
     marker = markers[0] if markers else ""
     operation = OPERATIONS.get((request.method, level, marker))
     if operation is None and request.method == "HEAD" and marker:
-        # Servers answer this differently. Forward it if the client has the right to the GET of the same name.
+        # Servers differ in their answers to such a HEAD. Forward it if the client has the right to the GET
+        # with the same parameter.
         operation = OPERATIONS.get(("GET", level, marker))
     if operation is None:
         what = f"{request.method} on a {level}" + (f" with ?{marker}" if marker else "")

@@ -127,8 +127,8 @@ class OtelHandler(OtelForwarding, S3Handler):
         S3Handler.__init__(self, engine, authenticator, begins=begins, relays=relays, **options)
 
     def begin_read(self, outlet: LaneOutlet, asked: Asked) -> EngineLaneRead | RelayRead | None:
-        """See ``S3Handler.begin_read``. The span of a read that cannot begin so is dropped: ``serve_read``
-        makes another.
+        """See ``S3Handler.begin_read``. If the read cannot begin without a task, its span is dropped:
+        ``serve_read`` makes another one.
         """
         span = self._spans.begin(asked.call.request.fields, asked.call.operation.name)
         served = SERVED.set(span)

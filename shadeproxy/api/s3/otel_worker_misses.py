@@ -2,9 +2,9 @@
 
 Built only if otel spans are on.
 
-A read that the worker relays has its span in the coordinator. If the worker had asked the origin before, it
-has a span here too, which says that it was relayed. A page that the coordinator must finish is a request to
-the origin of its own there, without a parent if its reader is a client of the worker.
+A read that the worker relays has its span in the coordinator. If the worker had already asked the origin, the
+read has a span here too, which says that it was relayed. If the coordinator must finish a page, it makes a
+span of its own request to the origin. That span has no parent if the reader is a client of the worker.
 """
 
 import asyncio
@@ -40,20 +40,23 @@ class OtelWorkerMisses(WorkerMisses):
         return fill
 
     def forget(self, ident: int) -> None:
-        """See ``WorkerMisses.forget``. A read that was not reported by now is relayed."""
+        """See ``WorkerMisses.forget``. If the read is not reported in this turn of the loop, it is
+        relayed.
+        """
         fill = self._fills.get(ident)
         super().forget(ident)
         if fill is not None:
             self._begun.served.pop(fill, None)
             request_id = self._begun.request_ids.pop(fill, "")
-            # A read that ends leaves first, and is reported right afterwards.
+            # Wait for the next turn: a read that ends is forgotten first, and reported right afterwards.
             asyncio.get_running_loop().call_soon(self._spans.relay, request_id)
 
 
 class _WorkerOtelReads(OtelReads):
-    """Makes the spans of requests to the origin, each inside that of the read that waits for it.
+    """Makes the spans of requests to the origin, each inside the span of the read that waits for it.
 
-    ``served``: spans of reads that have not asked the origin yet. ``request_ids``: those of the others.
+    ``served``: spans of reads that have not asked the origin yet. ``request_ids``: request ids of reads that
+    have asked it.
     """
 
     def __init__(self, inner: CallbackOrigin, tracer: OtelTracer, clock: Clock, spans: OtelRequests) -> None:

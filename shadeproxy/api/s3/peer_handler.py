@@ -1,9 +1,9 @@
 """The handler of the listener for the other nodes of a cluster. They send the reads and writes of objects
 that this node owns.
 
-Laws: a request is answered here or refused, never sent to a third node. A refusal says so by
-``x-shade-refused``, so that the near node neither passes it on to its client nor takes it for the origin's
-answer.
+Laws: a request is answered here or refused, never sent to a third node. A refusal has the field
+``x-shade-refused``, so that the node that sent the request does not take the refusal for the origin's answer,
+and does not pass it on to its client.
 """
 
 from collections.abc import Awaitable, Callable
@@ -80,9 +80,9 @@ class PeerHandler(S3Handler):
         await exchange.start(200, fields).write_eof(body)
 
     def _check_place(self, call: Call) -> None:
-        """Raise Misdirected if another node must serve the call, by the view of this one; NotOfCluster for an
-        operation that nodes do not send each other. The keys of a DeleteObjects are checked by the engine,
-        when its body has been read.
+        """Raise Misdirected if this node's view names another node for the call. Raise NotOfCluster for an
+        operation that nodes do not send each other. The engine checks the keys of a DeleteObjects, when its
+        body has been read.
         """
         ref, operation = call.ref, call.operation
         if operation.name in _READS:

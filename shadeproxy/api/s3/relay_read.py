@@ -58,8 +58,8 @@ class RelayRead:
         deadline: Deadline,
         request_id: str,
     ) -> None:
-        """Prepare the read. ``held``: memory budget of the bodies of all such reads. ``deadline``: of a task
-        that may continue it.
+        """Prepare the read. ``held``: the memory budget that the bodies of all such reads share.
+        ``deadline``: the deadline of the read, for a task that may continue it.
         """
         self.asked = asked
         self.peer = peer

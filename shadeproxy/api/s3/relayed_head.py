@@ -19,8 +19,8 @@ from shadeproxy.core.types import Headers, names_of
 
 class _FieldOrder(NamedTuple):
     """Decisions on fields of these names. ``shown``: for each field, whether the client gets it. ``source``:
-    position of x-shade-cache. ``known``: the names decide everything, and all fields of the proxy are there.
-    ``refused``: see ``is_refused``.
+    position of x-shade-cache. ``known``: True if the names alone decide everything, and all fields that the
+    proxy adds are there. ``refused``: see ``is_refused``.
     """
 
     shown: tuple[bool, ...]

@@ -220,12 +220,14 @@ class RequestCache:
         if cut is not None:
             block = cut[0]
         elif "range" in request.fields:
-            return  # Only a block without a Range is remembered, and this Range cannot be cut out.
+            # The block still has its Range, because only a plain Range can be removed. Such a block is not
+            # remembered.
+            return
         matching = cut_field(block, IF_MATCH)
         if matching is not None:
             block = matching[0]
         elif "if-match" in request.fields:
-            return  # This If-Match cannot be cut out either.
+            return  # The same for an If-Match that is not plain.
         if len(block) > _MOST_BLOCK_BYTES:
             return
         if not request.fields.keys() & CHANGING:
@@ -266,7 +268,9 @@ class RequestCache:
     def _answer_range(
         self, cached: CachedTarget, target: bytes, block: bytes, range_value: str, out: Writer
     ) -> bool:
-        """Answer a GET whose Range was cut out of ``block``; see ``_answer``."""
+        """Answer a GET with the range ``range_value``. ``block``: its header block, from which the Range was
+        removed. See ``_answer``.
+        """
         now_s = self.now_s()
         plan, if_match = self.plan(block, cached.canonical_path, range_value, now_s), ""
         if plan is None and (cut := cut_field(block, IF_MATCH)) is not None:

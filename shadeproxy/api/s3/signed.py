@@ -189,8 +189,8 @@ class Templates:
 
 
 def _holds(template: _Template, block: bytes, path: bytes, values: tuple[bytes, bytes], now_s: float) -> bool:
-    """Return whether the holes of ``block`` are filled as they must be. ``values``: those of If-Match and
-    Range.
+    """Return whether the values in the holes of ``block`` are those of a rightly signed request. ``values``:
+    the values of If-Match and Range.
     """
     _, (time_start, time_stop), (start, stop), invocation, date, signing, _ = template
     if invocation[1] and not block[slice(*invocation)].translate(None, b"-").isalnum():

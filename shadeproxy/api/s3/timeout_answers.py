@@ -39,7 +39,9 @@ class TimeoutAnswers:
     def send(
         self, outlet: LaneOutlet, asked: Asked, request_id: str = "", *, deadline: Deadline | None = None
     ) -> None:
-        """Send the answer, and report it. ``deadline``: that of the read; None if the read was relayed."""
+        """Send the answer, and report it. ``deadline``: the deadline of the read; None if the read was
+        relayed.
+        """
         waited_s = self.relayed_s if deadline is None else self._bounds.first_byte_s - deadline.left_s
         call, request_id = asked.call, request_id or next_request_id()
         error = self.deadline().exceeded()

@@ -91,11 +91,15 @@ class WorkerFill:
         outlet: WorkerOutlet | None = None,
         asked: Asked | None = None,
     ) -> None:
-        """``outlet``, ``asked``: of the client's read; None for a prefetch. ``peer``: the server to ask."""
+        """``outlet``, ``asked``: the connection and the read of the client; None for a prefetch. ``peer``:
+        the server to ask.
+        """
         self.source = Source.ORIGIN
         """See ``LaneReading.source``."""
         self.deadline: Deadline | None = misses.late.deadline()
-        """See ``LaneReading.deadline``. The coordinator watches it; ``look_at_time`` if that is stuck."""
+        """See ``LaneReading.deadline``. The coordinator watches it. If the coordinator is stuck,
+        ``look_at_time`` does.
+        """
         self.detached = _NONE_DETACHED
         """See ``LaneReading.detached``. It is empty, because fill memory has its own limit."""
         self._misses = misses
@@ -284,7 +288,8 @@ class WorkerFill:
         if not self._reported or self._lacks_proof or self._refused:
             self._end_flight(error)
         else:
-            self._forget_if_over()  # its client may have left before, served with a part
+            # The client may have left before, after it was served with a part of the page.
+            self._forget_if_over()
 
     # ------------------------------------------------------------------ what the client's read calls
 
@@ -314,7 +319,7 @@ class WorkerFill:
             self._lane.cancel()
 
     def relayed(self) -> None:
-        """Note that the coordinator answers the relayed request: it follows the page by itself."""
+        """Note that the coordinator answers the relayed request. This fill goes on without its client."""
         if self._outlet is not None:
             self._end()
 
@@ -323,7 +328,8 @@ class WorkerFill:
         if self._relayed or self._outlet is None or self._asked is None:
             return
         self._relayed = True
-        self._span = Span(-1, -1)  # the relayed request is counted
+        # -1: the coordinator counts the relayed request, so this process reports no bytes.
+        self._span = Span(-1, -1)
         if not self._is_late:
             self._outlet.relay()
             return

@@ -164,7 +164,8 @@ class WorkerMisses:
                 )
             )
         except (UnicodeEncodeError, OverflowError):
-            return None  # the coordinator reads such names and numbers from the request itself
+            # A message cannot hold such a name or number. The coordinator reads it from the request itself.
+            return None
         fill = self._fills[ident] = WorkerFill(self, ident, peer, outlet, asked)
         self._watch_progress()
         return fill

@@ -41,7 +41,8 @@ from shadeproxy.origin.base import ForwardRequest, ForwardResponse, Origin
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.telemetry.stats import Stats
 
-_MOST_NAMED_BYTES = 1024 * 1024  # a quarter of what a channel holds back
+# A quarter of the bytes that a channel holds for a process that reads too slowly.
+_MOST_NAMED_BYTES = 1024 * 1024
 
 _IDENT: ContextVar[int | None] = ContextVar("ident", default=None)
 """The slot that the coordinator granted with the write of this task. None: there is none, or it was taken."""
@@ -60,8 +61,8 @@ class AskedCoordinator:
     @contextmanager
     def naming(self, size_bytes: int) -> Iterator[None]:
         """Count the bytes of names that are sent until the answer is here. Raises Overloaded while many
-        others wait for their answer: if the coordinator fell too far behind, the worker would have to end,
-        and its other clients with it.
+        others wait for their answer. Without this limit the coordinator could fall so far behind that this
+        worker must end, and with it all its clients' connections.
         """
         if self._named_bytes and self._named_bytes + size_bytes > _MOST_NAMED_BYTES:
             raise Overloaded("too many writes wait for the process that decides")
@@ -200,7 +201,7 @@ class WorkerPath:
         else:
             await self._end(ident, is_known=True)
         finally:
-            if _IDENT.get() == ident:  # nothing was forwarded
+            if _IDENT.get() == ident:  # The write was allowed, but no request was forwarded: return its slot.
                 coordinator.outbox.send(EndSlot(ident))
 
     async def _end(self, ident: int, *, is_known: bool) -> None:

@@ -61,7 +61,9 @@ class ChunkSeed:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The client that a request counts as. ``seed`` is None unless a signature was verified."""
+    """The client of a request, with its rights. ``seed``: the start of its chunk signatures; None unless a
+    signature was verified.
+    """
 
     name: str
     upstream: Upstream

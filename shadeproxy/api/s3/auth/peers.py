@@ -27,7 +27,7 @@ _NONCE_LENGTH = 32
 
 class NonceMemory:
     """Remembers the nonces of accepted writes for as long as their signatures are valid, and at most ``most``
-    of them. ``since_s``: Unix time; writes that were signed in an earlier second are refused, because an
+    of them. ``since_s``: Unix time. Writes that were signed before this second are refused, because an
     earlier process may have accepted them.
     """
 
@@ -46,7 +46,8 @@ class NonceMemory:
         if signed_s < self._least_s or nonce in self._seen:
             return False
         self._seen.add(nonce)
-        # By the time of signing, not of arrival: a node whose clock is ahead must not bar the others.
+        # Sort by the time of signing, not of arrival: otherwise a node whose clock is ahead would keep nonces
+        # of other nodes from being dropped.
         heapq.heappush(self._by_time, (signed_s, nonce))
         if len(self._by_time) > self._most:
             forgotten_s, forgotten = heapq.heappop(self._by_time)

@@ -5,10 +5,10 @@ last piece of the body is passed on. So an origin that waits for the announced l
 body. (Without a length the transfer coding ends the body, and after an error the proxy does not end it.) `100
 Continue` is sent when the first byte is wanted, and so never before the signature was accepted.
 
-Patience: only time in which the client sent nothing counts, never the origin's time. Each second of waiting
-past the first GRACE_S must bring LEAST_BYTES_PER_S; bytes earn back waiting time. S3 ends connections that
-are idle for some 20 s. Without a limit, a client that sends its body in sips could hold a connection of the
-origin for as long as it likes.
+Patience: only the time counts in which the client sends nothing, never the origin's time. A client may keep
+the proxy waiting for GRACE_S. Each LEAST_BYTES_PER_S bytes that it sends give it one more second, up to
+GRACE_S again. S3 ends connections that are idle for some 20 s. Without a limit, a client that sends a few
+bytes now and then could hold a connection of the origin for as long as it likes.
 """
 
 import asyncio

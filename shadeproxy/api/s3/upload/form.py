@@ -34,7 +34,7 @@ def boundary_of(content_type: str) -> bytes | None:
 
 
 class Form:
-    """An upload form. ``length``: of the whole body. Call ``read_fields`` once, then ``file`` once.
+    """An upload form. ``length``: bytes of the whole body. Call ``read_fields`` once, then ``file`` once.
 
     ``fields``: lower-case names to values, without the file. ``filename``: the client's name for the file.
     """

@@ -22,8 +22,8 @@ _MAX_LENGTH_DIGITS = 16
 class BodyPlan:
     """The promises about a body. ``length``: decoded bytes, None if unknown. ``sha256``: promised hex digest.
 
-    ``framing``: of aws-chunked; None if the body is sent as it is. ``trailers``: lower-case names in
-    x-amz-trailer. ``verifier``: None if chunks are unsigned, or there is no key to check them with.
+    ``framing``: the kind of aws-chunked framing; None if the body is sent as it is. ``trailers``: lower-case
+    names in x-amz-trailer. ``verifier``: None if chunks are unsigned, or there is no key to check them with.
     """
 
     length: int | None
