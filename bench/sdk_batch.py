@@ -33,7 +33,7 @@ def reader(url: str, manifest: shade.Manifest, way: str, kind: str) -> Callable[
     """
     client = shade.Client(url, retry_s=_NEVER_S)
     told = json.loads(client.call("GET", "/v1/info").body)
-    # The client chooses its way by the offers of the proxy that it knows.
+    # The client chooses its way to read by the offers of the proxy. Offer only the wanted way.
     client.connections.transport.offers = Offers(
         way in {"locate", "batch"}, way == "locate", told.get("socket")
     )
@@ -75,7 +75,8 @@ def measure(
     cpus: dict[str, list[float]] = {name: [] for name in readers}
     draw = random.Random(0)
     for read in readers.values():
-        read(draw.sample(ids, batch))  # The client chooses its way, and learns the samples' length.
+        # The first reads are not timed: the client chooses its way, and learns the length of the samples.
+        read(draw.sample(ids, batch))
     for start in range(0, len(ids), batch):
         next(iter(readers.values()))(list(ids[start : start + batch]))
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1, good for a day, made for one measurement by the openssl program."""
+"""A certificate for 127.0.0.1, valid for a day, made for one measurement by the openssl program."""
 
 import shutil
 import subprocess

@@ -73,7 +73,9 @@ class _Count:
         self._lock = threading.Lock()
 
     def numbers(self) -> Iterator[int]:
-        """Yield the numbers of objects for one worker until the time is over, at least one."""
+        """Yield the numbers of objects for one worker until the time is over. At least one number
+        is yielded.
+        """
         while True:
             with self._lock:
                 number = next(self._numbers)
@@ -86,8 +88,8 @@ class _Count:
         return time.perf_counter() >= self._deadline or bool(self.errors)
 
     def came(self, number: int, position: int, chunk: Any, *, turn: int) -> int:
-        """Count ``chunk`` of the object that a worker reads as its ``turn``th; return the position after
-        it.
+        """Count ``chunk``, which belongs to object number ``number`` and begins at ``position``. The object
+        is the ``turn``th one that the worker reads. Return the position after the chunk.
         """
         if turn == 0 and self.job.compare:
             self._compare(number, position, chunk)

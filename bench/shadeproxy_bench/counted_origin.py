@@ -32,7 +32,9 @@ _COMPLETED = (
 
 
 class Counts(msgspec.Struct):
-    """Answers so far: ``gets`` with a body, of ``bytes`` in sum; ``heads`` without; ``writes``."""
+    """Answers so far. ``gets``: number of answers with a body. ``bytes``: sum of these bodies. ``heads``:
+    number of answers to a HEAD. ``writes``: number of uploads.
+    """
 
     gets: int = 0
     heads: int = 0
@@ -47,7 +49,7 @@ def counts_at(url: str) -> Counts:
 
 
 class AnyBody(Upload):
-    """A body that is not compared, and the document that answers it."""
+    """The body of a request whose bytes are not compared, and the document that answers the request."""
 
     def __init__(self, length: int, text: bytes) -> None:
         super().__init__(length, memoryview(b""))
@@ -58,7 +60,7 @@ class AnyBody(Upload):
 
 
 class CountedServer(ObjectServer):
-    """One connection; ``counts`` are those of all connections."""
+    """One connection; ``counts`` are the counts of all connections."""
 
     def __init__(self, link: Link, latency: Latency, counts: Counts) -> None:
         super().__init__(link, latency, seed=0)

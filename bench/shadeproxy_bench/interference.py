@@ -39,7 +39,8 @@ def beside(said: Said, *, loops: bool = False, seed: int = 0) -> Trace:
 
 
 def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
-    """Return a trace of H alone, which announces six epochs and is killed in the fourth, and of S after it.
+    """Return a trace of H and then of S. H announces six epochs, and is killed in the fourth. After that S
+    reads alone.
 
     ``epochs``: True if S reads five shuffled epochs of 800 objects, otherwise 300 objects at random.
     """
@@ -60,8 +61,9 @@ def after_a_kill(*, epochs: bool, seed: int = 0) -> Trace:
 def _hints(
     random: np.random.Generator, said: Said, own: int, order: Ids, jobs: NDArray[np.uint8]
 ) -> JobHints:
-    """Return the hints of H: an order by epochs, the next epoch announced at half of the last; and scores at
-    the end of each epoch. ``said`` leaves out some of them or makes them false.
+    """Return the hints of H: its order by epochs, of which the next epoch is announced at half of the last,
+    and scores at the end of each epoch. ``said``: the kind of hints. Some kinds leave out the order or the
+    scores, others make them false.
     """
     since, known = _next_at_half(len(order))
     announced = order
@@ -94,8 +96,8 @@ def _scores(random: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _next_at_half(reads: int) -> tuple[Ids, Ids]:
-    """Return the columns of an order whose first epoch is known at once, and each later one when half of the
-    epoch before it has been read.
+    """Return the columns of an order. Its first epoch is known at once. Each later epoch is known when half
+    of the epoch before it has been read.
     """
     halves = np.arange(SAMPLES // 2, reads, SAMPLES)
     return np.append(0, halves), np.minimum(np.append(SAMPLES, halves + SAMPLES * 3 // 2), reads)

@@ -57,7 +57,9 @@ class Load(Protocol):
     name: str
 
     def run(self, server: Served, requests: Requests, *, connections: int, seconds: float) -> int:
-        """Cycle through ``requests``; return how many were answered. Raises BenchError for a wrong answer."""
+        """Cycle through ``requests``. Return how many requests were answered. Raises BenchError for a wrong
+        answer.
+        """
         ...
 
 

@@ -102,7 +102,7 @@ class Loader:
 
 
 async def _read(request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read one object. Raises BenchError if it is refused ``TRIES`` times, or if the answer is no object."""
+    """Read one object. Raises BenchError if ``TRIES`` tries were refused, or if the answer is no object."""
     for pause_s in [PAUSE_S] * (TRIES - 1) + [0.0]:
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")

@@ -25,7 +25,7 @@ class Meeting:
             raise BenchError("another reader failed") from error
 
     def fail(self) -> None:
-        """Let all that wait fail."""
+        """Let all readers that wait here fail."""
         self._barrier.abort()
 
 

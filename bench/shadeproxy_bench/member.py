@@ -1,8 +1,8 @@
-"""``shadeproxy serve`` of a cluster that waits for late writes of dead proxies for a given time, and not for
-a minute: ``python -m shadeproxy_bench.member``.
+"""``shadeproxy serve`` with a shorter wait for late writes of dead proxies than the product's minute:
+``python -m shadeproxy_bench.member``.
 
-Meanwhile a proxy checks objects with the origin at every read, so hits of a new proxy could not be measured
-before the minute is over.
+During that wait a proxy checks objects with the origin at every read. With a minute, hits of a new proxy
+could be measured only after a minute.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from shadeproxy.config import Settings
 
 
 def main(prepare: Callable[[float], None] = lambda _late_write_s: None) -> None:
-    """Serve. ``prepare`` is called first, with the seconds after which a late write is over."""
+    """Serve. ``prepare`` is called first. Its argument is the number of seconds after which a late write is
+    over.
+    """
     parser = argparse.ArgumentParser(description="A proxy of a measured cluster.")
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--late-write", type=float, required=True, help="seconds until a late write is over")

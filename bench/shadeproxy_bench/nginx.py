@@ -1,8 +1,7 @@
 """nginx as the reference: one worker, files on tmpfs, and every variant of its settings that may be the
 fastest.
 
-All variants are ports of one process. The CPU of that process is therefore that of one worker, whichever port
-is read.
+All variants are ports of one process. Its CPU is therefore the CPU of one worker, whichever port is read.
 """
 
 import os
@@ -68,9 +67,9 @@ STORING = "proxy_cache"
 def nginx(
     work: Path, pieces: Iterable[Piece], *, cached: bool = True, certificate: Certificate | None = None
 ) -> Iterator[list[Served]]:
-    """Serve the objects of ``pieces``, written below ``work`` (which should be on tmpfs), by nginx.
+    """Serve the objects of ``pieces`` by nginx. They are written below ``work``, which should be on tmpfs.
 
-    Yields its variants; ``cached``: yield proxy_cache among them, with nginx itself as its upstream.
+    Yields its variants. ``cached``: proxy_cache is one of them, with nginx itself as its upstream.
     ``certificate``: the variants that read files speak HTTPS only, and proxy_cache is left out. Raises
     ReferenceMissing where nginx is not installed.
     """
@@ -124,7 +123,7 @@ def _running(
     own = work / "nginx"
     own.mkdir()
     config = own / "nginx.conf"
-    # Otherwise a worker started by root would become the user nobody, who may not read our directories.
+    # Otherwise a worker started by root would become the user "nobody", who may not read our directories.
     user = "user root root;" if os.getuid() == 0 else ""
     config.write_text(_CONFIG.format(user=user, work=own, servers=servers, cache_bytes=cache_bytes))
     command = [program, "-e", "stderr", "-p", str(own), "-c", str(config)]

@@ -136,7 +136,7 @@ class ObjectServer(asyncio.Protocol):
 
     def _schedule(self, parts: tuple[bytes, memoryview]) -> None:
         loop = asyncio.get_running_loop()
-        # Other answers use the link while this answer waits for its latency.
+        # Read the time now, after the wait for the latency: meanwhile other answers have used the link.
         now_s = loop.time()
         ready_s = max(now_s + self._latency.next_s(), self._last_s)
         self._last_s = ready_s + self._link.after_s(ready_s, len(parts[1]))

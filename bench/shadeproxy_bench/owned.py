@@ -34,7 +34,7 @@ from shadeproxy_bench.settings import settings_of
 
 LEASE_S = 3.0
 SOON_S = 0.5
-"""Seconds for late writes in most rows; the product waits for a minute."""
+"""Seconds in which late writes may arrive, in most rows. The product waits for a minute."""
 _ORIGIN = (sys.executable, "-m", "shadeproxy_bench.counted_origin")
 _SERVE = (sys.executable, "-m", "shadeproxy", "serve")
 _MEMBER = (sys.executable, "-m", "shadeproxy_bench.member")
@@ -65,8 +65,8 @@ class Engine:
 
 
 class Member:
-    """One proxy of a cluster. ``settings``: its configuration. ``late_write_s``: None: the product as it
-    is.
+    """One proxy of a cluster. ``settings``: its configuration. ``late_write_s``: seconds in which late writes
+    may arrive; None: the product's own.
     """
 
     def __init__(
@@ -143,12 +143,14 @@ class Owned:
         self.settle(self.members)
 
     def settle(self, members: Sequence[Member]) -> None:
-        """Wait until ``members`` are the nodes that live, in one settled view, each with a lease."""
+        """Wait until all live nodes of the view are ``members``, the view is settled, and each member has a
+        lease.
+        """
         until(lambda: settled([one.get("/v1/cluster") for one in members]), "the view is settled")
 
     def owners(self, pieces: Sequence[Piece]) -> list[int]:
-        """Return for each object the place of its owner in ``members``. Raises BenchError if a proxy says
-        otherwise.
+        """Return for each object the place of its owner in ``members``. Raises BenchError if a proxy names
+        another owner.
         """
         asked = self.members[0]
         shares = rendezvous(asked.get("/v1/cluster")["nodes"])
@@ -179,8 +181,8 @@ def owned(
     late_write_s: float | None = SOON_S,
     later: int = 0,
 ) -> Iterator[Owned]:
-    """Run ``count`` proxies with ``ram_bytes`` each. ``later``: members that are not started yet. The origin
-    answers after ``latency_s``.
+    """Run ``count`` proxies with ``ram_bytes`` each. ``later``: number of further members that are not
+    started yet. The origin answers after ``latency_s``.
     """
     with ExitStack() as opened:
         work = opened.enter_context(workplace())

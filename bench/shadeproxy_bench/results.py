@@ -100,8 +100,8 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results | None, now: Results) -> Results:
-    """Return ``now`` together with the rows of other suites from an earlier run on the same machine, each in
-    its place, and with the doubts about those suites.
+    """Return ``now``, and the rows and doubts of other suites from an earlier run on the same machine. Each
+    row is in its place.
     """
     ran = {row.suite for row in now.rows}
     if earlier is None or earlier.machine != now.machine or all(row.suite in ran for row in earlier.rows):

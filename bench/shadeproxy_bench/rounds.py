@@ -11,7 +11,7 @@ Side = Callable[[], float]
 
 
 def alternate(ours: Side, reference: Side, *, rounds: int) -> Measured:
-    """Measure A B A B: in each round the reference first, then ours."""
+    """Measure in turn: in each round first the reference, then ours."""
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         samples[1].append(reference())

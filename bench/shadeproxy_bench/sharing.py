@@ -19,13 +19,13 @@ from shadeproxy_bench.loader import Epoch, Loader
 from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
-_RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
+_RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
 _REPORT_S = 1.0
 
 
 class Loop(NamedTuple):
-    """A training loop. ``sample_bytes`` must differ from those of other loops: it names the data set.
-    ``needs``: fields of PUT /v1/jobs. ``begins_s``: how many seconds later than the others it begins.
+    """A training loop. ``sample_bytes`` names the data set, so it must differ from that of each other loop.
+    ``needs``: fields of PUT /v1/jobs. ``begins_s``: how many seconds later than the other loops it begins.
     """
 
     name: str

@@ -54,8 +54,8 @@ def scan_then_zipf(objects: int, reads: int, exponent: float, *, scan: int, seed
 def zipf_with_scans(
     objects: int, reads: int, exponent: float, *, scan: int, every: int, seed: int = 0
 ) -> Trace:
-    """Return Zipf traffic with scans: after every ``every`` reads, ``scan`` objects are read once and never
-    again. It has ``reads`` reads in all.
+    """Return Zipf traffic with scans. After every ``every`` reads a scan reads ``scan`` objects, which are
+    never read again. The trace has ``reads`` reads in all.
     """
     ids, first = zipf_reads(np.random.default_rng(seed), objects, reads, exponent), objects
     parts = []
@@ -84,7 +84,7 @@ def zipf_ranks(random: np.random.Generator, objects: int, reads: int) -> Reads:
 
 
 def moving_hot_set(hot: int, phases: int, reads_each: int, *, seed: int = 0) -> Trace:
-    """Return phases. Each phase has ``hot`` objects of its own, which are read in random order,
+    """Return a trace in phases. Each phase has ``hot`` objects of its own, which are read in random order,
     ``reads_each`` times each.
     """
     random = np.random.default_rng(seed)

@@ -18,7 +18,7 @@ from shadeproxy_bench.objects import Piece
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
 CACHED = 0.2
-_RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
+_RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
 _JOB = "train"
 
 

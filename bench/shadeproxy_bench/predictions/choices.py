@@ -1,4 +1,6 @@
-"""Choices under a deadline: the real time and cost of the chosen configuration, beside those of the best."""
+"""Choices under a deadline: the real time and cost of the chosen configuration, beside those of the best
+configuration.
+"""
 
 from collections.abc import Sequence
 
@@ -28,8 +30,8 @@ run's.
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A choice under one deadline. ``regret``: its real cost over that of the cheapest configuration that
-    really meets the deadline, less 1. ``late``: whether its real run is late. None: nothing was chosen.
+    """A choice under one deadline. ``regret``: its real cost over the real cost of the cheapest configuration
+    that meets the deadline, less 1. ``late``: whether its real run is late. None: nothing was chosen.
     """
 
     deadline_s: float
@@ -38,8 +40,8 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """The choices of ``plan``, and those of two simple rules: always the cheapest, and always the biggest
-    configuration.
+    """The choices of ``plan``, and the choices of two simple rules: always the cheapest, and always the
+    biggest configuration.
     """
 
     configurations: int
@@ -49,8 +51,8 @@ class Choices(msgspec.Struct, frozen=True):
 
 
 def choose_all(grid: Sequence[Found]) -> Choices:
-    """Choose for several deadlines among all configurations of the profiled latency without a link, and
-    again among those without an announced order.
+    """Choose for several deadlines among the configurations with the profiled latency and without a link.
+    Then choose again among those of them without an announced order.
     """
     predictor, profiled = Predictor(grid[0].profile), grid[0].point
     able = [

@@ -22,8 +22,8 @@ SAMPLE_BYTES = 16_000
 RATE_PER_S = 192.0
 BATCH = 8
 LATER, LATER_ANNOUNCED = 4, 2
-"""Epochs after the first one, which fills the cache. Without an announced order epochs differ more, because
-the time of a short one depends on where its misses lie.
+"""Number of epochs after the first one, which fills the cache. Without an announced order, the time of a
+short epoch depends on where its misses lie, so more epochs are run.
 """
 _JOB = "train"
 

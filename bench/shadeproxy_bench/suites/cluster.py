@@ -153,13 +153,13 @@ def engine_load(shared: Cluster, *, samples: int, batches_per_s: int, seconds: f
 
 
 def imported_without() -> Measured:
-    """Return how many modules of the engine's client a proxy without a cluster imports."""
+    """Return how many modules of the Redis client a proxy without a cluster imports."""
     ended = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
     return Measured(float(ended.stdout))
 
 
 def suite(scale: Scale) -> Iterator[Planned]:
-    """Yield the rows of shared hints, and those of owned pages."""
+    """Yield the rows of shared hints, and the rows of owned pages."""
     samples = scale.pick(1_280_000, 128_000)
     with cluster(2, samples=samples) as two:
         yield Planned(

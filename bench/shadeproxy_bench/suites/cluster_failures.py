@@ -27,7 +27,9 @@ _BACK_S = 2.0
 
 
 class EngineLost(NamedTuple):
-    """The figures of outages of the engine: failed reads, CPU of hits, and the seconds until it is back."""
+    """The figures of outages of the log: failed reads, CPU of hits, and the seconds until all nodes have a
+    lease again.
+    """
 
     reads: Measured
     hits: Measured
@@ -35,10 +37,11 @@ class EngineLost(NamedTuple):
 
 
 class Readers:
-    """A reader at each of ``members``, which reads ``pieces`` in turn until the block ends.
+    """Readers, one at each of ``members``. Each reads ``pieces`` in turn until the block ends.
 
-    ``tries``: tries of one read before it counts as failed. ``failures``: reads that failed. ``again``: tries
-    after the first one. ``longest_s``: the longest read with all of its tries.
+    ``tries``: number of tries after which a read counts as failed. ``failures``: reads that failed.
+    ``again``: number of tries after the first one of a read. ``longest_s``: duration of the longest read,
+    with all of its tries.
     """
 
     def __init__(self, members: Sequence[Member], pieces: Sequence[Piece], *, tries: int) -> None:
@@ -96,8 +99,8 @@ class Readers:
 def engine_lost(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, outages: int, seconds: float
 ) -> EngineLost:
-    """Kill the engine again and again. Return failed reads, how much slower hits of a data set in use are
-    while it is gone, and the seconds from its restart until all nodes have a lease again.
+    """Kill the Redis server again and again. Return the failed reads; how much slower hits of a data set in
+    use are while the server is gone; and the seconds from its restart until all nodes have a lease again.
     """
     member, other = cluster.members[0], cluster.members[1]
     own = cluster.owned_by(0, pieces)

@@ -1,7 +1,7 @@
 """The rows of owned pages: four proxies that share their pages and Redis, on loopback.
 
-All processes share the cores of this machine: CPU and counts are judged, wall times stand beside their A/A
-spread, the difference that the same measurement has with itself.
+All processes share the cores of this machine. So only CPU and counts are judged. Wall times stand beside
+their A/A spread: the difference between two measurements of the same thing.
 """
 
 from collections.abc import Iterator

@@ -25,14 +25,14 @@ from shadeproxy_bench.server import Served
 
 NODES = 4
 _OBJECT_BYTES = 8_000
-_RECORD_BYTES = 8_212  # bytes of one record with its header and metadata, as the tier counts it
+_RECORD_BYTES = 8_212  # bytes of one record in the tier, with header and metadata
 _JOB = "ranks"
 _EVERY = 8
-"""Reads of a rank after which it waits for the others."""
+"""Number of reads of a rank after which it waits for the other ranks."""
 _CACHES = (0.05, 0.1)
 _KINDS = {"uniform": uniform, "importance": importance}
 _STATIC = {"uniform": 3.8}
-"""Least multiple of the hits of nodes that each keep a fixed part of the data, at the largest cache."""
+"""Least ratio of the hits to those of nodes that each keep a fixed part of the data, at the largest cache."""
 
 
 class Ranks(NamedTuple):
@@ -93,7 +93,9 @@ def play(cluster: Owned, servers: Sequence[Served], ranks: Ranks) -> float:
 
 
 def beside_one(kind: str, *, objects: int, epochs: int, cached: float) -> Measured:
-    """Return the hits of a cluster in per cent, beside those of one proxy with the capacity of all nodes."""
+    """Return the hits of a cluster in per cent, beside the hits of one proxy with the capacity of
+    all nodes.
+    """
     ranks = Ranks.of(_KINDS[kind](objects, epochs), NODES)
     ram_bytes = int(cached * objects * _RECORD_BYTES)
     with owned(NODES, ram_bytes=ram_bytes) as cluster:

@@ -1,7 +1,7 @@
 """CPU of reads in a cluster whose pages have owners, and origin reads of objects that all nodes ask for.
 
-CPU is that of each process alone. Between rounds the same reads are measured twice; the spread of their
-ratio is the A/A spread, below which no difference counts.
+CPU is counted for each process alone. Between rounds the same reads are measured twice. The spread of the
+ratio of these two is the A/A spread, below which no difference counts.
 """
 
 import statistics
@@ -31,7 +31,7 @@ _FIRST_COLD = 1_000_000
 
 
 class Cost(NamedTuple):
-    """Microseconds of CPU a request, of the asked proxy and of another one."""
+    """Microseconds of CPU a request takes at the asked proxy and at another proxy."""
 
     asked_us: float
     other_us: float
@@ -73,8 +73,8 @@ def warm(server: Served, pieces: Sequence[Piece]) -> None:
 def relayed(
     cluster: Owned, load: Load, pieces: Sequence[Piece], *, rounds: int, seconds: float
 ) -> tuple[Measured, Measured]:
-    """Return the CPU of the near node for a relayed read, and that of the owner beside a hit asked at the
-    owner itself. ``pieces`` belong to member 1, and are asked at member 0.
+    """Return the CPU of the asked node for a relayed read, and the CPU of the owner for it beside a hit asked
+    at the owner itself. ``pieces`` belong to member 1, and are asked at member 0.
     """
     near, owner = (member.served for member in cluster.members[:2])
     warm(near, pieces)
@@ -120,7 +120,7 @@ def own_hits(
 
 
 def cold(cluster: Owned, *, objects: int) -> Measured:
-    """Return how many origin reads one cold object costs that all nodes are asked for at once."""
+    """Return how many origin reads a cold object costs if all nodes are asked for it at once."""
     pieces = [Piece(_SIZE_BYTES, _FIRST_COLD + number) for number in range(objects)]
     servers = [member.served for member in cluster.members]
     meeting, before = Meeting(len(servers)), cluster.counts()

@@ -26,8 +26,8 @@ _MOST_AGAIN = 2.0
 
 
 class Moved(NamedTuple):
-    """Shares of all objects: those that get another owner, and those of them that neither come from a node
-    that left nor go to a node that joined.
+    """Shares of all objects. The first is that of objects that get another owner. The second is that of
+    objects that move between two nodes that are in both views.
     """
 
     all: float
@@ -52,8 +52,9 @@ def moved(before: Rendezvous, after: Rendezvous, hashes: Hashes) -> Moved:
 
 
 def moves(*, hashes: int, most: int) -> tuple[Measured, Measured]:
-    """Return the largest share that a join or leave moves, as a multiple of 1/(N+1), and the objects that
-    move between nodes that stay; for clusters of 1 to ``most`` nodes of equal weight.
+    """Return two numbers, for clusters of 1 to ``most`` nodes of equal weight. The first is the largest share
+    that a join or leave moves, as a multiple of 1/(N+1). The second is the number of objects that move
+    between nodes that stay.
     """
     drawn = np.random.default_rng(0).integers(0, 2**64, hashes, dtype=np.uint64)
     views = [
@@ -72,8 +73,8 @@ def moves(*, hashes: int, most: int) -> tuple[Measured, Measured]:
 
 
 def read_again(cluster: Owned, member: Member, pieces: Sequence[Piece]) -> Measured:
-    """Return the per cent of a restarted member's share that the origin sends once more when all of it is
-    read through another member.
+    """Read all of a restarted member's share through another member. Return the per cent of it that the
+    origin sends once more.
     """
     share = cluster.owned_by(cluster.members.index(member), pieces)
     before = cluster.counts()
@@ -123,7 +124,9 @@ def copied(cluster: Owned, pieces: Sequence[Piece]) -> Measured:
 
 
 def measure_shares(scale: Scale) -> Shares:
-    """Run the rows that need proxies. They run as the product does, with its minute of late writes."""
+    """Run the rows that need proxies. The proxies run as the product does, with its minute for late
+    writes.
+    """
     pieces = [Piece(_SIZE_BYTES, number) for number in range(scale.pick(3000, 600))]
     with owned(_NODES, ram_bytes=_RAM_BYTES, late_write_s=None, later=1) as cluster:
         for member in cluster.members[:2]:

@@ -73,8 +73,8 @@ def put_latencies(
 
 
 def difference(ours: Sequence[float], reference: Sequence[float], percentile: float) -> Measured:
-    """Return the difference of a percentile. The note has both, and the A/A spread: the same difference
-    between two halves of the reference.
+    """Return the difference of a percentile between both sides. The note has both values, and the A/A spread:
+    the same difference between two halves of the reference.
     """
     here, there = (float(np.percentile(times, percentile)) for times in (ours, reference))
     halves = [float(np.percentile(half, percentile)) for half in (reference[::2], reference[1::2])]
@@ -116,8 +116,8 @@ def multipart(far: Served, source: Served, number: int, *, rounds: int) -> Measu
 
 
 def writes_again(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
-    """Kill the owner of ``pieces`` again and again; return the seconds until a write of one of them through
-    another node succeeds: the worst.
+    """Kill the owner of ``pieces`` again and again. Return the longest time until a write of one of them
+    through another node succeeds, in seconds.
     """
     near, owner = cluster.members[:2]
     took: list[float] = []

@@ -37,8 +37,8 @@ _CAPACITY_BYTES = 2 * _OBJECTS * (_BODY_BYTES + 8192)
 
 
 async def deliver(directory: Path, told: Sequence[float], *, seconds: float) -> float:
-    """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the speeds by which
-    pages are dealt to the disks. Raises BenchError for a wrong byte.
+    """Return the bytes a second that ``_READERS`` readers of random pages get. ``told``: the disk speeds that
+    the proxy is given, by which it deals pages. Raises BenchError for a wrong byte.
     """
     ram = SegmentStore("ram", directory / "ram", 1 << 20)
     disks = [

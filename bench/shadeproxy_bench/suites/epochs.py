@@ -83,8 +83,8 @@ def _of(judge: Callable[[Rounds], Measured], run: Callable[[], Rounds]) -> Measu
 
 
 def epochs(scale: Scale) -> Iterator[Planned]:
-    """Yield both rows, with a constant and with a varying latency of the origin. Under a constant latency,
-    readers that once wait for the same moment do so again and again.
+    """Yield both rows, with a constant and with a varying latency of the origin. With a constant latency,
+    readers that once wait for the same moment do so again in each batch.
     """
     objects = scale.pick(2000, 500)
     for sigma, varies, tells in (

@@ -69,8 +69,9 @@ def apply_scores(*, samples: int, scores: int, rounds: int) -> Measured:
 
 
 def take_order(*, samples: int, rounds: int) -> Measured:
-    """Return milliseconds from the ids of an epoch to an order in use. The note gives the part that holds
-    the event loop: all but the check and the build, which the proxy runs in its pool of threads.
+    """Return the milliseconds from the ids of an epoch to an order in use. The note gives the part in which
+    the event loop is held. The check and the build are no part of it, because the proxy runs them in its pool
+    of threads.
     """
     hints, drawn = scored_job(samples), np.random.default_rng(0)
     spent, held = [], []
@@ -99,7 +100,7 @@ def _apply(hints: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float
 
 
 class _Books:
-    """A tier as placement sees it: full until a victim is named, and without bytes."""
+    """A tier that only counts: it is full until a victim is named, and holds no bytes."""
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes
@@ -137,7 +138,7 @@ def choose_victim(*, residents: int, choices: int) -> Measured:
     def evict(_slot: int, _reason: str) -> None:
         tier.full = False
 
-    # The hints of a job count only once it reads.
+    # The hints of a job count only after it has read something.
     for tick in range(1, _READS + 1):
         hashed = object_hash(_ref(tick))
         hints.expectations.note_read(hashed, 0, JobContext(_JOB), _NOW_S, residents + float(tick))

@@ -1,4 +1,5 @@
-"""The cost of hints by the number of jobs: noting reads, and ranking pages, on one dataset or on one each.
+"""The cost of hints by the number of jobs: noting reads, and ranking pages. The jobs share one dataset, or
+each has its own.
 
 A round has 256 reads of random jobs, as they come to the proxy. 240 of them are hits, which are noted
 together. 16 are misses, which are noted one by one, and each asks for its own page. Then 1,024 resident pages
@@ -26,7 +27,7 @@ _PAGE = np.zeros(1, np.uint32)
 
 
 class Shape(NamedTuple):
-    """Datasets and hints of jobs. ``shared``: one dataset for all, otherwise one each."""
+    """Datasets and hints of jobs. ``shared``: all jobs share one dataset; otherwise each has its own."""
 
     shared: bool
     announced: bool
@@ -105,7 +106,9 @@ class Crowd:
 
 
 def read_beside(*, jobs: int, samples: int, shape: Shape, rounds: int) -> Measured:
-    """Return the microseconds that hints cost in a read, with ``jobs`` jobs and with one job, in turn."""
+    """Return the microseconds that hints cost for each read: with ``jobs`` jobs, and with one job. Both are
+    measured in turn.
+    """
     many, one = Crowd(jobs, samples, shape), Crowd(1, samples, shape)
     spent, alone, longest = [], [], 0.0
     for _ in range(rounds):

@@ -212,7 +212,7 @@ def matrix(scale: Scale) -> Iterator[Planned]:
     try:
         for behind in get_args(Behind):
             if scale.quick and behind == "Ceph RGW, 0 ms":
-                continue  # Its start alone takes as long as all other cells of a quick run.
+                continue  # The start of RGW alone takes as long as all other cells of a quick run.
             for client in _CLIENTS:
                 for size in list(_SIZES)[: scale.pick(4, 3)]:
                     for count in connections:

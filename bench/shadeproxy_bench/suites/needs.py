@@ -41,7 +41,7 @@ def link_bytes_per_s() -> float:
 
 
 def optimum() -> float:
-    """Return the slowdown that the loops without a need have at least, if all needs are kept."""
+    """Return the least slowdown of the loops without a need, if all needs are kept."""
     needs = [loop.rate_per_s / loop.needs["slowdown"] if loop.needs else np.nan for loop in _LOOPS]
     columns = [
         [loop.rate_per_s for loop in _LOOPS],
@@ -54,7 +54,7 @@ def optimum() -> float:
 
 
 def missed(found: SideBySide) -> tuple[int, int]:
-    """Return how many epochs of jobs with a need missed it, and how many there were."""
+    """Return how many epochs of jobs with a need were too slow for it, and how many epochs these jobs had."""
     pairs = [
         (one, loop.needs["slowdown"]) for loop in _KEPT for one in found.slowdowns(loop.name, after=_AFTER)
     ]
@@ -62,7 +62,7 @@ def missed(found: SideBySide) -> tuple[int, int]:
 
 
 def worst_other(found: SideBySide) -> float:
-    """Return the mean slowdown of the loop without a need that has the highest."""
+    """Return the mean slowdown of that loop without a need which was slowed down most."""
     return max(mean_slowdown(found, loop) for loop in _OTHERS)
 
 
@@ -101,7 +101,7 @@ def needs(scale: Scale) -> Iterator[Planned]:
     def missed_share() -> Measured:
         (count, epochs), (before, of) = missed(ours()), missed(today())
         note = f"{count} of {epochs} epochs; without stating them {before} of {of}"
-        # Nothing can be compared with no epoch that was missed.
+        # Without a missed epoch in the reference, no ratio is possible.
         return Measured(100 * count / max(epochs, 1), 100 * before / max(of, 1) or None, note=note)
 
     def others() -> Measured:

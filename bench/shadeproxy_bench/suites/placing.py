@@ -59,7 +59,9 @@ def samples() -> Groups:
 
 
 def placed_and_bound(alone: Groups, devices: Sequence[Device]) -> tuple[float, float, Groups]:
-    """Place the samples in groups. Return the makespan, the bound of the single samples, and the groups."""
+    """Place the samples in groups. Return the makespan, the bound for the samples one by one, and
+    the groups.
+    """
     groups = group(alone.names, alone.dataset, alone.size_bytes, alone.reads_per_s)
     placed = place(groups, devices)
     _, prices = lower_bound(groups, devices, enough=_ENOUGH * placed.makespan)
@@ -67,7 +69,7 @@ def placed_and_bound(alone: Groups, devices: Sequence[Device]) -> tuple[float, f
 
 
 def near(alone: Groups, tiers: Sequence[Device]) -> Measured:
-    """Return the makespan over the bound of all samples."""
+    """Return the makespan over the bound for the samples one by one."""
     devices = [*tiers, ORIGIN]
     makespan, bound, groups = placed_and_bound(alone, devices)
     others = {"cascade": cascade(groups, devices), "largest first": largest_first(groups, devices)}
@@ -77,7 +79,7 @@ def near(alone: Groups, tiers: Sequence[Device]) -> Measured:
 
 
 def seconds(alone: Groups, tiers: Sequence[Device]) -> Measured:
-    """Return the time of coarsening, placing and proving."""
+    """Return the time of grouping, placing and proving the bound."""
     devices = [*tiers, ORIGIN]
     began_s = time.perf_counter()
     placed_and_bound(alone, devices)

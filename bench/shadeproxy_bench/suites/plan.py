@@ -48,7 +48,9 @@ def worst_of(compared: Sequence[Compared], value: Callable[[Compared], float], f
 
 
 def regret(choices: Choices) -> Measured:
-    """Return by how many per cent the real cost of a chosen run exceeds that of the best run, as a mean."""
+    """Return by how many per cent, on average, the real cost of a chosen run exceeds the cost of the best
+    run.
+    """
     chosen = [one.regret for one in choices.plan if one.regret is not None and not one.late]
     without = sum(one.regret is None for one in choices.plan)
     note = (

@@ -26,7 +26,7 @@ from shadeproxy_bench.results import Measured, Target
 from shadeproxy_bench.server import Served, origin, proxy, workplace
 
 _OBJECT_BYTES = 8_000
-_RECORD_BYTES = 8_212  # bytes of one record with its header and metadata, as the tier counts it
+_RECORD_BYTES = 8_212  # bytes of one record in the tier, with header and metadata
 _EPOCHS = 5
 _EPOCHS_OF_JOBS = 4
 _EPOCHS_OF_A_NODE = 16
@@ -84,7 +84,9 @@ class Reads:
             told[job], newest = max(told[job], known), max(newest, epoch)
 
     def _known(self, epoch: int, place: int, length: int) -> int:
-        """Return the first epoch whose order is not known yet, as in simulate/announced.py."""
+        """Return the first epoch whose order is not known yet at a place in ``epoch``. See
+        simulate/hints.py.
+        """
         if self._announce.epochs <= 0:
             return len(self.orders[0]) if self._announce.epochs else 0
         return epoch + self._announce.epochs + (self._announce.half and place >= length // 2)

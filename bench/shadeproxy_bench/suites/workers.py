@@ -91,7 +91,7 @@ WORKS = (
 
 
 class Found(NamedTuple):
-    """The figures of several processes (ours) beside those of one process (reference)."""
+    """The figures of several processes (ours), and the figures of one process (reference)."""
 
     total: Measured
     coordinator: Measured

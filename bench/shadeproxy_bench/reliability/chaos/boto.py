@@ -76,7 +76,7 @@ class Stock:
         form()
 
     def _write(self) -> None:
-        """Write the next version of one of boto3's objects, and read it back at once."""
+        """Write the next version of one of boto3's objects, and read the object back at once."""
         number = self._data.ranges[4096][0]
         while not self._data.is_of_boto(number):
             number = self._random.choice(self._data.ranges[self._random.choice(_WRITTEN)])
@@ -196,7 +196,7 @@ class Stock:
 
 
 def _right(is_right: bool, found: str) -> int:
-    """Raise Wrong unless ``is_right``. Return 0, the number of bytes compared."""
+    """Raise Wrong unless ``is_right``. Return 0, because no bytes were compared."""
     if not is_right:
         raise Wrong(found)
     return 0

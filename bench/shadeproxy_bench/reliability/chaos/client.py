@@ -30,7 +30,7 @@ _FAST, _WRITE_EVERY_S, _AGAIN_S = 4, 0.15, 0.5
 
 
 class ChaosClient(Client):
-    """A client whose steps may fail as long as the faults explain it, and may take ``LIMITS_S`` each."""
+    """A client whose steps may fail if a fault explains the failure. Each step may take ``LIMITS_S``."""
 
     session_type = HardenedSession
     data: ChaosData
@@ -81,7 +81,7 @@ class ChaosClient(Client):
         if turn:
             self.repeat("boto3 read", stock.read)
         else:
-            # Only this thread writes, so that the versions come one after the other.
+            # Only this thread writes, so that versions of an object follow each other.
             self.repeat("boto3 write", stock.change, _WRITE_EVERY_S)
 
     def train(self, way: str, turn: int) -> None:

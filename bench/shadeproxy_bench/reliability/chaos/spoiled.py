@@ -27,7 +27,7 @@ class Spoiler:
         self._choose = choose
 
     def refuses(self, method: str) -> bool:
-        """Return whether the fault replaces the answer. If so, the request must not be carried out."""
+        """Return whether the fault replaces the whole answer. Then the request must not be carried out."""
         match self._fault:
             case WireFault.STALL_HEAD:
                 return True

@@ -9,8 +9,8 @@ import numpy as np
 BUCKET: Final = "cluster"
 OBJECTS: Final = 200
 HOT: Final = 24
-"""Objects that are asked for most of the time. The others are cached long before they are asked for again, so
-that a proxy which forgets to doubt them is found.
+"""Objects that are asked for most of the time. All other objects are cached for long before they are asked
+for again. So the run notices a proxy that forgets to doubt its cached pages.
 """
 SIZES: Final = (4_096, 30_000, 150_000, 300_000)
 PAGE_BYTES: Final = 128 * 1024
@@ -27,7 +27,7 @@ def key_of(number: int) -> str:
 
 
 def stage_of(number: int, seq: int) -> str:
-    """Return the key from which a write copies."""
+    """Return the key of the object that a write copies."""
     return f"{_STAGES}/{number:08d}/{seq:08d}"
 
 
@@ -49,7 +49,9 @@ def seq_of_tag(number: int, tag: str) -> int | None:
 
 
 def size_of(number: int, seq: int) -> int:
-    """Return the size of a body. It differs between writes, so that a length of another one is noticed."""
+    """Return the size of a body. The sizes of an object's bodies differ, so that a mixture of two writes is
+    noticed.
+    """
     return SIZES[number % len(SIZES)] + seq * 37 % 101
 
 

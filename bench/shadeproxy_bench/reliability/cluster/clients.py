@@ -78,13 +78,13 @@ class Clients:
         self._may_write.set()
 
     async def end(self) -> None:
-        """End all clients after their present request. Raises the error of a client that failed."""
+        """Let each client end after its present request. Raises the error of a client that failed."""
         self._ended = True
         self._may_write.set()
         await asyncio.gather(*self._tasks)
 
     def check(self) -> None:
-        """Raise the error of a client that failed."""
+        """Raise the error of a client that failed, if there is one."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -100,7 +100,9 @@ class Clients:
         connections.close()
 
     async def read(self, connections: Connections, number: int, at: Node | None = None) -> None:
-        """Read an object until an answer can be judged. ``at``: the node to ask, instead of random ones."""
+        """Read an object, again and again until an answer can be judged. ``at``: the node to ask; None: a
+        random node for each try.
+        """
         judge, kind = self._judge, _drawn(self._choices, _READS)
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
@@ -208,7 +210,7 @@ def _drawn(choices: random.Random, shares: dict[str, float]) -> str:
 
 
 def _state(number: int, kind: str, answer: Answer) -> int | None:
-    """Return the state of an object that an answer shows; None for an answer that shows none."""
+    """Return the state of an object that an answer shows; None if the answer shows no possible state."""
     if answer.status == 404:
         return ABSENT if kind == "HEAD" or code_of(answer.body) in {"NoSuchKey", ""} else None
     seq = seq_of_tag(number, answer.fields.get("etag", ""))

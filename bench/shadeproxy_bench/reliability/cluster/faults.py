@@ -34,14 +34,16 @@ _AT_ONCE = (1, 1, 1, 2, 2, 3)
 
 
 def faults_of(seed: int, number: int) -> list[tuple[str, random.Random]]:
-    """Return the faults of one round, each with the source of its own choices."""
+    """Return the faults of one round, each with a source of random numbers."""
     drawn = random.Random(f"{seed}/{number}")
     kinds = drawn.choices(list(SHARES), list(SHARES.values()), k=drawn.choice(_AT_ONCE))
     return [(kind, random.Random(drawn.random())) for kind in kinds]
 
 
 class Faults:
-    """Does faults to a cluster. Those of one round overlap, and each is over when the round ends."""
+    """Causes the faults of a cluster. The faults of one round overlap, and all are over when the
+    round ends.
+    """
 
     def __init__(self, cluster: Cluster, found: Found, journal: Journal) -> None:
         self._cluster = cluster
@@ -65,7 +67,7 @@ class Faults:
         }
 
     async def round(self, number: int) -> None:
-        """Do the faults of one round."""
+        """Cause the faults of one round, and wait until they are over."""
         await asyncio.gather(*(self._act(*each) for each in faults_of(self._found.seed, number)))
 
     async def _act(self, kind: str, drawn: random.Random) -> None:
@@ -93,7 +95,7 @@ class Faults:
         if node is None:
             return False
         await self._end(node, number)
-        # Some are away for longer than they keep their share.
+        # Some nodes stay away for longer than they keep their share.
         most = 2 * LEAVE_LEASES if drawn.random() < 0.2 else 4
         await asyncio.sleep(drawn.random() * most * self._lease_s)
         await self._start(node)

@@ -8,10 +8,12 @@ _MOST_FAILURES = 50
 
 
 class Found(msgspec.Struct):
-    """The counts of one seed. ``violations``: by kind; ``failures``: descriptions of the first ones.
+    """The counts of one seed. ``violations``: counts by kind. ``failures``: descriptions of the first
+    violations.
 
-    ``notes``: counts that are no violations: requests at the origin, writes that it got twice, reads that
-    went back behind another read. ``slowest``: the longest times, in seconds.
+    ``notes``: counts of events that are no violations: requests at the origin, writes that the origin got
+    twice, reads that returned an older state than an earlier read. ``slowest``: the longest times, in
+    seconds.
     """
 
     seed: int
@@ -30,7 +32,7 @@ class Found(msgspec.Struct):
     slowest: dict[str, float] = {}
 
     def note_time(self, name: str, seconds: float) -> None:
-        """Keep the longest time of its name."""
+        """Keep ``seconds`` if it is the longest time so far under this name."""
         self.slowest[name] = round(max(seconds, self.slowest.get(name, 0.0)), 3)
 
     def fail(self, kind: str, what: str) -> None:

@@ -1,8 +1,9 @@
-"""The history of one object, as its origin carried the writes out, and the verdict on each read.
+"""The history of one object: the order in which the origin carried the writes out. It gives the verdict on
+each read.
 
-A read may return the state that a write made unless another write, which the origin carried out later, was
-answered with success before the read began. Only the order at the origin counts: a write whose outcome the
-client does not know may be carried out at any time, even after the next one was answered.
+A read may return the state of a write, unless a later write was answered with success before the read began.
+"Later" means the order at the origin. A write whose outcome its client does not know may be carried out at
+any time, even after the client's next write was answered.
 """
 
 from typing import Final
@@ -13,10 +14,10 @@ ABSENT: Final = 0
 
 
 class History:
-    """The states of one object in the order of its origin; ``ABSENT`` is the first one.
+    """The states of one object, in the order in which its origin took them on; ``ABSENT`` is the first one.
 
-    ``floor``: place of the last state whose write was answered with success. ``offences``: writes of the
-    proxies that no client asked for in this form.
+    ``floor``: place of the last state whose write was answered with success. ``offences``: descriptions of
+    writes that the proxies repeated too late or answered wrongly.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,8 @@ class History:
     def acknowledge(self, state: int, began_s: float) -> None:
         """Note that a write, sent at ``began_s``, was answered with success."""
         if state == ABSENT:
-            # All removals look alike: take the earliest that may be meant, which raises the floor least.
+            # All removals look alike. Take the earliest removal that the answer may mean, because it raises
+            # the floor least.
             places = [place for place, at_s in enumerate(self.times) if at_s >= began_s]
             place = next((one for one in places if self.states[one] == ABSENT), None)
         else:
@@ -68,7 +70,9 @@ class History:
         self._refused.add(state)
 
     def judge(self, state: int, floor: int) -> str:
-        """Return the verdict on a read of ``state``. ``floor``: that of the moment when the read began."""
+        """Return the verdict on a read of ``state``. ``floor``: the floor at the moment when the
+        read began.
+        """
         place = self._last.get(state)
         if place is None:
             return WRONG

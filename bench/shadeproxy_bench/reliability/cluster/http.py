@@ -8,14 +8,14 @@ from typing import Final, NamedTuple
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
-"""A request without its whole answer after this time hangs: far more than the longest fault."""
+"""A request that has no complete answer after this time hangs. The longest fault is far shorter."""
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
 _LIMIT_BYTES = 1 << 20
 _MOST_PAUSE_S = 0.3
 
 
 class Answer(NamedTuple):
-    """An answer. ``status`` 0: there was none, and ``failure`` says why."""
+    """An answer, or its absence: with ``status`` 0 there was no answer, and ``failure`` says why."""
 
     status: int
     fields: Fields

@@ -16,7 +16,7 @@ class _Event(NamedTuple):
 
 
 class Journal:
-    """Events of the last seconds: those of the faults, and those of each object's writes and reads."""
+    """Events of the last seconds: faults, and the writes and reads of each object."""
 
     def __init__(self) -> None:
         self._began_s = time.monotonic()

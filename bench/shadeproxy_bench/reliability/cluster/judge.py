@@ -32,8 +32,8 @@ class Judge:
         self._asking: set[asyncio.Task[None]] = set()
 
     def begin(self, number: int) -> tuple[int, int]:
-        """Return the least place that a read which begins now may return, and that of the newest state that a
-        read has returned.
+        """Return two places in the object's history, for a read that begins now: the oldest state that it may
+        return, and the newest state that any read has returned so far.
         """
         history = self.histories[number]
         return history.floor, history.seen
@@ -66,7 +66,9 @@ class Judge:
         self.look_for_offences(number, before)
 
     def look_for_offences(self, number: int, before: int) -> None:
-        """Report the offences in an object's history beyond the first ``before``."""
+        """Report the offences in an object's history, except the first ``before`` ones, which were reported
+        already.
+        """
         for offence in self.histories[number].offences[before:]:
             self.violate("write", number, offence)
 
@@ -77,8 +79,8 @@ class Judge:
         self._write_down(kind, number)
 
     def note_time(self, name: str, number: int, seconds: float, what: str) -> None:
-        """Keep the longest time of its name. A very long one is no violation, but the events before it are
-        written down.
+        """Keep ``seconds`` if it is the longest time under this name. If it is very long, write down the
+        events before it; it is still no violation.
         """
         self.found.note_time(name, seconds)
         if seconds > _LONG_LEASES * self.found.lease_s:

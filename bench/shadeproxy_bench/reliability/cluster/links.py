@@ -1,7 +1,7 @@
 """Links between the processes that can be cut, for one sender or for all, in one direction or in both.
 
 All processes are on one machine, so a link is a TCP relay in front of a listener. A silent link holds the
-bytes that it got, and passes them on when it is whole again, like a network with a long delay.
+bytes that it got. When the cut ends, it passes them on, like a network with a long delay.
 """
 
 import asyncio
@@ -33,8 +33,9 @@ _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 
 
 class Link:
-    """A relay to ``target``, a port of loopback. ``port``: its own. ``senders``: returns the process ids of
-    the named senders. Connections of any other process, or of all if it is None, count as from ``ANYBODY``.
+    """A relay to ``target``, a port of loopback. ``port``: the port of the relay. ``senders``: returns the
+    process ids of the named senders; None: all connections count as from ``ANYBODY``. Connections of
+    processes that are no sender count so too.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class Link:
                     task.cancel()
 
     def heal(self, sender: str) -> None:
-        """Make the link whole for one sender."""
+        """End the cut of the link for one sender."""
         self._cuts.pop(sender, None)
         self._tell()
 
     async def aclose(self) -> None:
-        """Refuse connections, and end all that there are."""
+        """Refuse new connections, and end the existing ones."""
         self.shut()
         tasks = list(self._open)
         for task in tasks:
@@ -110,7 +111,9 @@ class Link:
     async def _pump(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, sender: str, stops: frozenset[Cut]
     ) -> None:
-        """Pass bytes on until the connection ends; hold them, and its end, while a cut stops them."""
+        """Pass bytes on until the connection ends. While a cut stops this direction, hold the bytes, and the
+        end of the connection.
+        """
         while True:
             piece, lost = b"", False
             try:
@@ -144,7 +147,7 @@ class Link:
 
 
 def _holds(pid: int, socket: str) -> bool:
-    """Return whether a process has that socket."""
+    """Return whether a process has the socket with this inode."""
     with suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -31,7 +31,7 @@ OWNED, LOCAL = "owned", "local"
 LEAVE_LEASES: Final = 8
 """Leases for which a node that is away keeps its share."""
 MOST_LEASES: Final = 10
-"""Leases for which a process is stopped, or a link cut, at most."""
+"""Most leases for which a process is stopped, or a link cut."""
 _PROXY = "shadeproxy_bench.reliability.cluster.proxy"
 _SPARE_S, _TELL_S = 3.0, 2.0
 _PORTS = 5
@@ -42,8 +42,8 @@ _AGAIN_S, _ASK_S = 0.05, 2.0
 
 
 def late_s(lease_s: float) -> float:
-    """Return the time after which no write is carried out any more: a stopped proxy may send one when it goes
-    on, and the origin may be late.
+    """Return the time after which no write is carried out any more. A stopped proxy may send a write when it
+    continues, and the origin may carry it out late.
     """
     return MOST_LEASES * lease_s + MOST_LATE_S + _SPARE_S
 
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
 
 
 class Summary(msgspec.Struct):
-    """The view of a node: its number, that of the settled view, and the nodes that are not away."""
+    """The view of a node: its number, the number of the settled view, and the nodes that are not away."""
 
     node: str = ""
     view: int = 0
@@ -73,8 +73,8 @@ class Summary(msgspec.Struct):
 class Node:
     """One proxy, which is killed and started again with the same ports and directory.
 
-    ``up``: clients may ask it. ``engine``: its link to the engine; ``peer``: the link by which others reach
-    it.
+    ``up``: True if clients may ask it. ``engine``: the link through which it reaches the Redis server.
+    ``peer``: the link through which other nodes reach it.
     """
 
     def __init__(
@@ -103,12 +103,14 @@ class Node:
         self.up = True
 
     async def end(self, number: signal.Signals) -> int:
-        """End the proxy by a signal, and return its status: that of SIGKILL if it did not end in time."""
+        """End the proxy by a signal, and return its exit status. If it does not end in time, it is killed,
+        and the status is that of SIGKILL.
+        """
         self.up = False
         try:
             status = await asyncio.to_thread(self.process.end, number)
         except subprocess.TimeoutExpired:
-            os.kill(self.pid, signal.SIGUSR2)  # It then logs where its tasks wait.
+            os.kill(self.pid, signal.SIGUSR2)  # On this signal the proxy logs where its tasks wait.
             await asyncio.sleep(_TELL_S)
             status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
         self.peer.shut()
@@ -179,7 +181,7 @@ class Node:
 
 
 class Engine:
-    """The server that carries leases. It keeps nothing over a restart."""
+    """The Redis server that carries the leases. It keeps nothing over a restart."""
 
     def __init__(self, work: Path, port: int) -> None:
         self.port = port
@@ -258,7 +260,7 @@ class Cluster:
         return [status for status in statuses if status]
 
     def kill(self) -> None:
-        """Kill the processes that still run; for the end of a run that failed."""
+        """Kill the processes that still run. For the end of a run that failed."""
         for process in (self.engine.process, *(node.process for node in self.nodes)):
             if process.turn >= 0 and not process.ended():
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """A memory origin that is slow now and then, and notes in which order it carries writes out.
 
-A write whose request has arrived whole is carried out even if its sender is gone: some are carried out
-seconds later, as late writes of proxies that were killed or cut off.
+A write whose request has arrived completely is carried out even if its sender is gone. Some writes are
+carried out seconds later, like late writes of proxies that were killed or cut off.
 """
 
 import asyncio
@@ -34,16 +34,16 @@ _OK, _NO_CONTENT = "200 OK", "204 No Content"
 
 
 class MemoryOrigin(StreamingOrigin):
-    """Keeps all objects in memory. ``histories``: of the objects that are judged."""
+    """Keeps all objects in memory. ``histories``: the histories of the objects that are judged."""
 
     def __init__(self, count: int, choices: random.Random) -> None:
         self.histories = [History() for _ in range(count)]
         self.damaged: list[str] = []
-        """Descriptions of writes whose body is no body of their object."""
+        """Descriptions of writes whose body does not belong to their object."""
         self.asked: Counter[str] = Counter()
         """Requests by method."""
         self.idle = asyncio.Event()
-        """Set while each write that has arrived is carried out."""
+        """Set while no write that has arrived waits to be carried out."""
         self.idle.set()
         self._writing = 0
         self._bodies: dict[str, bytes] = {}

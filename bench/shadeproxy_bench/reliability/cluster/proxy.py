@@ -1,7 +1,8 @@
 """``shadeproxy serve`` that waits for late writes as long as they can be late in this run.
 
-The product waits for a minute, in which it checks each affected object with the origin at every read. Most
-objects of a run with a fault every few seconds would always be in that state, and their caching not tested.
+The product waits for a minute, in which it checks each affected object with the origin at every read. In a
+run with a fault every few seconds, most objects would always be in that state, and their caching would not be
+tested.
 """
 
 import asyncio

@@ -32,9 +32,9 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 
 
 class Plan(NamedTuple):
-    """``rounds``: in all, those of earlier runs of the seed included. ``out``: where violations and logs are
-    kept. ``save`` is called with the result so far after each pause of the faults. ``faulty``: whether there
-    are faults.
+    """``rounds``: number of rounds in all, with those of earlier runs of the seed. ``out``: the directory for
+    violations and logs. ``save`` is called with the result so far after each pause of the faults. ``faulty``:
+    whether there are faults.
     """
 
     rounds: int
@@ -103,8 +103,8 @@ class _Run:
         found.seconds = before_s + time.monotonic() - began_s
 
     def _pause_s(self) -> float:
-        """Return the pause until the next round. After a long one, proxies that doubted their caches after
-        the faults before trust them again.
+        """Return the pause until the next round. After a long pause, proxies trust their caches again that
+        they doubted because of the last faults.
         """
         least_s = late_s(self._found.lease_s) if self._choices.random() < _LONG_PAUSES else 0.0
         return least_s + self._choices.random() * 3 * self._found.lease_s
@@ -112,7 +112,9 @@ class _Run:
     # ------------------------------------------------------------------ after the faults
 
     async def _calm(self) -> None:
-        """Judge the cluster after the last fault: it becomes whole, takes writes, and shows the truth."""
+        """Judge the cluster after the last fault: all nodes must agree on a view, take writes, and return the
+        origin's present objects.
+        """
         self._journal.fault("the faults pause")
         self._look_at_origin()
         await self._become_whole()
@@ -120,13 +122,14 @@ class _Run:
         await self._clients.pause_writers()
         await self._origin.idle.wait()
         if self._choices.random() < _PATIENT_SWEEPS:
-            # Wait until proxies no longer check each read: then a page that they forgot to doubt is seen.
+            # Wait until proxies no longer check each read. Only then does a read show a page that a proxy
+            # forgot to doubt.
             await asyncio.sleep(late_s(self._found.lease_s) + _AFTER_CHECKS_S)
         await self._sweep()
         self._clients.resume_writers()
 
     async def _become_whole(self) -> None:
-        """Wait until all nodes have the same view, which is settled and has all of them."""
+        """Wait until all nodes have the same view, which is settled and contains all of them."""
         began_s = time.monotonic()
         deadline_s = began_s + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         while True:
@@ -163,8 +166,8 @@ class _Run:
         connections.close()
 
     async def _sweep(self) -> None:
-        """Read each object at one node, and a hot one at each node, when no write is under way: it must be as
-        at the origin.
+        """Read each object at one node, and each hot object at every node, while no write is under way. The
+        answer must be the origin's present object.
         """
         for history in self._origin.histories:
             history.floor = len(history.states) - 1

@@ -15,7 +15,9 @@ _PARTS = 2
 
 
 class Sent(NamedTuple):
-    """The last answer of a write. ``asked``: whether the request that carries the write out was sent."""
+    """The last answer of a write. ``asked``: whether the request was sent by which the origin carries the
+    write out.
+    """
 
     answer: Answer
     asked: bool
@@ -24,8 +26,8 @@ class Sent(NamedTuple):
 async def send(
     connections: Connections, port: int, kind: str, numbers: Sequence[int], *, seq: int, pauses: int
 ) -> Sent:
-    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` is of several objects. ``pauses``: those
-    in the upload of a body.
+    """Send a write to the proxy at ``port``. Only ``DELETE_MANY`` concerns several objects. ``pauses``:
+    number of pauses in the upload of a body.
     """
     number = numbers[0]
     target = f"/{BUCKET}/{key_of(number)}"

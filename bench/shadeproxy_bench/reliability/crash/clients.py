@@ -93,7 +93,7 @@ class Crowd:
             thread.start()
 
     def end(self) -> None:
-        """Send no more requests, and return when the last one has ended."""
+        """Let the clients send no more requests, and return when the last client has ended."""
         self._over.set()
         for thread in self._threads:
             thread.join()

@@ -147,7 +147,7 @@ class Home:
             os.kill(self.pid, number)
 
     def end(self) -> int:
-        """Wait until the proxy has ended. Return its exit status, negative for a signal."""
+        """Wait until the proxy has ended. Return its exit status; a signal gives a negative number."""
         self.wait_for(lambda: not self.alive)
         return self.nursery.ask(wait=self.pid)
 

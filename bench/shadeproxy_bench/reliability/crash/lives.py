@@ -88,8 +88,8 @@ class Family:
             home.choices |= {"origin.kind": "file", "origin.path": str(self._buckets)}
         # A damaged page may be noticed much later, so in homes where pages are counted nothing is damaged.
         self._damages = number % 2 == 1
-        # About the previous life: how many pages it had, whether it ended in order, and whether its files are
-        # undamaged.
+        # Facts about the previous life: how many pages it had, whether it ended in order, and whether its
+        # files are undamaged.
         self._pages: int | None = None
         self._clean = False
         self._whole = True
@@ -154,8 +154,8 @@ class Family:
         self._load(how, rng.randrange(1 << 30))
 
     def _look(self, *, quiet: bool) -> None:
-        """Read everything before any write, and compare. ``quiet``: nothing has read since the start, so
-        count pages too.
+        """Read everything before any write, and compare. ``quiet``: True if nothing was read since the start;
+        then count the pages too.
         """
         home, found = self._home, self._found
         if quiet and self._pages is not None:

@@ -1,9 +1,9 @@
 """A client of the control listener. It registers, scores and announces, and reads everything back after a
 restart.
 
-All scores of a post are one number, which only grows. A column with two numbers was therefore written only in
-part, and a smaller number means a lost post. The manifest of ``turning`` always has the same keys, rotated by
-a number.
+All scores of a post have the same value, which grows with each post. So a column with two values was written
+only in part, and a smaller value means that a post was lost. The manifest of ``turning`` always has the same
+keys, rotated by a number.
 """
 
 import http.client

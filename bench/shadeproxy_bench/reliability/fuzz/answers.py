@@ -25,9 +25,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. ``whole``: True if the body came to its end. ``body``: None if none was sent, as for a
-    HEAD.
-    """
+    """An answer. ``whole``: True if the body is complete. ``body``: None if none was sent, as for a HEAD."""
 
     status: int
     fields: dict[bytes, bytes]

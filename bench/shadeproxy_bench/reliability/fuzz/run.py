@@ -60,7 +60,8 @@ async def fuzz(
     wrong.
     """
     found, started_s = Found(seed, requests), time.monotonic()
-    # Open all resources that are opened once and stay open, such as the loop's pool of threads.
+    # Open all resources that stay open once they were opened, such as the loop's pool of threads. They must
+    # not count as leaks.
     await _Client.rehearse(directory / "first")
     tasks_before, descriptors_before = len(asyncio.all_tasks()), open_descriptors()
     complaints = await _ask(found, requests, directory / "second", say)

@@ -97,7 +97,7 @@ class Complaints(logging.Handler):
             self.say(self.format(record))
 
     def say(self, text: str) -> None:
-        """Keep a complaint, with the cases under way."""
+        """Keep a complaint, and the cases under way, one of which caused it."""
         self.found.append((text, tuple(sorted(self.playing))))
 
     def debug(self, event: str, **fields: object) -> None:

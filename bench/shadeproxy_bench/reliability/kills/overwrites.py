@@ -17,7 +17,8 @@ from shadeproxy_bench.reliability.kit.versions import Versions
 
 STALE = "stale"
 OVERTAKEN = "cut, overwritten"
-"""The read broke off. The object was overwritten meanwhile, so the rest of its old version no longer existed.
+"""The read broke off because the object was overwritten meanwhile: the rest of its old version no longer
+existed.
 """
 SIZES: Final = (4_096, 100_000, 1_000_000) * 6
 _FIRST_NUMBER = 90_000_000
@@ -42,7 +43,7 @@ class Overwrites:
         return [end for ends in await asyncio.gather(*writers, *readers) for end in ends]
 
     async def compare(self, address: Address) -> list[End]:
-        """Read each object, when no upload is under way: the version must be the origin's."""
+        """Read each object while no upload is under way. The version must be the origin's."""
         for place, piece in enumerate(self.pieces):
             self._versions.acknowledge(place, self._origin.versions[piece.number])
         ends = await asyncio.gather(*(read(address, piece) for piece in self.pieces))

@@ -204,8 +204,8 @@ class _Kills:
             await asyncio.sleep(_AGAIN_S)
 
     async def _judge_books(self) -> None:
-        """Compare the bytes of the tier with those of the objects: every object that was read has a place,
-        and overwritten objects may have one.
+        """Compare the bytes of the tier with the bytes of the objects. Every object that was read must be in
+        the tier; overwritten objects may be.
         """
         self._found.failures += [f"the origin got another body: {what}" for what in self._origin.damaged]
         sample = await asyncio.to_thread(Watch(self._served, self._work).look)

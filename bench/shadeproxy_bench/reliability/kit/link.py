@@ -110,7 +110,7 @@ class Link:
         return Answer(int(status[9:12]), fields, self._buffer, end + 4, length)
 
     def taste(self, count: int) -> None:
-        """Receive once, at most ``count`` bytes, of an answer whose rest is never read."""
+        """Receive once, at most ``count`` bytes, and leave the rest of the answer unread."""
         assert self._socket is not None
         self._socket.recv(count)
 

@@ -10,7 +10,7 @@ from typing import cast
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 Fields = dict[str, str]
-"""Header fields by name. Those of a request have lower-case names."""
+"""Header fields by name. In a request the names are lower-case."""
 Parts = list[bytes | memoryview]
 """Head and body of an answer; only the head if there is no body."""
 

@@ -13,10 +13,11 @@ Kind = TypeVar("Kind")
 
 
 class Schedule(Generic[Kind]):
-    """Decides which call gets which fault. Thread-safe. The first entry of ``script`` goes to the next call
-    that it ``fits``; calls before that one get no fault. After the script's end, each call gets each
-    fault that fits it with the probability in ``rates``. ``noted`` is called with each fault, on the
-    thread of the call.
+    """Decides which call gets which fault. Thread-safe.
+
+    The first entry of ``script`` goes to the next call that it ``fits``; earlier calls get no fault. After
+    the script's end, each call gets each fault that fits it with the probability in ``rates``. ``noted`` is
+    called with each fault, on the thread of the call.
     """
 
     def __init__(

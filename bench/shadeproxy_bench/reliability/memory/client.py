@@ -92,8 +92,8 @@ class Mover:
     def _exchange(
         self, kind: str, method: str, query: str, *, body: _Body | None = None, document: bytes = b""
     ) -> bytes:
-        """Send a request, again after SlowDown as clients do, until the answer is 200; return the answer's
-        body.
+        """Send a request until the answer is 200, and return the answer's body. After a SlowDown send it
+        again, as clients do.
         """
         for _ in range(_TRIES):
             response = self._sent(method, query, body, document)
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--tally", type=Path, required=True)
     options = parser.parse_args()
     stream, tally = Stream(), Tally()
-    stream.piece(0, 0, 1)  # Made before the threads start, because they share it.
+    stream.piece(0, 0, 1)  # Make the shared random base before the threads start.
     threads = [
         threading.Thread(target=Mover(options, number, stream, tally).run)
         for number in range(options.clients)

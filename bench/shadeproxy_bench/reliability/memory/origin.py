@@ -60,7 +60,7 @@ class Origin(StreamingOrigin):
             refuse(out, "501 Not Implemented", "NotImplemented")
 
     async def _take(self, number: int, offset: int, asked: Exchange) -> bool:
-        """Return whether the received body is that of the object at ``offset``."""
+        """Return whether the received body is the part of the object at ``offset``."""
         right, pace, taken = True, Pace(self._bytes_per_s), 0
         async for piece in pieces_of(asked, PIECE_BYTES):
             right = right and self._stream.is_at(number, offset + taken, piece)

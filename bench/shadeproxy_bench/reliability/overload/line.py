@@ -1,4 +1,4 @@
-"""One connection of a client with signed requests. Bodies are compared with those that follow from the
+"""One connection of a client with signed requests. Bodies are compared with the bodies that follow from the
 keys.
 """
 

@@ -11,9 +11,9 @@ from shadeproxy_bench.reliability.overload.told import CUT, HASTY, RIGHT, TOO_SL
 CONNECTION_BYTES = 64 * 1024
 """Mean memory allowed for a client's connection, besides the pages that are counted."""
 LEAST_TIMES = 4.0
-"""Least ratio of the service per connection of the modest client to that of the greedy one. If requests were
-served in order of arrival, both would get the same. With clients in turns, each of the modest client's
-few connections gets more.
+"""The modest client must get at least this many times as much service for each connection as the greedy
+client. If requests were served in order of arrival, both would get the same. With clients in turns, each of
+the modest client's few connections gets more.
 """
 
 

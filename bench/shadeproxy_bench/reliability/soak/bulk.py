@@ -40,7 +40,7 @@ class _Manifest:
 
 
 class Excusing(TypedDict, total=False):
-    """``excuse``: a function that returns the outcome of a read that failed."""
+    """The type of ``excuse``: a function that returns the outcome of a read that failed."""
 
     excuse: Callable[[shade.ShadeError], str]
 

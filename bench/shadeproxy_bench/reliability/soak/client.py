@@ -53,7 +53,9 @@ class Client:
         return [*loops, partial(self.write, len(steps))] if self.options.turn == 0 else loops
 
     def look(self) -> bool:
-        """Check the threads; called now and then. Return whether it is worth waiting for their end."""
+        """Check the threads; called now and then. Return False if they will not end, so that waiting for them
+        is useless.
+        """
         return True
 
     # ------------------------------------------------------------------ parts of the loops
@@ -131,7 +133,7 @@ def run_threads(loops: Iterable[Callable[[], None]], failed: threading.Event) ->
             failed.set()
             raise
 
-    # Daemon threads, so that one that hangs does not keep its process alive.
+    # Make them daemon threads, so that a thread that hangs does not keep its process alive.
     threads = [threading.Thread(target=run, args=(loop,), daemon=True) for loop in loops]
     for thread in threads:
         thread.start()

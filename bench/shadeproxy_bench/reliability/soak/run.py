@@ -28,8 +28,8 @@ _CLIENT = (sys.executable, "-m", "shadeproxy_bench.reliability.soak.client")
 _ROLES = ("http", "http", "sdk")
 _END_S = 120.0
 _RULES = (
-    # Objects of the first rule are checked by listing in the background, those of the second before every
-    # answer, and all others once an hour.
+    # Freshness differs by rule. Objects of the first rule are checked by listing in the background, objects
+    # of the second rule before every answer, and all others once an hour.
     {"bucket": BUCKET, "prefix": "100000/", "freshness": "ttl", "ttl": "20 s"},
     {"bucket": BUCKET, "prefix": "4096/", "freshness": "revalidate"},
 )

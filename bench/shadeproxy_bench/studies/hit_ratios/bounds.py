@@ -1,5 +1,5 @@
-"""Bounds of the rows: the result that a policy must reach on a workload, and the points by which its result
-is above or below.
+"""Bounds of the rows: the result that a policy must reach on a workload, and by how many points its result is
+above or below that.
 """
 
 from collections.abc import Callable, Mapping

@@ -88,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def chosen(text: str) -> list[str]:
-    """Return the names of rows: all, those of the named groups, or those whose name contains one of the
-    words.
+    """Return the names of rows: all rows, the rows of the named groups, or the rows whose name contains one
+    of the words.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     found = [

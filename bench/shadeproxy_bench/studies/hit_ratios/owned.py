@@ -1,5 +1,6 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.owned``: hits of a cluster in which each object has one
-owner, beside one cache of the same capacity in sum, and beside caches that know nothing of each other.
+owner. They stand beside the hits of one cache with the same capacity in sum, and of caches that know nothing
+of each other.
 
 The product's hint registries (one for each proxy) and its eviction decide. One job with a rank for each proxy
 announces each epoch when half of the epoch before is read. Ranks read in lock step. The first epoch is not
@@ -40,7 +41,7 @@ _PER_S = 1000.0
 
 class Workload(NamedTuple):
     """Epochs of one job. ``orders``: the ids of each epoch, as its ranks read them in turn. ``weights``: for
-    each epoch, the scores by which it was drawn; None without scores. ``hashes``: those of the objects.
+    each epoch, the scores by which it was drawn; None without scores. ``hashes``: the hashes of the objects.
     """
 
     orders: list[NDArray[np.uint32]]
@@ -62,8 +63,8 @@ class Workload(NamedTuple):
 
 
 class Node:
-    """One proxy, as the jobs of a replay. ``ranks``: the ranks whose reads it may answer, of ``world``.
-    ``share``: the objects that it caches; None: all.
+    """One proxy, as the jobs of a replay. ``ranks``: the ranks whose reads it may answer. ``world``: number
+    of ranks of the job. ``share``: the objects that it caches; None: all.
     """
 
     def __init__(self, work: Workload, ranks: Sequence[int], world: int, share: OwnedShare | None) -> None:
@@ -75,7 +76,8 @@ class Node:
         mine = np.ones(len(work.hashes), np.bool_) if share is None else share.owns(work.hashes)
         ids: list[NDArray[np.uint32]] = []
         epochs: list[NDArray[np.uint16]] = []
-        calls: list[tuple[int, int, bool]] = []  # before which read, the epoch, and whether it begins
+        # Each entry: the read before which the call is made, the epoch, and whether the epoch begins.
+        calls: list[tuple[int, int, bool]] = []
         read = 0
         for epoch, order in enumerate(work.orders):
             kept = mine[order] & np.isin(np.arange(len(order)) % world, ranks)

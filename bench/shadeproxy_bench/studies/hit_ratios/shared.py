@@ -1,5 +1,5 @@
 """``python -m shadeproxy_bench.studies.hit_ratios.shared``: hits with the columns that many jobs of one
-dataset share, beside hits with exact answers, for which each job is asked about each page.
+dataset share. They stand beside hits with exact answers, for which each job is asked about each page.
 
 The jobs keep to their hints. The reads are by all jobs, in any order. The first half of the reads warms the
 cache, and is not counted.
@@ -34,7 +34,7 @@ _KINDS: tuple[Kind, ...] = ("announced", "scored", "lagged")
 Orders = NDArray[np.int64]
 """Ids that each job reads, one job a row."""
 
-_LAG = 0.15  # of an epoch, by which the first of lagged jobs is ahead of the last
+_LAG = 0.15  # share of an epoch by which the first of the lagged jobs is ahead of the last
 _NEVER = np.iinfo(np.int32).max
 _NONE = np.empty(0, np.int64)
 

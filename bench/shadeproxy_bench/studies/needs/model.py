@@ -1,7 +1,8 @@
 """Several training loops over one engine, prefetcher and sharing, in virtual time.
 
-Each loop is that of the prefetch study, with a data set of its own. Orders are announced half an epoch early;
-progress and computing time are reported once a second, as by the SDK. A run depends on its arguments alone.
+Each loop is a loop of the prefetch study, with a data set of its own. Orders are announced half an epoch
+early; progress and computing time are reported once a second, as by the SDK. A run depends on its arguments
+alone.
 """
 
 import asyncio
@@ -73,8 +74,8 @@ class Ended(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The epochs of each loop; the bytes per second that all loops read, and those from the origin; the last
-    summary of the sharing.
+    """``epochs``: the epochs of each loop. The bytes per second are those that all loops read, and those that
+    came from the origin. ``summary``: the last summary of the sharing.
     """
 
     epochs: dict[str, list[Ended]]
@@ -83,14 +84,14 @@ class Found(NamedTuple):
     summary: dict[str, Any]
 
     def slowdowns(self, loop: str, after: int = 2, since_s: float = 0.0) -> list[float]:
-        """Return the slowdowns of a loop's epochs. Leave out the first ``after``, and those that ended before
-        ``since_s``.
+        """Return the slowdowns of a loop's epochs. Leave out the first ``after`` epochs, and epochs that
+        ended before ``since_s``.
         """
         return [one.slowdown for one in self.epochs[loop] if one.number >= after and one.ended_s >= since_s]
 
 
 def optimum(loops: list[Loop], world: World) -> float:
-    """Return the slowdown that the loops without a need have at least, if all needs are kept."""
+    """Return the least slowdown of the loops without a need, if all needs are kept."""
     demands = Demands(
         np.array([loop.rate_per_s for loop in loops]),
         np.array([_needed(loop) for loop in loops]),
@@ -112,7 +113,7 @@ def share(loops: list[Loop], world: World, *, lasting_s: float) -> Found:
     """Run the loops side by side through an empty cache for ``lasting_s``."""
     loop = VirtualLoop()
     clock = VirtualClock(loop)
-    # A newcomer that is no job brings no room.
+    # A loop that is no job gets no room in the cache.
     jobs = [one for one in loops if one.is_job]
     room = int(world.cached * sum(one.samples * (one.sample_bytes + RECORD_BYTES) for one in jobs))
     with TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """A training loop over the real engine and prefetcher, in virtual time.
 
-The loop is that of ``loader.py``: batches are dealt to workers, each worker reads its samples one after
+The loop works as in ``loader.py``: batches are dealt to workers, each worker reads its samples one after
 another and is at most two batches ahead. The origin answers after a latency, and all bodies share one link. A
 hit takes ``_HIT_S``. Law: files are opened and closed outside of the loop.
 """
@@ -38,7 +38,7 @@ from shadeproxy_bench.origin import Link
 from shadeproxy_bench.studies.prefetch.virtual import VirtualClock, VirtualLoop, run
 
 PAGE_BYTES = 1 << 20
-RECORD_BYTES = 212  # bytes of header and metadata beside a body, as the tier counts
+RECORD_BYTES = 212  # bytes of header and metadata that the tier stores beside a body
 _SEGMENT_BYTES = 1 << 20
 _INFLIGHT_BYTES = 256 << 20
 _AHEAD_BYTES = 256 << 20

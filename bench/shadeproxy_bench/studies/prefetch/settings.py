@@ -20,8 +20,9 @@ SLOW = (
 
 
 def ratio(setting: Setting, name: str) -> float:
-    """Return the bytes against those of the same eviction, or the wall time against a loop without an order
-    ("wall"), in the epochs after the first.
+    """Return a ratio over the epochs after the first. "wall": the wall time, divided by that of a loop
+    without an order. Other names: the bytes from the origin, divided by those of the same eviction without
+    prefetching.
     """
     ours = train(setting, PREFETCHING)
     if name == "bytes":

@@ -1,7 +1,7 @@
 """One training run through a running proxy: each epoch's load on the origin, and the model's accuracy.
 
-The loop is that of the README. Prefetching is off, so that only eviction and the sampler's mode determine the
-load on the origin.
+The loop is the one of the README. Prefetching is off, so that only eviction and the sampler's mode determine
+the load on the origin.
 """
 
 from collections.abc import Iterator

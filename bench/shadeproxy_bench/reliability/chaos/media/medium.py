@@ -55,7 +55,7 @@ class FailingDirectory:
         self._told = work / "failing"
 
     def settle(self) -> None:
-        """Do nothing, because this medium loses nothing."""
+        """Do nothing, because this medium has no cache whose content could be lost."""
 
     def break_(self, how: str) -> None:
         self._told.write_text(how)

@@ -63,8 +63,8 @@ class FailingMedium:
 
 
 def _plant() -> None:
-    """Remove a protection of the product, to check that the rounds notice: objects are no longer marked
-    before a write.
+    """Remove a protection of the product: it no longer marks objects before a write. The rounds must notice
+    that.
     """
     Tombstones.add = lambda *_: None  # type: ignore[method-assign]
     Tombstones.doubt_all = lambda *_, **__: None  # type: ignore[method-assign]
