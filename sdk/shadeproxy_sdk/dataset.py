@@ -27,8 +27,8 @@ class S3Dataset(Dataset[tuple[Any, ...]]):
     ``shade.as_tensor``: uint8 tensors that lie side by side, which ``shade.collate`` batches without a copy.
     ``decode`` runs in the worker's own thread, one sample at a time. ``views``: True gives ``decode`` a
     writable memoryview of the sample within the batch's memory instead of ``bytes``. That saves a copy, but
-    keeping one view keeps the whole batch in memory. ``name``: of the dataset at the proxy; by default made
-    from bucket and prefix.
+    keeping one view keeps the whole batch in memory. ``name``: the name that the proxy registers the dataset
+    under; by default it is made from bucket and prefix.
 
     ``reads_at_once``: number of samples of a batch that are read from the origin at a time, for
     ``shadeproxy plan``.

@@ -32,8 +32,8 @@ class ShadeSampler(Sampler[int]):
     there is neither a floor nor a correction. "reorder" is "uniform" with the rank's cached samples earlier:
     every second one is cached. "substitute" replaces uncached samples of low weight by cached ones of high
     weight, at most 30 % of each batch; there is no correction, and any two epochs in a row read every sample.
-    "importance" and "substitute" are uniform until losses were reported. ``batch_size``: that of the loader.
-    ``drop_last``: as in DistributedSampler.
+    "importance" and "substitute" are uniform until losses were reported. ``batch_size``: must be the
+    batch size of the loader. ``drop_last``: as in DistributedSampler.
 
     The order of an epoch is announced to the proxy when the epoch begins. Mode "uniform" also announces
     ``announce_epochs`` coming epochs. Mode "importance" also announces the next epoch, as soon as losses of

@@ -156,7 +156,9 @@ class TimerLag(msgspec.Struct):
 
 
 class OperationRequests(msgspec.Struct):
-    """Answers to one S3 operation. ``statuses``: by HTTP status. ``received_bytes``: of their bodies."""
+    """The answers to one S3 operation. ``statuses``: the number of answers by HTTP status.
+    ``received_bytes``: the bytes of the bodies that the requests had.
+    """
 
     statuses: dict[str, int]
     received_bytes: int
@@ -189,8 +191,8 @@ class SharingSummary(msgspec.Struct):
 
 
 class StatsReport(msgspec.Struct):
-    """All counters since the start; docs/metrics.md describes them. ``cluster``: only with
-    ``cluster.name``. ``nodes``: of all nodes of the cluster, only if they were asked for.
+    """All counters since the start; docs/metrics.md describes them. ``cluster``: only with ``cluster.name``.
+    ``nodes``: the counters of all nodes of the cluster, only if the caller asked for them.
     """
 
     requests: RequestStats

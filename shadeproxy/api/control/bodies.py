@@ -106,8 +106,8 @@ class ScoresBody(msgspec.Struct, forbid_unknown_fields=True):
     """Scores by id or by key: either ``ids`` and ``scores``, of equal length, or ``keys``: scores by
     "bucket/key".
 
-    A score by key applies to every sample in the object. ``namespace``: of the keys; by default the namespace
-    of the job's dataset, or the proxy's own.
+    A score by key applies to every sample in the object. ``namespace``: the namespace of the keys; by default
+    the namespace of the job's dataset, or the proxy's own.
     """
 
     ids: list[SampleId] | None = None
@@ -207,7 +207,9 @@ class PinSummary(msgspec.Struct, omit_defaults=True):
 
 
 class PinList(msgspec.Struct):
-    """All pins. ``bytes``: of pinned pages in all tiers; ``limit_bytes``: the limit of these bytes."""
+    """All pins. ``bytes``: the bytes of all pinned pages in all tiers. ``limit_bytes``: the most that
+    ``bytes`` may be.
+    """
 
     pins: list[PinSummary]
     bytes: int

@@ -62,9 +62,10 @@ class ReadsBody(msgspec.Struct, forbid_unknown_fields=True):
     """The objects of one call: ``items``, or sample ``ids`` of ``dataset`` (by default the dataset of
     ``job``).
 
-    ``digest``: of the dataset of these ids, which must still be registered. ``job``, ``epoch`` and ``rank``:
-    the reader. ``order``: of a batch answer, as requested or as pieces become ready. ``namespace``: of the
-    items' buckets; "" is the proxy's own.
+    ``digest``: the digest of the dataset that the caller took the ids from; the registered dataset must have
+    the same. ``job``, ``epoch`` and ``rank``: the reader. ``order``: whether a batch answer has its pieces in
+    the order of the request, or as they become ready. ``namespace``: the namespace of the items' buckets; ""
+    is the proxy's own.
     """
 
     items: list[ReadItem] | None = None

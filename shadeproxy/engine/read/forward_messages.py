@@ -47,7 +47,9 @@ _KINDS: dict[str, type[ShadeProxyError]] = {
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An error in a message. ``kind``: name of its class. ``status``, ``code``: those of an OriginAnswer."""
+    """An error in a message. ``kind``: the name of its class. ``status`` and ``code``: set if the error is an
+    OriginAnswer.
+    """
 
     kind: str
     text: str
