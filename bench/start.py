@@ -61,7 +61,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Held:
-    """Figures of one page cache within this process."""
+    """The measurements of one page cache that was opened in this process."""
 
     pages: int
     open_ms: float

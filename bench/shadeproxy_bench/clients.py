@@ -60,7 +60,7 @@ class WrongBytes(Exception):
 
 
 class _Count:
-    """The state that the workers of one job share."""
+    """The counts, the errors and the deadline that the threads of one job share."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

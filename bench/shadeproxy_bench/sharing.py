@@ -146,7 +146,7 @@ async def _train(
 
 
 class _Reader:
-    """The requests and reports of one epoch of a loop."""
+    """Makes the requests and the reports of one epoch of a loop."""
 
     def __init__(self, ours: Served, loop: Loop, epoch: int, coming: Order) -> None:
         self._ours, self._loop, self._epoch, self._coming = ours, loop, epoch, coming

@@ -296,7 +296,7 @@ class Channel:
 
 
 class Channels:
-    """The idle Channels of this process. Thread-safe."""
+    """A pool of the idle ``Channel`` objects of this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._idle: list[Channel] = []

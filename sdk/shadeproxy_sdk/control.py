@@ -30,7 +30,7 @@ def probe_timeout_s(decision: BreakerDecision, timeout_s: float) -> float:
 
 
 class Control:
-    """The control listener at ``url``."""
+    """Makes calls to the control listener at ``url``."""
 
     def __init__(self, url: str, token: str | None) -> None:
         parts = urlsplit(url)

@@ -86,7 +86,7 @@ def importance_order(
 
 
 class RankShare(NamedTuple):
-    """The part of one rank in the ``total`` samples of all ranks."""
+    """One rank's share of the samples of an epoch: it draws ``total / ranks`` of them."""
 
     rank: int
     ranks: int

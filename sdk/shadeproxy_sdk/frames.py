@@ -55,7 +55,7 @@ def receive(channel: Channel, positions: Sequence[int], promised: Sequence[int],
 
 
 class _Answer:
-    """One answer. ``arrived``: positions of the samples that have arrived."""
+    """Receives the answer of one batch call. ``arrived``: positions of the samples that have arrived."""
 
     def __init__(
         self, channel: Channel, positions: Sequence[int], promised: Sequence[int], batch: BatchBuffer

@@ -30,7 +30,7 @@ origin.
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """A call to ``owner``, whose answer has not been read."""
+    """The part of a batch that was requested from ``owner``. Its answer has not been read."""
 
     owner: Owner
     calls: BulkCalls

@@ -8,7 +8,9 @@ from aiohttp import web
 
 
 class RefusingHandler(web.RequestHandler):
-    """One client connection."""
+    """One client connection. Subclasses say how errors are answered that aiohttp raises before there is a
+    request.
+    """
 
     __slots__ = ()
 

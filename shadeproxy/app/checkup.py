@@ -53,7 +53,7 @@ _NO_SERVER = "the server at origin.endpoint is no S3 server"
 
 
 class Checkup:
-    """The checks of one proxy. ``status`` returns the status of ``/readyz``."""
+    """Collects the facts about one proxy for ``diagnose``. ``status`` returns the status of ``/readyz``."""
 
     def __init__(
         self,

@@ -145,7 +145,9 @@ class MeasuredJob:
 
 
 class MeasuredLink:
-    """The link of the origin. ``told_bytes_per_s``: its bandwidth, if a setting limits it."""
+    """The measured rate of the link to the origin. ``told_bytes_per_s``: its bandwidth, if a setting limits
+    it.
+    """
 
     def __init__(self, told_bytes_per_s: float = 0.0) -> None:
         self._told = told_bytes_per_s

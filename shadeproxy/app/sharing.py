@@ -62,7 +62,7 @@ Held = Callable[[list[Job]], Awaitable[dict[str, float]]]
 
 @dataclass
 class _State:
-    """Results of the last step."""
+    """The results of the last step, as the statistics show them."""
 
     mode: str = "off"
     reason: str = "no job in use has a need"

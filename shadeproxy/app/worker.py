@@ -67,7 +67,7 @@ _BACKLOG = 1024
 
 
 class WorkerProcess:
-    """Serves by ``opening`` until the coordinator ends it or is gone."""
+    """A worker, from its start with ``opening`` until the coordinator ends it or is gone."""
 
     def __init__(self, opening: Opening, tracer: OtelTracer | None = None) -> None:
         """``tracer``: makes otel spans of what is served here."""

@@ -20,7 +20,9 @@ from shadeproxy.telemetry.otel import OtelTracer
 
 
 class SharedReadsAuthorizer(RequestAuthorizer):
-    """The authorisation of a worker."""
+    """Authorises requests in a worker. Only clients that share the proxy's upstream may read the
+    cache there.
+    """
 
     def reads_cache(self, call: Call) -> bool:
         """Return whether this process's cache may answer this call; otherwise it is relayed."""
@@ -28,7 +30,7 @@ class SharedReadsAuthorizer(RequestAuthorizer):
 
 
 class SharedForwardHandler(ForwardHandler):
-    """The handler of a worker."""
+    """Forwards requests in a worker, only for clients that share the proxy's upstream."""
 
     async def _forward(self, exchange: Exchange, call: Call, authenticated: Authenticated) -> None:
         if call.identity.upstream != SHARED:
@@ -39,7 +41,7 @@ class SharedForwardHandler(ForwardHandler):
 
 
 class OtelSharedHandler(OtelForwarding, SharedForwardHandler):
-    """The handler of a worker whose requests have otel spans."""
+    """A ``SharedForwardHandler`` whose requests have otel spans."""
 
     def __init__(
         self,

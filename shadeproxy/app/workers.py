@@ -74,7 +74,9 @@ _CONFIRM_S = 5.0
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Link:
-    """A worker. A future in ``unconfirmed`` is done when the worker uses its settings, or ends."""
+    """One worker process and the channel to it. A future in ``unconfirmed`` is done when the worker uses its
+    settings, or ends.
+    """
 
     channel: Channel
     process: asyncio.subprocess.Process
@@ -82,7 +84,7 @@ class _Link:
 
 
 class _Opened(NamedTuple):
-    """The other channels of a worker."""
+    """The channels to one worker for fills and for forwarded requests; None: it has no such channel."""
 
     fills: OpenFills | None
     forwards: OpenForwards | None

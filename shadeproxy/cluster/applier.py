@@ -41,7 +41,7 @@ Settle = Callable[[str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Signs of life of jobs at another proxy."""
+    """Signs of life of jobs, sent by another proxy of the cluster."""
 
     event: SignsEvent
 

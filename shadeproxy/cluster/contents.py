@@ -12,7 +12,7 @@ MOST_BYTES = 1 << 30
 
 
 class Contents:
-    """Reads and writes contents."""
+    """Stores contents in the log as blobs, and reads them back."""
 
     def __init__(self, log: ClusterLog) -> None:
         self._log = log

@@ -19,7 +19,7 @@ class _Known:
 
 
 class KnownEvents:
-    """The last numbers of each node's events."""
+    """Knows, for each node, which of its events were applied."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Known] = {}

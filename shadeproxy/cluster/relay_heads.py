@@ -13,7 +13,9 @@ from shadeproxy.origin.signing import CHECKSUM_MODE, SignedParts, signed_parts
 
 
 class RelayHeads:
-    """Renders heads for one node at ``host``."""
+    """Renders the heads of GETs to the node at ``host``. It keeps the signed parts for a second, because they
+    repeat.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host

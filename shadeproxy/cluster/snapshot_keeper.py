@@ -69,7 +69,9 @@ class Followed:
 
 
 class SnapshotKeeper:
-    """Keeps the snapshot of one cluster. ``pins`` returns the pins of calls."""
+    """Writes the snapshot of one cluster, and reads it when this proxy joins. ``pins`` returns the prefixes
+    that calls have pinned.
+    """
 
     def __init__(
         self,

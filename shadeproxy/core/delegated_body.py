@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 
 class BodyPlace(NamedTuple):
-    """The place of a body: ``offset`` in the file of a segment."""
+    """The place in a tier that a body is written to: byte ``offset`` in the file of ``segment``."""
 
     segment: int
     offset: int
@@ -28,7 +28,7 @@ class WrittenBody:
 
 
 class BodyWriter(Protocol):
-    """Another process that has the bytes of a page."""
+    """Writes a body to a tier by the process that has its bytes."""
 
     def write_body(self, place: BodyPlace, written: Callable[[WrittenBody | None], None]) -> bool:
         """Let that process write the body to ``place``. Return False, with nothing done, if it cannot.

@@ -65,7 +65,7 @@ class ReadRequest(NamedTuple):
 
 
 class NothingKnown(Enum):
-    """The type of UNKNOWN."""
+    """The type of ``UNKNOWN``, so that type checkers tell it from None."""
 
     UNKNOWN = auto()
 
@@ -225,7 +225,7 @@ class FoundSamples(NamedTuple):
 
 
 class Reading(Protocol):
-    """An opened object of one version."""
+    """A read of one object that has been opened. All its bytes are of one version."""
 
     @property
     def meta(self) -> ObjectMeta:

@@ -23,7 +23,7 @@ class Freshness(StrEnum):
 
 
 class Age(Enum):
-    """The answer of a rule about metadata, by the time of the last check."""
+    """A rule's judgement of cached metadata, by the time of the last check."""
 
     FRESH = auto()
     STALE = auto()  # Answer now, and check in the background.

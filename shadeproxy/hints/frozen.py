@@ -16,14 +16,14 @@ _KEPT = 2
 
 
 class Frozen(NamedTuple):
-    """A frozen column. ``mean_loss``: the value that the first caller gave."""
+    """The frozen column of one epoch. ``mean_loss``: the value that the first caller gave."""
 
     column: Scores
     mean_loss: float | None
 
 
 class FrozenScores:
-    """The last two frozen columns of each job."""
+    """The frozen columns of the last two epochs of each job."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[int, Frozen]] = {}

@@ -17,7 +17,7 @@ MAX_JOBS = 256
 DEFAULT_EXPIRES_S = 3600.0
 FORGET_AFTER = 168  # Multiples of ``expires_s``: a week, with the default of an hour.
 _MOST_EPOCH = (1 << 31) - 1
-_MOST_POSITION = 1 << 24  # As many positions as ids may be announced, even if no order is announced.
+_MOST_POSITION = 1 << 24  # As many as the ids of an order, ``MAX_JOB_IDS``.
 
 
 class Progress(NamedTuple):

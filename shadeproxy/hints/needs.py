@@ -83,7 +83,7 @@ class SharesJobs(Protocol):
 
 
 class NothingShared:
-    """Implements ``SharesJobs`` where nothing is measured."""
+    """A ``SharesJobs`` that admits every need and measures nothing."""
 
     def judge(self, name: str, dataset: str | None, need: JobNeed) -> None:
         """See ``SharesJobs.judge``."""

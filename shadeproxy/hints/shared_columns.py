@@ -105,7 +105,9 @@ class _AskedPages:
 
 
 class SharedColumns:
-    """Shared columns of ``space``. ``ready``: the jobs have answered for every page."""
+    """The next uses of the pages of ``space`` over all of its jobs. ``ready``: True once the jobs have
+    answered for every page.
+    """
 
     def __init__(self, space: Dataset, tick: float) -> None:
         self.space = space

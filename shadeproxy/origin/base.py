@@ -236,7 +236,7 @@ class HandedOver:
 
 
 class Wanted(NamedTuple):
-    """One GET. The fields are arguments of ``Origin.open``."""
+    """The arguments of ``Origin.open`` for one GET."""
 
     ref: ObjectRef
     span: Span | None

@@ -73,7 +73,7 @@ class BoundedOrigin(WrappedOrigin):
 
 
 class _BoundedRead:
-    """A read whose answer must come before ``deadline``."""
+    """A read of ``inner`` that is given up if ``deadline`` ends before the head of its answer has come."""
 
     def __init__(self, inner: AbstractAsyncContextManager[OriginRead], deadline: Deadline) -> None:
         self._inner = inner

@@ -70,7 +70,9 @@ class CountsReads(Protocol):
 
 
 class CallbackReads:
-    """Callback reads by ``gets``, within the slots of ``limited``, counted by ``counted``."""
+    """Reads pages by callbacks. ``gets`` sends the GETs, ``limited`` gives the slots, and ``counted`` counts
+    the reads.
+    """
 
     lends_memory = False
     """See ``CallbackOrigin.lends_memory``."""
@@ -141,7 +143,7 @@ class CallbackReads:
 
 
 class CallbackRead:
-    """One callback read. Implements connection.py ``Receiver``."""
+    """One page GET that passes its answer to ``sink``. Implements connection.py ``Receiver``."""
 
     __slots__ = (
         "_reads", "_wanted", "connection", "head", "is_aborted", "is_timed", "length", "sink", "slot",

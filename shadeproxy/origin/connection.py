@@ -319,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         if receiver is None:
             self._wake()
             return
-        # ``_finish`` is written out, because each miss comes here.
+        # These lines repeat ``_finish``, because each miss comes here and a call would cost more.
         assert self._head is not None, "a body has a head"
         self.state, self._arrived = State.IDLE, None
         self.reusable = self._head.keep_alive and not self._ended

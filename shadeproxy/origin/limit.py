@@ -90,7 +90,7 @@ class Slots:
         """Take a slot without waiting. Return None if that is impossible; PREFETCH gets no slot of the
         reserve.
         """
-        # ``_may`` and ``_count`` are written out, because each miss comes here and calls cost more.
+        # These lines repeat ``_may`` and ``_count``, because each miss comes here and calls cost more.
         client, held = CLIENT.get(), self._held
         most = self.prefetched if intent is Intent.PREFETCH else self.count
         if self.taken >= most or held.get(client, 0) >= self._most:
@@ -134,7 +134,9 @@ class Slots:
 
 
 class SharedSlots(Slots):
-    """Slots whose waiters may have to wait for their job's share of the link, too."""
+    """Slots for reads. A reader waits for a free slot and, where jobs share the link, also for its job's
+    share of it.
+    """
 
     def __init__(self, count: int, *, max_wait_s: float, what: str) -> None:
         super().__init__(count, max_wait_s=max_wait_s, what=what)
@@ -188,7 +190,7 @@ AT_CLIENTS_PACE: ContextVar[bool] = ContextVar("at_clients_pace", default=False)
 
 
 class ForwardSlots(Protocol):
-    """The slots of forwarded requests."""
+    """Limits the forwarded requests that are open at once: each holds one slot."""
 
     taken: int
 

@@ -21,7 +21,9 @@ _PROBE_AFTER_S = 30.0
 
 
 class LinkDepth:
-    """The depth of one link. ``now_s``: returns a monotonic time."""
+    """Measures one link, and calculates how many bytes to have under way on it. ``now_s``: returns a
+    monotonic time.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s

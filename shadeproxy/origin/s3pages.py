@@ -49,7 +49,9 @@ ProviderOf = Callable[[Upstream], CredentialProvider | None]
 
 
 class Exchange(NamedTuple):
-    """A request that was answered with ``head``. The body is unread."""
+    """A GET whose answer has begun: ``head`` has come, and the body is still to be read from
+    ``connection``.
+    """
 
     connection: Connection
     head: Head

@@ -166,7 +166,7 @@ class _Ahead:
 
 
 class _Run:
-    """One replay of the first ``count`` reads of ``hits``. Call ``run`` once."""
+    """Replays the first ``count`` reads of ``hits``. Call ``run`` once."""
 
     def __init__(self, loop: Loop, origin: _Origin, hits: Sequence[bool], count: int, *, cold: bool) -> None:
         self._loop = loop

@@ -31,7 +31,7 @@ class FetchedPage:
 
 
 class FetchedPages:
-    """The pages that were asked for, by object hash and page number."""
+    """The prefetched pages of all jobs that no reader has read yet, by object hash and page number."""
 
     def __init__(self) -> None:
         self.pages: OrderedDict[PageKey, FetchedPage] = OrderedDict()

@@ -62,7 +62,9 @@ class Latency:
 
 
 class FetchPace:
-    """The pace of one job's reads."""
+    """Decides how far to prefetch ahead of one job's reads, and how much of a full cache unread pages may
+    take.
+    """
 
     def __init__(self, now_s: float) -> None:
         self.miss_ratio = 1.0

@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 
 
 class Walk:
-    """A walk along the order of one job."""
+    """Walks along the order of one job, ahead of its reads, and finds the pages that are missing."""
 
     def __init__(self, job: str, latency: Latency, now_s: float) -> None:
         self.job = job

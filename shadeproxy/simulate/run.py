@@ -23,7 +23,7 @@ NAMES = (*POLICIES, *BASELINES, MIN)
 
 
 class Cache(NamedTuple):
-    """A cache size to simulate. ``share``: the capacity over the bytes of all objects."""
+    """A cache size to simulate. ``share``: this capacity divided by the bytes of all objects."""
 
     text: str
     share: float
@@ -68,7 +68,7 @@ class Result(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The policies, caches and options to simulate on one trace."""
+    """The arguments of one simulation: the trace, and the policies, cache sizes and options to try on it."""
 
     trace: Trace
     policies: Sequence[str]

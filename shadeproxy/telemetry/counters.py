@@ -141,7 +141,9 @@ class PrefetchCounters(Counters):
 
 @dataclass(slots=True)
 class ClusterCounters(Counters):
-    """Events that this proxy shares with the other proxies of its cluster."""
+    """Counts of the events that this proxy and the other proxies of its cluster send each other, of leases,
+    and of calls to Redis.
+    """
 
     published: int = counter("Events that this proxy wrote to the log.")
     applied: int = counter("Events that were read from the log and applied, own ones included.")

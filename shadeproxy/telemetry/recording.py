@@ -70,7 +70,9 @@ class Snapshot(NamedTuple):
 
 
 class Recording:
-    """A recording. One thread uses it; another may write the result of ``snapshot``."""
+    """The demand reads that were recorded so far. One thread uses it; another may write the result of
+    ``snapshot``.
+    """
 
     def __init__(self, most_reads: int) -> None:
         self._most_reads = most_reads

@@ -79,7 +79,9 @@ class RequestGroup:
 
 
 class RequestCounts:
-    """The groups of one process. Event loop only; not thread-safe."""
+    """Counts the client requests of one process, in groups by operation, status and source. Event loop only;
+    not thread-safe.
+    """
 
     def __init__(self) -> None:
         self.groups: dict[RequestKey, RequestGroup] = {}

@@ -41,7 +41,7 @@ _NAMES = msgspec.msgpack.Decoder(list[GroupName])
 
 
 class Key(NamedTuple):
-    """The identity of the segment that a catalogue describes."""
+    """Identifies the segment that a catalogue describes."""
 
     store_id: int
     number: int

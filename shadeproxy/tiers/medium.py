@@ -59,7 +59,7 @@ class Calls(Protocol):
 
 
 class SystemCalls:
-    """The calls of the kernel itself."""
+    """Implements ``Calls`` by the kernel's own calls. Tests and fault runs replace it by calls that fail."""
 
     # Every record is written by two of these calls, so they have no call of their own around them.
     pwrite = staticmethod(os.pwrite)

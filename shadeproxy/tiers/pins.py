@@ -20,7 +20,7 @@ _SWEEP_AT_LEAST = 1024
 
 
 class ViewPins:
-    """Knows which locations have living views."""
+    """Knows which records have living views of their bodies, by location."""
 
     def __init__(self) -> None:
         self._arrays: dict[Location, weakref.ref[_Bytes]] = {}

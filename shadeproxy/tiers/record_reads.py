@@ -14,7 +14,9 @@ from shadeproxy.tiers.space import Space
 
 
 class RecordReads:
-    """The records in the segments of ``space``, for the store ``name``; see ``tiers/tier.py``."""
+    """Reads the records in the segments of ``space``. ``name``: the name of the store; see ``tiers/tier.py``
+    for the methods.
+    """
 
     def __init__(self, name: str, space: Space) -> None:
         self.name = name

@@ -100,7 +100,7 @@ def _apply(hints: HintRegistry, ids: NDArray[np.int64], values: NDArray[np.float
 
 
 class _Books:
-    """A tier that only counts: it is full until a victim is named, and holds no bytes."""
+    """A tier that only does the bookkeeping: it holds no bytes, and is full until a victim is named."""
 
     def __init__(self, used_bytes: int) -> None:
         self.capacity_bytes = self.used_bytes = used_bytes

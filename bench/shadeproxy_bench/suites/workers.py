@@ -53,7 +53,7 @@ _SPEEDUP = {2: 1.8, 4: 3.0, 8: 6.0}
 
 
 class Asked(NamedTuple):
-    """The number of answers, and the time that they took."""
+    """The result of one load: the number of answers, and the seconds that they took."""
 
     answers: int
     seconds: float

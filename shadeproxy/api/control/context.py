@@ -62,7 +62,7 @@ class CachedListing:
 
 
 class CacheAdmin(Protocol):
-    """Administration of the cache."""
+    """The calls by which the control listener inspects, purges, warms and pins cached objects."""
 
     def purging(self, place: Prefix, *, dry_run: bool) -> Work:
         """Return work, not started, that drops pages and metadata of every object under ``place`` (prefix "":

@@ -73,7 +73,7 @@ async def post_locate(context: ControlContext, request: web.Request) -> web.Resp
 
 
 class _Places:
-    """Collects the records of one answer."""
+    """Collects the places of samples, and encodes them as the body of one answer to ``POST /v1/locate``."""
 
     def __init__(self, reader: PieceReader) -> None:
         self._reader = reader

@@ -20,7 +20,7 @@ FILLS = 32
 
 
 class FetchedPiece(NamedTuple):
-    """A completely fetched piece."""
+    """A piece that was fetched completely. ``views``: its bytes, in order."""
 
     source: Source
     length: int

@@ -64,7 +64,9 @@ class LongOperation:
 
 
 class Operations:
-    """The operations of one control listener. Event loop only."""
+    """The long operations (warm, purge) of one control listener: those that run, and the latest that have
+    ended. Event loop only.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

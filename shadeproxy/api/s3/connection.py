@@ -252,8 +252,8 @@ class S3Protocol(RefusingHandler):
         """
         while data:
             sender = self._sender
-            # ``_busy`` is written out, because each hit comes here and calls cost more. After a refused head
-            # the following bytes are its body, and not a head: drop all further bytes too.
+            # The condition repeats ``_busy``, because each hit comes here and a call would cost more. After a
+            # refused head the following bytes are its body, and not a head: drop all further bytes too.
             if (
                 sender is None
                 or self._force_close

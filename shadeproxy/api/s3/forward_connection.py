@@ -26,7 +26,7 @@ _KEEPALIVE_S = 1e6
 
 
 class ClientConnection(Protocol):
-    """The client's connection (relay.py)."""
+    """The calls that the client's connection (relay.py) offers to requests that are forwarded for it."""
 
     def forward_full(self, *, full: bool) -> None:
         """Stop or resume reading the client."""

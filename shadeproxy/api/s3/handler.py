@@ -27,7 +27,9 @@ RELAYED_BUDGET_BYTES = 64 << 20
 
 
 class S3Handler(ForwardHandler):
-    """The handler of a process with an engine."""
+    """The handler of a process that has an engine: it reads through the engine and forwards
+    everything else.
+    """
 
     def __init__(
         self,

@@ -53,7 +53,9 @@ _Left_contra = TypeVar("_Left_contra", contravariant=True)
 
 
 class KeepsReadings(Protocol[_Left_contra]):
-    """Begins reads of pages of ``page_size``."""
+    """The part of the engine, or of a worker, that a read needs after it began. Pages have ``page_size``
+    bytes.
+    """
 
     page_size: int
 
@@ -82,7 +84,7 @@ class BeginsReads(KeepsReadings[EngineReading], Protocol):
 
 
 class LaneOutlet(HasPeer, Protocol):
-    """The connection of a read (connection.py)."""
+    """The client's connection (connection.py), as a read that is answered by callbacks uses it."""
 
     @property
     def paused(self) -> bool:
@@ -111,7 +113,9 @@ class LaneOutlet(HasPeer, Protocol):
 
 
 class LaneRead(Generic[_Reading]):
-    """One read. Implements flight.py ``Follower``."""
+    """One GET whose page is on its way. It follows the page's flight, and writes the answer as bytes arrive.
+    Implements flight.py ``Follower``.
+    """
 
     __slots__ = (
         "_flight", "_head", "_left", "_monotonic_s", "_outlet", "_position", "_reports", "_resumed", "_stop",
@@ -277,7 +281,7 @@ class LaneRead(Generic[_Reading]):
 
 
 class EngineLaneRead(LaneRead[EngineReading]):
-    """One read of the engine, which a task may continue."""
+    """A read by this process's own engine. If the callbacks cannot finish it, a task continues it."""
 
     __slots__ = ()
     engine: BeginsReads

@@ -29,7 +29,7 @@ _SECURE, _PLAIN = b"s", b"p"
 
 
 class Response(Protocol):
-    """One answer in progress."""
+    """One answer that is being sent to a client."""
 
     @property
     def status(self) -> int: ...
@@ -60,7 +60,7 @@ class Response(Protocol):
 
 
 class HasPeer(Protocol):
-    """A connection, or a request that came on one."""
+    """A connection, or a request that came on a connection: both know the address of the client."""
 
     @property
     def peer(self) -> str:
@@ -109,7 +109,7 @@ class AiohttpPort:
 
 
 class Outlet(HasPeer, Protocol):
-    """The writing side of a connection."""
+    """The part of a client's connection through which answers are written."""
 
     transport: asyncio.Transport | None
 

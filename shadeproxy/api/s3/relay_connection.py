@@ -11,7 +11,9 @@ _AGAIN_S = 0.01
 
 
 class RelaysAnswers(Protocol):
-    """The client's connection (relay.py)."""
+    """The calls by which a ``RelayConnection`` passes answers of the coordinator to the client's connection
+    (relay.py).
+    """
 
     def coordinator_sent(self, data: bytes) -> None:
         """Relay bytes of an answer, or of several."""

@@ -37,7 +37,9 @@ _UNREAD = once(b"")
 
 
 class RelayRead:
-    """One read. Implements connection.py ``Receiver``."""
+    """One relayed read: the request to the other node, and the client that its answer goes to. Implements
+    connection.py ``Receiver``.
+    """
 
     __slots__ = (
         "_begun", "_clock", "_connection", "_done", "_filled", "_flushes", "_head", "_left", "_loop",

@@ -136,7 +136,7 @@ def cut_field(block: bytes, field: CutField) -> tuple[bytes, str] | None:
 def plain_plan(head: Head, call: Call) -> Plan | None:
     """Return the plan of a read whose client was identified, or None if the request is no plain GET."""
     # The target must be the path and nothing else. A presigned URL has its signature in the query, which is
-    # not part of the block. In virtual-host style the target does not name the bucket.
+    # not part of the header block. In virtual-host style the target does not name the bucket.
     if head.method != "GET" or head.target != call.request.raw_path:
         return None
     names = [name.lower() for name, _ in head.fields]

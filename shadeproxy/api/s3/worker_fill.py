@@ -42,7 +42,7 @@ _NONE_DETACHED = DetachedBuffers(0)
 
 
 class WorkerOutlet(LaneOutlet, Protocol):
-    """The client's connection (relay.py)."""
+    """The client's connection (relay.py), as a read uses it whose page the worker fetches."""
 
     def relay(self) -> None:
         """Relay the request. No byte of an answer was sent."""
@@ -50,7 +50,7 @@ class WorkerOutlet(LaneOutlet, Protocol):
 
 
 class Misses(Protocol):
-    """The parts that all fills of a worker share (worker_misses.py)."""
+    """The objects that all fills of a worker share; worker_misses.py implements it."""
 
     page_size: int
     reads: CallbackOrigin

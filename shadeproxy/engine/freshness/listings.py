@@ -7,7 +7,7 @@ from shadeproxy.engine.ownership import Began
 
 
 class Listed(Enum):
-    """The state of a cached object according to a listing."""
+    """The comparison of a cached object with its row in a listing."""
 
     CURRENT = auto()
     FRESH = auto()  # The cached version is current, and no check was due yet.

@@ -51,7 +51,7 @@ class PageTable:
 
     def find(self, object_hash: int, number: int) -> int | None:
         """Return the slot of a page, or None."""
-        # ``page_hash`` written out: the call would take a quarter of a lookup.
+        # This line repeats ``page_hash``: the call would take a quarter of a lookup.
         key = (object_hash + number * _ODD) & _MASK if number else object_hash
         table = self._tables[key >> _SHIFT]
         mask = len(table) - 1

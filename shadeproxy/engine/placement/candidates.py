@@ -12,7 +12,7 @@ RECORD_BYTES = 512
 
 
 class AdmissionCandidates(NamedTuple):
-    """Pages that are in no tier, columns of shape (n,)."""
+    """Pages that ask for a place in a tier, as columns of shape (n,)."""
 
     object_hash: NDArray[np.uint64]
     number: NDArray[np.uint32]

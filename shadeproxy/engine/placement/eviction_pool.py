@@ -48,7 +48,9 @@ class Drawable(Protocol):
 
 
 class EvictionPool:
-    """Eviction pool: the worst pages of the last sample of tier ``index``."""
+    """The worst pages of the last random sample of the tier with number ``index``, used for the next few
+    evictions.
+    """
 
     def __init__(self, residents: Drawable, index: int) -> None:
         self._residents = residents

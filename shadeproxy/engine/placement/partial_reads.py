@@ -17,7 +17,9 @@ read whole.
 
 
 class PartialReads:
-    """Decides with ``placement`` on pages that are neither resident nor on their way."""
+    """Decides whether a read of a part of a page fetches that part alone. The page is neither resident nor on
+    its way.
+    """
 
     def __init__(self, placement: Placement, pins: Pins) -> None:
         self._placement = placement

@@ -10,7 +10,7 @@ from shadeproxy.engine.read.flight import DetachedBuffers, Flight
 
 
 class PagedReading(Protocol):
-    """The reading of an object, as the pieces of its body need it."""
+    """The part of a reading that ``Body`` uses to get the pages of a span."""
 
     deadline: Deadline | None
     detached: DetachedBuffers

@@ -40,7 +40,7 @@ as much as if it stores ten (docs/adr/0044).
 
 
 class FlightFiller:
-    """Fills flights of ``flights``."""
+    """Fills flights from the origin, and stores their pages in ``cache``."""
 
     def __init__(
         self,

@@ -49,7 +49,9 @@ class Fetched(NamedTuple):
 
 
 class PrefetchPort:
-    """Prefetch port for pages of ``page_size`` bytes."""
+    """Looks for missing pages and fetches them into the cache, before a reader asks for them. Pages have
+    ``page_size`` bytes.
+    """
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class Purge:
         hashes, places = table.object_hash[slots], np.empty(0, np.int64)
         if len(self._hashes):
             places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-            counted = self._hashes[places] == hashes  # Others were stored after the count.
+            counted = self._hashes[places] == hashes  # All other pages were stored after the count.
             slots, places = slots[counted], places[counted]
         touched, dropped = np.unique(places, return_counts=True)
         before = self._left[touched]

@@ -42,7 +42,9 @@ _MOST_SAMPLES = 1 << 24
 
 
 class SampleLookup:
-    """Places of samples in pages of ``residents``. ``page_size`` is in bytes."""
+    """Remembers where samples lie in resident pages, and finds many samples by one call. ``page_size`` is in
+    bytes.
+    """
 
     def __init__(self, residents: Residents, page_size: int) -> None:
         self._residents = residents

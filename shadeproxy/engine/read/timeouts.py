@@ -22,7 +22,7 @@ _LEAST_TICK_S = 0.01
 
 
 class _Progress:
-    """The progress of a flight at the last look."""
+    """The state of a flight at the last look of the timer, to compare it with the next one."""
 
     __slots__ = ("deadline", "filled", "pace")
 

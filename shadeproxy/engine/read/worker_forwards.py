@@ -66,7 +66,9 @@ class RequestCounting(Protocol):
 
 
 class WorkerForwards:
-    """The requests that one worker forwards. ``slots``: the slots of forwarded requests."""
+    """Serves the messages of one worker about the requests that it forwards. ``slots``: the slots of
+    forwarded requests.
+    """
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ _SILENT = "the worker that fetched it got no answer in time"
 
 
 class LeavesReadings(Protocol):
-    """The call of the engine by which a read ends."""
+    """The call by which a read tells the engine that it is over."""
 
     def leave(self, reading: EngineReading, *, served: bool) -> None:
         """See lane_read.py ``KeepsReadings.leave``."""
@@ -46,7 +46,7 @@ class LeavesReadings(Protocol):
 
 
 class SharedReads(Protocol):
-    """The parts that all reads of a worker share (worker_fills.py)."""
+    """The objects that all reads of one worker share; worker_fills.py implements it."""
 
     memory: FillMemory
     outbox: Outbox

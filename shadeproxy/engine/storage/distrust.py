@@ -62,7 +62,7 @@ class Distrust:
 
 
 class _Part:
-    """Marked pages, with their former times of validation."""
+    """Pages that were marked as distrusted, with the times of validation that they had before."""
 
     def __init__(self, table: Residents, slots: Slots, former: NDArray[np.float64]) -> None:
         self._table = table

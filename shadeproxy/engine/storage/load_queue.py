@@ -57,7 +57,9 @@ class OriginPace:
 
 
 class LoadQueue:
-    """Runs the reads of bodies of one medium. ``origin_s``: see ``OriginPace.get_s``."""
+    """Runs the reads of page bodies of one medium, and measures their pace. ``origin_s``: see
+    ``OriginPace.get_s``.
+    """
 
     def __init__(self, origin_s: Callable[[int], float], *, now_s: Callable[[], float] = monotonic) -> None:
         self._origin_s = origin_s

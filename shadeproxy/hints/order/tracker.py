@@ -35,7 +35,9 @@ _MOST_BY_CHANCE = 0.5
 
 
 class OrderTracker:
-    """Order tracker of one job. ``restored``: its order was announced before a restart."""
+    """The order of one job, and how far the job has read it. ``restored``: the order was announced before a
+    restart.
+    """
 
     def __init__(self, job: Job, built: Built, now_s: float, *, restored: bool = False) -> None:
         self.job = job

@@ -83,7 +83,7 @@ class Outlook(NamedTuple):
 
 
 class Upcoming(Protocol):
-    """Upcoming reads, for prefetching."""
+    """Tells prefetching which samples the jobs will read next."""
 
     def outlooks(self) -> list[Outlook]:
         """Return the outlook of every live job whose order is believed."""

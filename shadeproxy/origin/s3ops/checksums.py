@@ -16,7 +16,9 @@ _NOT_VALUES = {"x-amz-checksum-mode", "x-amz-checksum-algorithm", "x-amz-checksu
 
 
 class Promises:
-    """The promises of one request about its body. Call ``update`` with each chunk, then ``check``."""
+    """The length, hash and checksums that one request promised for its body. Call ``update`` with each chunk,
+    then ``check``.
+    """
 
     def __init__(self, request: ForwardRequest) -> None:
         self._length = request.content_length

@@ -71,7 +71,7 @@ class Draft(Protocol):
 
 
 class Store(Protocol):
-    """Blobs in buckets."""
+    """A plain object store: reads and writes named blobs in buckets."""
 
     async def buckets(self) -> Sequence[BucketEntry]: ...
 

@@ -114,7 +114,7 @@ class FrequencySketch:
         first, second, third, fourth = self._places.get(page) or self._place(page)
         if min(counters[first], counters[second], counters[third], counters[fourth]) < _MOST:
             self._increments += 1
-        # These lines are written out four times, because a loop takes twice as long.
+        # These lines are repeated four times, because a loop takes twice as long.
         if counters[first] < _MOST:
             counters[first] += 1
         if counters[second] < _MOST:

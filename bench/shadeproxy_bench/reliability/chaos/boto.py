@@ -44,7 +44,9 @@ _BROKEN = (
 
 
 class Stock:
-    """The boto3 client of one thread. ``choices``: random numbers for this thread alone."""
+    """Runs operations by the boto3 client of one thread. ``choices``: random numbers for this
+    thread alone.
+    """
 
     def __init__(
         self, endpoint_url: str, *, data: ChaosData, versions: Versions, tally: Tally, choices: random.Random

@@ -18,7 +18,7 @@ _LONG_LEASES = 24
 
 
 class Judge:
-    """Judges reads and writes. ``told``: the directory for descriptions of violations."""
+    """Judges the answers to reads and writes. ``told``: the directory for descriptions of violations."""
 
     def __init__(
         self, found: Found, histories: Sequence[History], journal: Journal, cluster: Cluster, told: Path

@@ -76,7 +76,7 @@ def message_of(body: bytes) -> str:
 
 
 def _text_of(body: bytes, element: bytes) -> str:
-    """Return the text of the first such element of a document; "" if there is none."""
+    """Return the text of the first element called ``element`` in a document; "" if there is none."""
     return body.partition(b"<%b>" % element)[2].partition(b"</%b>" % element)[0].decode()
 
 

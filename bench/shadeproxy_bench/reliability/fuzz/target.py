@@ -150,7 +150,9 @@ class Listener:
 
 @dataclass
 class Target:
-    """All listeners, with their complaints and their counts."""
+    """The listeners that the fuzz runs against, the errors that they log, and the operations that they
+    report.
+    """
 
     listeners: list[Listener] = field(default_factory=list)
     complaints: Complaints = field(default_factory=Complaints)

@@ -43,7 +43,7 @@ class _Body(NamedTuple):
 
 
 class Mover:
-    """One client with one object."""
+    """One client that uploads and reads one object of its own, over one connection."""
 
     def __init__(self, options: argparse.Namespace, number: int, stream: Stream, tally: Tally) -> None:
         self._options = options

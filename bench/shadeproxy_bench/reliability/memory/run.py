@@ -106,7 +106,7 @@ def memory_run(plan: Plan, line: Callable[[Look], None]) -> Run:
 
 
 class _Observer:
-    """Observes one proxy from outside."""
+    """Reads the memory and the statistics of one proxy, from outside of its process."""
 
     def __init__(self, served: Served, work: Path) -> None:
         self._watch = Watch(served, work)

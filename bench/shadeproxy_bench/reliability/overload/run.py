@@ -114,7 +114,7 @@ def _behind(source: Served) -> dict[str, object]:
 
 
 class _Stage:
-    """The processes with which phases are played."""
+    """Plays phases with the processes of one run: the origin, the proxy and the clients of each phase."""
 
     def __init__(self, plan: Plan, work: Path, source: Served, served: Served) -> None:
         self.watch = Watch(served, work)

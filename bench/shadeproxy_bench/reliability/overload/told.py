@@ -24,7 +24,9 @@ class Side(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """Results by kind of client. ``notes``: single numbers."""
+    """The results of one process of clients. ``sides``: by kind of client. ``notes``: numbers that belong to
+    no kind.
+    """
 
     sides: dict[str, Side] = {}
     notes: dict[str, float] = {}

@@ -46,7 +46,9 @@ class Wrong(Exception):
 
 @dataclass
 class Session:
-    """The requests of one thread. ``random``: random numbers for this thread alone."""
+    """Sends the requests of one thread, and judges the answers. ``random``: random numbers for this thread
+    alone.
+    """
 
     address: tuple[str, int]
     data: DataSet

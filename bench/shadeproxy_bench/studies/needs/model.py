@@ -55,7 +55,7 @@ class Loop(NamedTuple):
 
 
 class World(NamedTuple):
-    """The link, the cache and the proxy of the loops."""
+    """The link, the size of the cache and the settings of the proxy, which all loops of a run share."""
 
     link_bytes_per_s: float
     latency_s: float = 0.03

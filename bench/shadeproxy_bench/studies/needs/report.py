@@ -16,7 +16,7 @@ _COUNTED_FROM = 2
 
 
 class Result(NamedTuple):
-    """One way of sharing. Only epochs that ended after ``since_s`` count."""
+    """The result of one way to share the link. Only epochs that ended after ``since_s`` count."""
 
     name: str
     found: Found
