@@ -139,8 +139,8 @@ class Progress:
             self._unsent = steps + self._unsent
 
     def _note(self) -> None:
-        """Make a Step of this epoch's changes since the last one. It replaces an unsent Step of the same
-        epoch.
+        """Make a Step of all changes in this epoch since the last Step. It replaces an unsent Step of the
+        same epoch.
         """
         position = self._start if self.position is None else self.position
         if position == self._sent and not self._stall_s and not self._compute_s:

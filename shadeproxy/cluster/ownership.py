@@ -189,8 +189,8 @@ class OwnedObjects:
         return Standing.CHECK
 
     def own_for_s(self, ref: ObjectRef) -> float:
-        """See ``Ownership.own_for_s``. Page handles are judged by a ``LeaseClock``, which voids them at the
-        end of the lease, so they need no end of their own.
+        """See ``Ownership.own_for_s``. It is infinite while the object is OWN, because a ``LeaseClock`` voids
+        page handles when the lease ends.
         """
         return inf if self.standing(ref) is Standing.OWN else 0.0
 

@@ -100,7 +100,7 @@ def _places_of(detail: ErrorDetails, places: Mapping[Key, str]) -> str:
     if not isinstance(error, WrongKeys):
         return ""
     keys: list[Key] = [(*detail["loc"], name) for name in error.keys]
-    # A list is set as a whole, so all keys of its tables have the place of the list.
+    # A list is set as a whole, so every key in its tables was set where the list was set.
     found = [place for key in keys for written, place in places.items() if key[: len(written)] == written]
     return " and ".join(dict.fromkeys(found))
 

@@ -2,9 +2,9 @@
 
 Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
 each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
-proportion to its weight, however many reads it has waiting and however long they are. The flows of jobs that
-are behind what they need go before all others, which keep a tenth of the link (``hurry``). No byte of the
-link is left unused while a read waits. A read waits only while the bytes under way fill the link
+proportion to its weight, however many reads it has waiting and however long they are. If a job has got less
+than it needs, its flow goes before all others (``hurry``); the others keep a tenth of the link. No byte of
+the link is left unused while a read waits. A read waits only while the bytes under way fill the link
 (link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients take turns (core/fair_queue.py). Prefetching
 counts as its job. The length of a read is a guess until its answer has come; then the difference is charged.
 """

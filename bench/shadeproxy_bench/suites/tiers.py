@@ -66,7 +66,7 @@ class DiskcacheWriter:
 
 
 class _Turn:
-    """The CPU per write of the next ``count`` writes of one writer."""
+    """Measures one writer: each call makes the next ``count`` writes, and returns their CPU per write."""
 
     def __init__(self, writer: Writer, bodies: list[bytes], count: int) -> None:
         self._writer, self._bodies, self._count = writer, bodies, count

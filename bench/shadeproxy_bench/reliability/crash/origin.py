@@ -1,4 +1,5 @@
-"""An S3 server over a directory. The run kills it too. Its arguments are the directory and the port.
+"""An S3 server over a directory. The run kills this server as well as the proxy. Its arguments are the
+directory and the port.
 
 Law: an acknowledged write is complete in the directory, whatever kills the server.
 """
