@@ -183,8 +183,8 @@ class Predictor:
     def _miss_s(self, setting: Setting, link_s: float = 0.0, faster_s: float = 0.0) -> float:
         """Return the seconds of a read of the origin, from the request to its last byte. The first byte takes
         as long as in the profile, or ``latency_s``. The body takes as long as in the profile, or as long as
-        the link needs for it. ``faster_s``: at most 0; how much faster than on average the reads of these
-        epochs were.
+        the link needs for it. ``faster_s``: added to the result; it is negative if the reads of these epochs
+        were faster than the mean.
         """
         first_s = self.profile.first_byte_s
         if first_s is None:  # Not measured: any part of the time may be the link's.

@@ -330,7 +330,7 @@ class OrderTracker:
         self._paced = waiting
 
     def _follow(self) -> None:
-        """Move the cursor and pass late places. Do not judge whether the order is true."""
+        """Move the cursor to the latest reads, and mark the places far behind it as over."""
         read, self._read, self._surprises = self._read, [], 0
         if read:
             read.sort()
