@@ -3,10 +3,11 @@
 Law: reads that wait are served by start-time fair queueing (Goyal, Vin and Cheng, 1996) over flows: one for
 each registered job, and one for all other reads. While reads of several flows wait, each flow gets bytes in
 proportion to its weight, however many reads it has waiting and however long they are. If a job has got less
-than it needs, its flow goes before all others (``hurry``); the others keep a tenth of the link. No byte of
-the link is left unused while a read waits. A read waits only while the bytes under way fill the link
-(link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients take turns (core/fair_queue.py). Prefetching
-counts as its job. The length of a read is a guess until its answer has come; then the difference is charged.
+than it needs, its flow goes before all others (``hurry``); the others keep a tenth of the link. Several such
+flows share the rest by their weights. No byte of the link is left unused while a read waits. A read waits
+only while the bytes under way fill the link (link_depth.py; Jin, Chase and Kaur, 2004). Within a flow clients
+take turns (core/fair_queue.py). Prefetching counts as its job. The length of a read is a guess until its
+answer has come; then the difference is charged.
 """
 
 import asyncio
@@ -77,6 +78,8 @@ class Flow:
         """Number of prefetches that wait."""
         self.start = start
         """The start tag of its next read, in bytes by weight."""
+        self.first_start = 0.0
+        """The same among the flows that go before all others."""
         self.queue: FairQueue[_Waiter] = FairQueue()
 
 
@@ -104,7 +107,8 @@ class LinkQueue:
         self._hurried: Collection[str] = ()
         self._left_bytes = 0.0
         """Bytes that the other flows may have before the hurried ones."""
-        self._now = 0.0  # Virtual time: the start tag of the latest read that was let through.
+        # Virtual times: the start tags of the latest reads that were let through, in turn and before others.
+        self._now = self._first_now = 0.0
 
     @property
     def is_used(self) -> bool:
@@ -190,11 +194,12 @@ class LinkQueue:
         self, flows: Collection[Flow], may: Callable[[str], bool], *, is_first: bool = False
     ) -> tuple[Granted, LinkSlot] | None:
         """Let through the next read of ``flows``, of the flow with the smallest start tag that has one."""
-        flow = min(flows, key=self._tag)
+        tag = self._first_tag if is_first else self._tag
+        flow = min(flows, key=tag)
         waiter = flow.queue.take(may)
         if waiter is None:
             # All clients of this flow have as many slots as they may.
-            for flow in sorted(flows, key=self._tag)[1:]:
+            for flow in sorted(flows, key=tag)[1:]:
                 if (waiter := flow.queue.take(may)) is not None:
                     break
             else:
@@ -207,7 +212,9 @@ class LinkQueue:
         """Charge the true length of a read that is under way."""
         flow, difference = slot.flow, size_bytes - slot.size_bytes
         slot.size_bytes = size_bytes
-        if not slot.is_first:
+        if slot.is_first:
+            flow.first_start += difference / flow.weight
+        else:
             flow.start += difference / flow.weight
         flow.served_bytes += difference
         flow.guess_bytes += _LEARNING * (size_bytes - flow.guess_bytes)
@@ -229,6 +236,9 @@ class LinkQueue:
     def _tag(self, flow: Flow) -> float:
         return max(flow.start, self._now)
 
+    def _first_tag(self, flow: Flow) -> float:
+        return max(flow.first_start, self._first_now)
+
     def _has_room(self) -> bool:
         return not self.is_shared or self.depth.has_room(self.flying, self._flying_bytes)
 
@@ -243,6 +253,8 @@ class LinkQueue:
         slot.queue, slot.flow, slot.size_bytes, slot.is_over = self, flow, flow.guess_bytes, False
         slot.is_first = is_first
         if is_first:
+            self._first_now = self._first_tag(flow)
+            flow.first_start = self._first_now + slot.size_bytes / flow.weight
             self._left_bytes = min(self._left_bytes + _LEFT * slot.size_bytes, _MOST_LEFT * self.page_bytes)
         else:
             self._now = self._tag(flow)

@@ -142,14 +142,20 @@ async def test_answers_at_the_pace_of_their_clients_do_not_fill_the_link():
     assert queue.flying == 0
 
 
-async def test_two_hurried_jobs_share_by_weight_and_unknown_names_change_nothing():
+@pytest.mark.parametrize("others", [0, 100])
+async def test_two_hurried_jobs_share_by_weight_and_unknown_names_change_nothing(others):
     reads = Reads({"a": 3.0, "b": 1.0, "c": 1.0})
-    for _ in range(100):
+    for name in "abc":
+        reads.link._flow(name).guess_bytes = 1000
+    for turn in range(100):
         reads.ask("a", 1000)
         reads.ask("b", 1000)
+        if turn < others:
+            reads.ask("c", 1000)
     reads.link.hurry({"a", "b", "gone"})
-    order = [job for job, _ in reads.served(40)]
-    assert order.count("a") == pytest.approx(30, abs=2)
+    order = [job for job, _ in reads.served(44)]
+    assert order.count("a") == pytest.approx(3 * order.count("b"), abs=3)
+    assert order.count("c") == (4 if others else 0)
 
 
 async def test_no_job_goes_first_once_the_link_is_shared_no_longer():
