@@ -16,7 +16,7 @@ from shadeproxy.core.units import format_count
 from shadeproxy.hints.jobs import Job
 from shadeproxy.hints.needs import JobNeed, JobShare
 from shadeproxy.origin.link import LinkQueue
-from shadeproxy.policy.sharing import Room, fits, is_behind, least_of_others, most_for
+from shadeproxy.policy.sharing import Room, fits, is_behind, least_of_others, most_for, trains_behind
 from shadeproxy.telemetry.stats import JobEpochs, Stats
 
 _log = structlog.get_logger(__name__)
@@ -62,12 +62,14 @@ class Schedule:
             self.elapsed_s += elapsed_s
         self._read, self._waiting = read, waiting - prefetches
 
-    def is_behind(self, need: float, average: float) -> bool:
-        """Return whether fewer samples were read than ``need`` samples a second. ``average``: the measured
-        rate of the job, nan if it is not known.
-        """
+    def is_behind(self, need: float, job: Job, measured: MeasuredJob) -> bool:
+        """Return whether fewer samples were read, or used by training, than ``need`` samples a second."""
         if self._alternates:
-            return average < _SURELY_KEPT * need
+            return measured.average < _SURELY_KEPT * need
+        # Samples are read for many batches at once. If one of a batch is late, training waits for it.
+        position = job.position(self.epoch)
+        if position is not None and trains_behind(position, measured.compute, self.elapsed_s, need):
+            return True
         # A read is counted when it begins, and then waits.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
@@ -136,21 +138,21 @@ def admit(
 
 
 def jobs_behind(
-    needs: Mapping[str, tuple[Schedule, float]],
+    needs: Mapping[str, tuple[Schedule, float, Job]],
     jobs: Mapping[str, MeasuredJob],
     stats: Stats,
     queue: LinkQueue,
     elapsed_s: float,
 ) -> set[str]:
     """Note the reads of the last ``elapsed_s``, and return the jobs that are behind their needs. ``needs``:
-    the schedule of each job to look at, and the samples per second that it needs. ``jobs``: the measured jobs
-    by name.
+    the schedule of each job to look at, the samples per second that it needs, and the job. ``jobs``: the
+    measured jobs by name.
     """
     behind = set()
-    for name, (schedule, need) in needs.items():
+    for name, (schedule, need, job) in needs.items():
         flow = queue.flows.get(name)
         waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
         schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
-        if schedule.is_behind(need, jobs[name].average if name in jobs else math.nan):
+        if schedule.is_behind(need, job, jobs.get(name) or MeasuredJob()):
             behind.add(name)
     return behind

@@ -66,6 +66,12 @@ class Job:
         """True if the job may still refer to its samples by id."""
         return self.live and len(self.ended) < self.world_size
 
+    def position(self, epoch: int | None) -> int | None:
+        """Return how many samples of ``epoch`` all ranks have finished; None if not all of them say so."""
+        if len(self.progress) < self.world_size or any(at.epoch != epoch for at in self.progress.values()):
+            return None
+        return sum(at.position for at in self.progress.values())
+
 
 def ignore(*_of: object) -> None:
     """Do nothing: the default of callbacks."""

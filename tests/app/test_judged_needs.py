@@ -3,6 +3,8 @@
 import pytest
 
 from shadeproxy.app.judged_needs import Schedule
+from shadeproxy.app.measuring import MeasuredJob
+from shadeproxy.hints.jobs import Job, Progress
 from shadeproxy.telemetry.stats import JobEpochs
 
 NEED = 100.0
@@ -11,18 +13,20 @@ NEED = 100.0
 class Reading:
     """A job that reads at a rate, and its schedule, which looks four times a second."""
 
-    average = float("nan")
-
-    def __init__(self, epoch=0):
+    def __init__(self, epoch=0, world_size=1):
         self.epochs, self.schedule = JobEpochs(), Schedule()
         self.epoch = epoch
+        self.job, self.measured = Job("a", world_size=world_size), MeasuredJob()
 
     def read(self, seconds, per_s, *, waiting=0, prefetches=0):
         for _ in range(round(4 * seconds)):
             self.epochs.epochs[self.epoch].requests += round(per_s / 4)
             self.epochs.latest = self.epoch
             self.schedule.look(self.epochs, 0.25, waiting=waiting + prefetches, prefetches=prefetches)
-        return self.schedule.is_behind(NEED, self.average)
+        return self.is_behind()
+
+    def is_behind(self):
+        return self.schedule.is_behind(NEED, self.job, self.measured)
 
 
 def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behind():
@@ -43,6 +47,29 @@ def test_reads_that_wait_are_not_read_yet():
     reading = Reading()
     assert not reading.read(10, 120)
     assert reading.read(0.25, 120, waiting=100)
+
+
+@pytest.mark.parametrize(
+    ("position", "rate", "expected"), [(895, 125, False), (885, 125, True), (885, 0, False)]
+)
+def test_a_job_whose_training_waits_is_behind_however_much_was_read(position, rate, expected):
+    reading = Reading()
+    assert not reading.read(10, 150)
+    reading.job.progress = {0: Progress(0, position)}
+    reading.measured.compute = rate
+    assert reading.is_behind() is expected
+
+
+def test_positions_count_once_all_ranks_report_them_in_the_present_epoch():
+    reading = Reading(1, world_size=2)
+    reading.measured.compute = 125
+    assert not reading.read(10, 150)
+    reading.job.progress = {0: Progress(1, 100)}
+    assert not reading.is_behind()
+    reading.job.progress[1] = Progress(0, 5000)
+    assert not reading.is_behind()
+    reading.job.progress[1] = Progress(1, 100)
+    assert reading.is_behind()
 
 
 def test_the_end_of_an_epoch_takes_time_while_its_prefetches_wait():
@@ -69,7 +96,7 @@ def test_reads_before_the_first_look_do_not_count():
 @pytest.mark.parametrize(("average", "behind"), [(104.0, True), (106.0, False), (float("nan"), False)])
 def test_while_reads_alternate_between_epochs_the_measured_rate_decides(other, average, behind):
     reading = Reading(1)
-    reading.average = average
+    reading.measured.average = average
     reading.read(10, 200)
     found = []
     for number in range(1, 21):

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shadeproxy.core.errors import NotFeasible
+from shadeproxy.hints.jobs import Progress
 from shadeproxy.hints.needs import JobNeed
 from shadeproxy.origin.link import OTHERS
 from tests.support.sharing_world import LINK, SIZE, World
@@ -77,6 +78,13 @@ def test_a_job_that_is_behind_its_need_goes_first_until_it_has_caught_up():
     # 25 samples of the time are missing, and reads that wait do not count.
     assert hurried(world, a=60) == {"a"}
     assert hurried(world, b=60) == set()
+    world.read("a", 200)
+    for _ in range(8):
+        assert hurried(world, a=1) == set()
+    # Training has not used what was read.
+    world.hints.jobs.get("a").progress[0] = Progress(1, 10)
+    world.sharing._jobs["a"].compute = 60.0
+    assert hurried(world) == {"a"}
 
 
 def test_jobs_whose_needs_are_not_admitted_never_go_first():
