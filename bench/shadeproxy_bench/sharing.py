@@ -34,7 +34,7 @@ class Loop(NamedTuple):
     sample_bytes: int
     needs: Mapping[str, float] = {}
     workers: int = 8
-    batch: int = 4
+    batch: int = 2
     begins_s: float = 0.0
     is_announced: bool = True
 

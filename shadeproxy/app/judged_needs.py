@@ -23,6 +23,7 @@ _log = structlog.get_logger(__name__)
 JUDGED_S = 10.0
 """Time for which a job is measured before it is judged."""
 
+_REPORT_S = 1.0  # The SDK reports its position once a second.
 _SURELY_KEPT = 1.05  # A job whose measured rate is this multiple of its need is not behind.
 # At most so many needs that do not fit are looked at in one step, to find out how much of each would fit.
 _MOST_TOLD = 8
@@ -30,9 +31,12 @@ _MOST_TOLD = 8
 
 @dataclass
 class Schedule:
-    """The reads of a job in its present epoch, and the time in which it made them. Time in which the job
-    neither reads nor waits for the link does not count. Reads that name no epoch are counted by windows of
-    ten seconds.
+    """The reads of a job in its present epoch, the position that its ranks report, and the time since the
+    epoch began. Time in which the job neither reads nor waits for the link does not count. Reads that name no
+    epoch are counted by windows of ten seconds.
+
+    The position says more than the reads: samples are read for many batches at once, and if one of a batch is
+    late, training waits for it.
 
     Where reads alternate between epochs (ranks that are not together, an evaluation with epochs of its own),
     no count of one epoch says how far the job is. Then its measured rate decides, until a newer epoch begins.
@@ -45,10 +49,16 @@ class Schedule:
     _first: int = 0
     _read: int = 0
     _waiting: int = 0
+    _position: int | None = None
+    _told_s: float = 0.0
+    """Time since ``_position`` was reported."""
 
-    def look(self, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int) -> None:
+    def look(
+        self, epochs: JobEpochs, elapsed_s: float, *, waiting: int, prefetches: int, job: Job | None = None
+    ) -> None:
         """Note the reads of the last ``elapsed_s``. ``waiting``: number of reads of the job that wait for the
         link. ``prefetches``: how many of these began as prefetches; a reader may have joined them meanwhile.
+        ``job``: None if it reports no position.
         """
         epoch = epochs.latest
         read = epochs.epochs[epoch].requests if epoch in epochs.epochs else 0
@@ -61,15 +71,20 @@ class Schedule:
         elif read > self._read or waiting:
             self.elapsed_s += elapsed_s
         self._read, self._waiting = read, waiting - prefetches
+        position = None if job is None else job.position(self.epoch)
+        self._told_s = self._told_s + elapsed_s if position == self._position else 0.0
+        self._position = position
 
-    def is_behind(self, need: float, job: Job, measured: MeasuredJob) -> bool:
-        """Return whether fewer samples were read, or used by training, than ``need`` samples a second."""
+    def is_behind(self, need: float, measured: MeasuredJob) -> bool:
+        """Return whether the job is behind ``need`` samples a second: by the samples that training has used,
+        or else by its reads.
+        """
         if self._alternates:
             return measured.average < _SURELY_KEPT * need
-        # Samples are read for many batches at once. If one of a batch is late, training waits for it.
-        position = job.position(self.epoch)
-        if position is not None and trains_behind(position, measured.compute, self.elapsed_s, need):
-            return True
+        if self._position is not None and measured.compute:
+            trained = self._position + measured.compute * min(self._told_s, _REPORT_S)
+            if trains_behind(trained, self.elapsed_s, need):
+                return True
         # A read is counted when it begins, and then waits.
         return is_behind(self._read - self._first - self._waiting, self.elapsed_s, need)
 
@@ -152,7 +167,7 @@ def jobs_behind(
     for name, (schedule, need, job) in needs.items():
         flow = queue.flows.get(name)
         waiting, prefetches = (0, 0) if flow is None else (flow.queue.count, flow.prefetches)
-        schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches)
-        if schedule.is_behind(need, job, jobs.get(name) or MeasuredJob()):
+        schedule.look(stats.jobs[name], elapsed_s, waiting=waiting, prefetches=prefetches, job=job)
+        if schedule.is_behind(need, jobs.get(name) or MeasuredJob()):
             behind.add(name)
     return behind

@@ -19,7 +19,6 @@ _LEFT_TO_OTHERS = 0.5
 _OF_OTHERS = 0.3
 _LEAST_SHARE = 0.01
 _MARGIN, _AHEAD_S = 1.04, 1.0
-_REPORT_S = 1.0  # The SDK reports its position once a second.
 _FIRST_WEIGHT = 4.0
 _MOST_WEIGHT = 8.0
 _UP, _DOWN = 1.15, 0.98
@@ -133,11 +132,12 @@ def is_behind(reads: float, elapsed_s: float, need: float) -> bool:
     return reads < _MARGIN * need * (elapsed_s + _AHEAD_S)
 
 
-def trains_behind(samples: float, rate: float, elapsed_s: float, need: float) -> bool:
-    """Return whether training is behind a job's need. ``samples``: finished in ``elapsed_s`` of an epoch, by
-    a report that may be a second old. ``rate``: of training that never waits; 0 if it is not known.
+def trains_behind(samples: float, elapsed_s: float, need: float) -> bool:
+    """Return whether a job is behind its need, if training has used ``samples`` in ``elapsed_s`` of an epoch.
+    No second more is asked for: training of a job whose need is close to its own speed is never that far
+    ahead.
     """
-    return rate > 0 and samples + rate * _REPORT_S < _MARGIN * need * elapsed_s
+    return samples < _MARGIN * need * elapsed_s
 
 
 def _most_weight(claims: int) -> float:

@@ -22,11 +22,18 @@ class Reading:
         for _ in range(round(4 * seconds)):
             self.epochs.epochs[self.epoch].requests += round(per_s / 4)
             self.epochs.latest = self.epoch
-            self.schedule.look(self.epochs, 0.25, waiting=waiting + prefetches, prefetches=prefetches)
+            self.look(0.25, waiting=waiting + prefetches, prefetches=prefetches)
         return self.is_behind()
 
+    def look(self, seconds, *, waiting=0, prefetches=0):
+        self.schedule.look(self.epochs, seconds, waiting=waiting, prefetches=prefetches, job=self.job)
+
     def is_behind(self):
-        return self.schedule.is_behind(NEED, self.job, self.measured)
+        return self.schedule.is_behind(NEED, self.measured)
+
+    def report(self, *positions, epoch=0):
+        self.job.progress = {rank: Progress(epoch, position) for rank, position in enumerate(positions)}
+        self.look(0.0)
 
 
 def test_a_job_that_reads_faster_gets_ahead_and_one_that_reads_slower_falls_behind():
@@ -50,25 +57,37 @@ def test_reads_that_wait_are_not_read_yet():
 
 
 @pytest.mark.parametrize(
-    ("position", "rate", "expected"), [(895, 125, False), (885, 125, True), (885, 0, False)]
+    ("position", "rate", "expected"), [(1020, 125, False), (1010, 125, True), (1010, 0, False)]
 )
 def test_a_job_whose_training_waits_is_behind_however_much_was_read(position, rate, expected):
     reading = Reading()
-    assert not reading.read(10, 150)
-    reading.job.progress = {0: Progress(0, position)}
+    assert not reading.read(10, 150)  # 9.75 s, in which 1,014 samples are asked for.
     reading.measured.compute = rate
+    reading.report(position)
     assert reading.is_behind() is expected
+
+
+def test_training_is_taken_to_go_on_for_a_second_after_a_report():
+    reading = Reading()
+    reading.measured.compute = 125
+    assert not reading.read(10, 150)
+    reading.report(1010)
+    assert reading.is_behind()
+    assert not reading.read(0.5, 150)
+    assert not reading.read(0.5, 150)
+    assert reading.read(1, 150)
 
 
 def test_positions_count_once_all_ranks_report_them_in_the_present_epoch():
     reading = Reading(1, world_size=2)
     reading.measured.compute = 125
     assert not reading.read(10, 150)
-    reading.job.progress = {0: Progress(1, 100)}
+    reading.report(100, epoch=1)
     assert not reading.is_behind()
-    reading.job.progress[1] = Progress(0, 5000)
+    reading.job.progress = {0: Progress(1, 100), 1: Progress(0, 5000)}
+    reading.look(0.0)
     assert not reading.is_behind()
-    reading.job.progress[1] = Progress(1, 100)
+    reading.report(100, 100, epoch=1)
     assert reading.is_behind()
 
 

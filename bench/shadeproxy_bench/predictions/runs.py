@@ -20,7 +20,11 @@ from shadeproxy_bench.server import Served, origin, proxy, workplace
 SAMPLES = 768
 SAMPLE_BYTES = 16_000
 RATE_PER_S = 192.0
-BATCH = 8
+BATCH = 4
+"""With 16 workers, readers are a sixth of an epoch apart, because each reads up to two batches ahead. Further
+apart, a cache of 5 % loses pages before they are read, and no formula of ``shadeproxy plan`` has this loss
+(docs/adr/0047).
+"""
 LATER, LATER_ANNOUNCED = 8, 4
 """Number of epochs after the first one, which fills the cache. Without an announced order, the time of a
 short epoch depends on where its misses lie (two of one run differ by up to 14 %), so more epochs are run.
