@@ -79,7 +79,7 @@ def without_needs(loop: Loop) -> Loop:
 
 
 def needs(scale: Scale) -> Iterator[Planned]:
-    lasting_s = float(scale.pick(420, 150))
+    lasting_s = float(scale.pick(300, 150))
 
     def run(loops: list[Loop], seconds: float = lasting_s) -> SideBySide:
         return run_side_by_side(
