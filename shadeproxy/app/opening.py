@@ -131,10 +131,16 @@ class PartOpener:
             if self._engine is not None:
                 check_data_set(job, hints, self._engine)
 
+        def begin_run(name: str) -> None:
+            if self._engine is not None:
+                self._engine.access_log.flush_to_statistics()  # The reads of the former run.
+            self._stats.begin_run(name)
+
         hints = HintRegistry(
             dirty=persistence.note if on_change is None else note,
             page_size=self._settings.cache.page_size,
             on_epoch=begin_epoch,
+            on_run=begin_run,
             on_lost=order_builder.seek,
             on_orders_changed=self._orders_changed.set,
         )
