@@ -168,6 +168,7 @@ class Clustering:
             self._log,
             adopted=(lambda: None) if objects is None else objects.adopted,
             changed=self._look_soon,
+            counters=self._counters,
         )
         if owned is not None:
             owned.member, owned.history = membership, history

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import structlog
 
 from shadeproxy.api.s3 import COMPILED, lane
 from shadeproxy.app import clustering, proxy
@@ -177,6 +178,24 @@ async def test_other_callers_of_page_handles_judge_them_by_the_lease_too(alone, 
     else:
         alone._clustering.clock.now_s()
         assert len(handles) == 0
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_defect_while_all_is_distrusted_leaves_nothing_old(alone, boot, tmp_path, monkeypatch, more):
+    path = tmp_path / "buckets" / "data" / "x"
+    path.write_bytes(b"old")
+    assert b"old" in await batch(alone)
+    path.write_bytes(b"new!")  # As by another proxy, which had the share while this one had no lease.
+    boot.now_s += 3.1
+    objects, beats = alone._clustering.owned.objects, alone._clustering._heartbeat
+    with monkeypatch.context() as patched, structlog.testing.capture_logs():
+        patched.setattr(objects, "_distrust", lambda _keep: 1 / 0)
+        await beats.beat()
+    for _ in range(more):
+        await beats.beat()
+    assert beats.membership.leased(boot.now_s) is bool(more)
+    assert b"new!" in await batch(alone)
+    assert alone.stats.snapshot()["cluster"]["beat_faults"] == 1
 
 
 async def test_writes_wait_for_the_lease_and_are_refused_without_it(alone, boot, monkeypatch):
