@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
+from shadeproxy.cluster.clock_rate import ClockRate
 from shadeproxy.cluster.duties import Call, Open, Propose, Retire
 from shadeproxy.cluster.log import BeatAnswer, ClusterLog
 from shadeproxy.cluster.membership import Membership
@@ -32,7 +33,7 @@ class Heartbeat:
     ``counters``: counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
-    last beat to its answer.
+    last beat to its answer. ``clock_rate``: that of ``clock``.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Heartbeat:
         self.membership = membership
         self.problem = "no beat was answered yet"
         self.round_trip_s = 0.0
+        self.clock_rate = ClockRate()
         self._log = log
         self._adopted = adopted
         self._changed = changed
@@ -131,6 +133,7 @@ class Heartbeat:
             self.membership.lapse()
             raise
         self.round_trip_s = now_s - sent_s
+        self.clock_rate.note(sent_s, now_s, answer.time_s)
         return calls
 
     async def _make(self, call: Call) -> bool:
