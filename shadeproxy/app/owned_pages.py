@@ -13,6 +13,7 @@ from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.draining import DRAIN_S, drain
@@ -43,6 +44,9 @@ from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
+# A client that takes nothing is cut off by the proxy that it called, within twice ``KEEPALIVE_S``. If the
+# owner were first, it would seem to have failed.
+_PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
 RECENT_S = 600.0
 """Seconds over which ``NodeStats.recent_reads`` counts."""
 
@@ -143,7 +147,8 @@ class OwnedPages:
         # Other proxies need few connections, because each has a limited pool. The limit is for other
         # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
-        runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        server = S3Server(handler, own_lane, keepalive_s=_PEER_KEEPALIVE_S, limiter=limiter)
+        runner = web.ServerRunner(server, shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
         context = None if tls is None else tls.context
         self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)

@@ -12,7 +12,8 @@ import pytest
 import structlog
 
 from shadeproxy.api.s3 import COMPILED, lane
-from shadeproxy.app import clustering, proxy
+from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.app import clustering, owned_pages, proxy
 from shadeproxy.app.clustering import agreed, from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
@@ -149,6 +150,26 @@ async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones
     for writer in writers:
         writer.close()
     await one.stop()
+
+
+async def test_the_near_proxy_cuts_a_client_that_takes_nothing_before_the_owner_cuts_the_near_proxy(
+    tmp_path, monkeypatch, boot
+):
+    """Otherwise the owner of what the client reads would seem to have failed."""
+    monkeypatch.setenv("S", SECRET)
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
+    patient_s = []
+    make = owned_pages.S3Server
+
+    def record(*args, **options):
+        patient_s.append(options["keepalive_s"])
+        return make(*args, **options)
+
+    monkeypatch.setattr(owned_pages, "S3Server", record)
+    one = Proxy(settings(tmp_path))
+    await one.start()
+    await one.stop()
+    assert patient_s[0] > 2 * KEEPALIVE_S, "a client is looked at twice before it is cut off"
 
 
 async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):
