@@ -68,8 +68,11 @@ class OwnedPages:
         clock: Clock,
         stats: Stats,
         counters: ClusterCounters,
+        take_part: Callable[[float], None] = lambda _part: None,
     ) -> None:
-        """``node``: the proxy's name in the cluster. Raises ConfigError if the secret cannot be read."""
+        """``node``: the proxy's name in the cluster. ``take_part`` is called with the part of all objects
+        that the proxy owns. Raises ConfigError if the secret cannot be read.
+        """
         cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
         self.clock = LeaseClock(clock, self.objects)
@@ -83,6 +86,7 @@ class OwnedPages:
         self._clock = clock
         self._stats = stats
         self._hints = hints
+        self._take_part = take_part
         secrets = cluster.resolve_secrets()
         self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
         self._peers = Peers(
@@ -181,9 +185,11 @@ class OwnedPages:
         self.forget_requests()
 
     def view_changed(self) -> None:
-        """Use announced orders for the objects that are this proxy's now, and close the connections to
-        proxies that have left.
+        """Use announced orders for the objects that are this proxy's now, take the part of the origin's
+        limits that belongs to them, and close the connections to proxies that have left.
         """
+        if (part := self.objects.part()) is not None:
+            self._take_part(part)
         self._hints.set_share(self.objects.share())
         self._peers.retain(self.objects.others())
 

@@ -7,6 +7,7 @@ import json
 import urllib.request
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 import structlog
@@ -18,7 +19,9 @@ from shadeproxy.app.clustering import agreed, from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
+from shadeproxy.cluster.log import Seat, ViewId
 from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import seal_facts
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule, Rules
@@ -170,6 +173,20 @@ async def test_the_near_proxy_cuts_a_client_that_takes_nothing_before_the_owner_
     await one.start()
     await one.stop()
     assert patient_s[0] > 2 * KEEPALIVE_S, "a client is looked at twice before it is cut off"
+
+
+async def test_it_takes_its_part_of_the_limits_of_the_origin_with_each_view(alone):
+    clustering, server = alone._clustering, alone._clustering._log.server
+    beats, own = clustering._heartbeat, clustering._heartbeat.membership.duties
+    other = msgspec.structs.replace(own.facts, node="~", weight=3 * own.facts.weight)
+    seats = (own._seat, Seat("~", seal_facts(other, clustering._seals())))
+    shares = []
+    for members in (seats, seats[:1]):
+        server.propose(ViewId(server.inc, server.view.number), members)
+        with structlog.testing.capture_logs() as lines:
+            await beats.beat()
+        shares += [(line["share"], line["connections"]) for line in lines if "share" in line]
+    assert shares == [("25.0%", 32), ("100.0%", 128)]
 
 
 async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):
