@@ -16,7 +16,7 @@ PACKAGES = (
 LINE = re.compile(r"- \*\*(?P<word>[^*]+)\*\*: (?P<meaning>.+?\.)(?: Before: (?P<before>[^.]+)\.)?")
 PLAIN_WORDS = """
     abort address admin aiohttp allow announce api app apply arrival ask authenticate bad base begin
-    broken browser build built bulk busy clock cluster collate companion compile complete config
+    broken browser build built bulk busy cluster collate companion compile complete config
     context copy count cross decision decode delete direct document draw drop durable encode end
     envelope erase failure field file flying follow forbidden forget form found freeze from granted
     halt has header heartbeat held host huggingface id integer item keep kind known latency leave

@@ -3,6 +3,7 @@ and logs of requests.
 """
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 
@@ -34,8 +35,10 @@ _FRESHNESS: dict[Age, Freshness] = {Age.FRESH: "fresh", Age.STALE: "stale", Age.
 class EngineAdmin:
     """Implements api/control ``CacheAdmin``."""
 
-    def __init__(self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: int) -> None:
-        """Set it up. ``fetches``: the most fetches that a ``Warm`` runs at a time."""
+    def __init__(
+        self, engine: Engine, pins: DurablePins, clock: Clock, *, fetches: Callable[[], int]
+    ) -> None:
+        """Set it up. ``fetches``: returns the most fetches that a ``Warm`` runs at a time."""
         self._engine = engine
         self._pins = pins
         self._clock = clock

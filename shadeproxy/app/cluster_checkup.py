@@ -43,6 +43,7 @@ async def collect_facts(
         view=summary.view,
         unsettled_s=member.unsettled_s(boot_time_s()),
         late=tuple(summary.late),
+        clock_rate=heartbeat.clock_rate.rate,
         lapses=0 if owned is None else owned.objects.lapses_within(_HOUR_S),
         nodes=tuple(nodes),
     )

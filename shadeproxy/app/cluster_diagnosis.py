@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shadeproxy.app.tier_diagnosis import Finding
+from shadeproxy.cluster.clock_rate import MOST_APART
 
 _UNSETTLED_S = 30.0
 _SLOW_S = 1.0
@@ -36,7 +37,7 @@ class ClusterFacts:
     ``refusal``: why this proxy has no seat; ``hints_refusal``: why it shares no hints. ``conflict``: another
     process has its name. ``problem``: why the last beat got no usable answer from the log. ``unsettled_s``:
     seconds for which the newest view has been unsettled. ``late``: the proxies for which that view waits.
-    ``lapses``: how often the lease has lapsed in the last hour.
+    ``lapses``: how often the lease has lapsed in the last hour. ``clock_rate``: see ``rate_of``.
     """
 
     owned: bool
@@ -49,6 +50,7 @@ class ClusterFacts:
     unsettled_s: float = 0.0
     late: tuple[str, ...] = ()
     lapses: int = 0
+    clock_rate: float | None = None
     nodes: tuple[NodeReport, ...] = ()
 
 
@@ -61,6 +63,7 @@ def cluster_findings(facts: ClusterFacts) -> Iterator[Finding]:
     """Yield all findings about the cluster."""
     yield from _membership(facts)
     yield from _views(facts)
+    yield from _clock(facts)
     for node in facts.nodes:
         if not node.own and not node.away:
             yield from _peer(node)
@@ -126,6 +129,21 @@ def _views(facts: ClusterFacts) -> Iterator[Finding]:
             " last hour; after that, all it caches is checked at the origin once more",
             "look for pauses of this process or of its machine, and of Redis or Valkey (swapping, a CPU"
             " limit, a migrated VM); if they cannot be avoided, raise cluster.lease",
+        )
+
+
+def _clock(facts: ClusterFacts) -> Iterator[Finding]:
+    rate = facts.clock_rate
+    if facts.owned and rate is not None and abs(rate - 1) > MOST_APART:
+        yield Finding(
+            "wrong clock rate",
+            "wrong",
+            f"this machine's clock runs {abs(rate - 1):.0%} {'faster' if rate > 1 else 'slower'} than that of"
+            " the engine's machine; if those of two proxies differ by more than 10 %, a read may return an"
+            " older version than the last one written",
+            "look at the clock of this machine (time source, and clock source of a VM), or at that of the"
+            " engine if other proxies have this finding too; until it is right, `shadeproxy cluster drain`"
+            " this proxy",
         )
 
 

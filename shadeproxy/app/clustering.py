@@ -6,6 +6,7 @@ Without a name nothing of this is opened, and no module of the engine's client i
 import asyncio
 import hashlib
 import secrets
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -97,8 +98,12 @@ class Clustering:
         """The clock by which page handles are judged."""
         return self._clock if self.owned is None else self.owned.clock
 
-    async def prepare(self, store: StateStore, rules: Rules, hints: HintRegistry) -> OwnedPages | None:
-        """Name this node, before the engine is made; return ``owned``. Raises ConfigError."""
+    async def prepare(
+        self, store: StateStore, rules: Rules, hints: HintRegistry, take_part: Callable[[float], None]
+    ) -> OwnedPages | None:
+        """Name this node, before the engine is made; return ``owned``. ``take_part``: see ``OwnedPages``.
+        Raises ConfigError.
+        """
         if not self._settings.cluster.name:
             return None
         self._counters = self._stats.count_cluster(self._gauges)
@@ -113,6 +118,7 @@ class Clustering:
                 clock=self._clock,
                 stats=self._stats,
                 counters=self._counters,
+                take_part=take_part,
             )
         return self.owned
 
@@ -168,6 +174,7 @@ class Clustering:
             self._log,
             adopted=(lambda: None) if objects is None else objects.adopted,
             changed=self._look_soon,
+            counters=self._counters,
         )
         if owned is not None:
             owned.member, owned.history = membership, history

@@ -6,6 +6,7 @@ costs nothing more. A window in which a job rests (a checkpoint, an evaluation) 
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -145,11 +146,11 @@ class MeasuredJob:
 
 
 class MeasuredLink:
-    """The measured rate of the link to the origin. ``told_bytes_per_s``: its bandwidth, if a setting limits
-    it.
+    """The measured rate of the link to the origin. ``told_bytes_per_s``: returns its bandwidth, if a
+    setting limits it.
     """
 
-    def __init__(self, told_bytes_per_s: float = 0.0) -> None:
+    def __init__(self, told_bytes_per_s: Callable[[], float] = lambda: 0.0) -> None:
         self._told = told_bytes_per_s
         self._windows: deque[tuple[float, float]] = deque(maxlen=_LINK_WINDOWS)
         self._shortest_s = math.inf
@@ -159,12 +160,12 @@ class MeasuredLink:
     @property
     def bytes_per_s(self) -> float:
         """Highest recent rate; 0 before it is measured."""
-        return self._told or max((rate for rate, _ in self._windows), default=0.0)
+        return self._told() or max((rate for rate, _ in self._windows), default=0.0)
 
     @property
     def is_known(self) -> bool:
         """True if the rate is all that the link can carry, because reads waited for each other."""
-        if self._told:
+        if self._told():
             return True
         high = _NEARLY * self.bytes_per_s
         return any(rate >= high and wait_s >= _FULL * self._shortest_s for rate, wait_s in self._windows)

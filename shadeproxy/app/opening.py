@@ -13,6 +13,7 @@ from shadeproxy.api.control.order_builder import OrderBuilder
 from shadeproxy.app.checkup import find_held_shares
 from shadeproxy.app.history_file import HistoryFile
 from shadeproxy.app.media import Media, tier_gauges
+from shadeproxy.app.origin_share import OriginShare
 from shadeproxy.app.origins import Providers, build_origin, read_bounds
 from shadeproxy.app.otel import open_tracer
 from shadeproxy.app.persistence import Persistence
@@ -41,7 +42,7 @@ from shadeproxy.origin.base import CallbackOrigin, Origin
 from shadeproxy.origin.callback_reads import CallbackReads
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.limit import LimitedOrigin, prefetch_slots
+from shadeproxy.origin.limit import LimitedOrigin
 from shadeproxy.origin.otel_reads import OtelReads
 from shadeproxy.policy.registry import get_policy
 from shadeproxy.prefetch.prefetcher import Limits, Prefetcher
@@ -103,6 +104,7 @@ class PartOpener:
         self._engine: Engine | None = None
         self._tracer: OtelTracer | None = None
         self._limited: LimitedOrigin
+        self._origin_share: OriginShare
         self._orders_changed = asyncio.Event()
 
     async def tracer(self) -> OtelTracer | None:
@@ -131,10 +133,16 @@ class PartOpener:
             if self._engine is not None:
                 check_data_set(job, hints, self._engine)
 
+        def begin_run(name: str) -> None:
+            if self._engine is not None:
+                self._engine.access_log.flush_to_statistics()  # The reads of the former run.
+            self._stats.begin_run(name)
+
         hints = HintRegistry(
             dirty=persistence.note if on_change is None else note,
             page_size=self._settings.cache.page_size,
             on_epoch=begin_epoch,
+            on_run=begin_run,
             on_lost=order_builder.seek,
             on_orders_changed=self._orders_changed.set,
         )
@@ -154,6 +162,7 @@ class PartOpener:
             settings, clock=clock, providers=providers, health=health, instance=instance, tracer=self._tracer
         )
         self._limited = built.limited
+        self._origin_share = OriginShare(settings.origin, built.limited, built.throttled)
         origin = CountedOrigin(
             built.origin, stats=self._stats, clock=clock, health=health, bounds=read_bounds(settings)
         )
@@ -164,6 +173,14 @@ class PartOpener:
         if settings.origin.kind == "file":
             await origin.probe()  # A missing path is an error of the configuration, not an outage.
         return origin, None if built.gets is None else CallbackReads(built.gets, built.limited, origin)
+
+    def take_part(self, part: float) -> None:
+        """Take this part of the limits of the origin, once it is built; see ``OriginShare``."""
+        self._origin_share.take_part(part)
+
+    def prefetched(self) -> int:
+        """Return the number of open reads of the origin from which on nothing is fetched ahead."""
+        return self._limited.prefetched
 
     async def engine(
         self,
@@ -225,7 +242,7 @@ class PartOpener:
             self._limited,
             page_bytes=self._settings.cache.page_size,
             capacity_bytes=lambda: sum(medium.tier.capacity_bytes for medium in media),
-            told_bytes_per_s=self._settings.origin.bandwidth,
+            told_bytes_per_s=lambda: self._origin_share.bytes_per_s,
             count_reads=engine.access_log.flush_to_statistics,
             held=partial(find_held_shares, hints, engine.cache),
         )
@@ -241,7 +258,7 @@ class PartOpener:
         settings = self._settings
         limits = Limits(
             ahead_bytes=settings.prefetch.ahead,
-            fetches=prefetch_slots(settings.origin.max_connections),
+            fetches=self.prefetched,
             flying_bytes=settings.cache.inflight // 2,
             whole_bytes=settings.prefetch.whole_objects,
             may_wait=self._limited.may_wait,

@@ -62,13 +62,14 @@ def read_bounds(settings: Settings) -> ReadBounds:
 
 class BuiltOrigin(NamedTuple):
     """The built origin. ``origin`` has all wrappers but the outermost. ``limited`` is the wrapper with the
-    slots. ``gets`` are the page GETs at the bottom, or None if reads by callbacks may not bypass the
-    wrappers.
+    slots, and ``throttled`` that with the bandwidth, if there is one. ``gets`` are the page GETs at the
+    bottom, or None if reads by callbacks may not bypass the wrappers.
     """
 
     origin: Origin
     limited: LimitedOrigin
     gets: PageGets | None
+    throttled: ThrottledOrigin | None
 
 
 def build_origin(
@@ -112,8 +113,9 @@ def build_origin(
     gets = None if server is None or section.delay or section.bandwidth else server.page_gets
     if section.delay:
         origin = DelayedOrigin(origin, delay_s=section.delay, clock=clock)
+    throttled: ThrottledOrigin | None = None
     if section.bandwidth:
-        origin = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
+        origin = throttled = ThrottledOrigin(origin, bytes_per_s=section.bandwidth, clock=clock)
     rule = RetryRule(section.retry.attempts, section.retry.backoff, section.retry.max_backoff)
     limited = LimitedOrigin(
         origin, max_open=section.max_connections, max_wait_s=Timeouts().pool_s, forwards=forwards
@@ -121,7 +123,8 @@ def build_origin(
     tried = limited if tracer is None else CountedAttempts(limited)
     verified = VerifiedOrigin(RetryingOrigin(tried, rule=rule, clock=clock, health=health))
     bounded = BoundedOrigin(verified, clock=clock, bounds=read_bounds(settings))
-    return BuiltOrigin(bounded if tracer is None else OtelOrigin(bounded, tracer, clock), limited, gets)
+    outer = bounded if tracer is None else OtelOrigin(bounded, tracer, clock)
+    return BuiltOrigin(outer, limited, gets, throttled)
 
 
 def build_providers(settings: Settings, clock: Clock) -> Providers:

@@ -13,6 +13,7 @@ from shadeproxy.api.s3.auth.peers import PeerAuthenticator
 from shadeproxy.api.s3.connection_limit import ConnectionLimiter
 from shadeproxy.api.s3.lane import FastLane
 from shadeproxy.api.s3.peer_handler import PeerHandler
+from shadeproxy.api.s3.response import KEEPALIVE_S
 from shadeproxy.api.s3.server import S3Server
 from shadeproxy.app.admin import Observer
 from shadeproxy.app.draining import DRAIN_S, drain
@@ -43,6 +44,9 @@ from shadeproxy.telemetry.history import History
 from shadeproxy.telemetry.requests import RequestCounts
 from shadeproxy.telemetry.stats import Stats
 
+# A client that takes nothing is cut off by the proxy that it called, within twice ``KEEPALIVE_S``. If the
+# owner were first, it would seem to have failed.
+_PEER_KEEPALIVE_S = 3 * KEEPALIVE_S
 RECENT_S = 600.0
 """Seconds over which ``NodeStats.recent_reads`` counts."""
 
@@ -64,8 +68,11 @@ class OwnedPages:
         clock: Clock,
         stats: Stats,
         counters: ClusterCounters,
+        take_part: Callable[[float], None] = lambda _part: None,
     ) -> None:
-        """``node``: the proxy's name in the cluster. Raises ConfigError if the secret cannot be read."""
+        """``node``: the proxy's name in the cluster. ``take_part`` is called with the part of all objects
+        that the proxy owns. Raises ConfigError if the secret cannot be read.
+        """
         cluster = settings.cluster
         self.objects = OwnedObjects(by_rule=answers_by_rule(settings, rules, hints), counters=counters)
         self.clock = LeaseClock(clock, self.objects)
@@ -79,6 +86,7 @@ class OwnedPages:
         self._clock = clock
         self._stats = stats
         self._hints = hints
+        self._take_part = take_part
         secrets = cluster.resolve_secrets()
         self._authenticator = PeerAuthenticator(node, cluster.name, secrets, clock=clock)
         self._peers = Peers(
@@ -143,7 +151,8 @@ class OwnedPages:
         # Other proxies need few connections, because each has a limited pool. The limit is for other
         # programs, which may connect without end.
         limiter = ConnectionLimiter(most, clock=self._clock)
-        runner = web.ServerRunner(S3Server(handler, own_lane, limiter=limiter), shutdown_timeout=DRAIN_S)
+        server = S3Server(handler, own_lane, keepalive_s=_PEER_KEEPALIVE_S, limiter=limiter)
+        runner = web.ServerRunner(server, shutdown_timeout=DRAIN_S)
         stack.push_async_callback(drain, runner, DRAIN_S)
         context = None if tls is None else tls.context
         self.address = await listen("cluster.listen", runner, self._settings.cluster.listen, context)
@@ -176,9 +185,11 @@ class OwnedPages:
         self.forget_requests()
 
     def view_changed(self) -> None:
-        """Use announced orders for the objects that are this proxy's now, and close the connections to
-        proxies that have left.
+        """Use announced orders for the objects that are this proxy's now, take the part of the origin's
+        limits that belongs to them, and close the connections to proxies that have left.
         """
+        if (part := self.objects.part()) is not None:
+            self._take_part(part)
         self._hints.set_share(self.objects.share())
         self._peers.retain(self.objects.others())
 

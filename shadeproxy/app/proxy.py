@@ -57,7 +57,6 @@ from shadeproxy.engine.read.worker_fills import PrefetchWorkers
 from shadeproxy.engine.rules import Rules
 from shadeproxy.origin.counted import CountedOrigin
 from shadeproxy.origin.health import OriginHealth
-from shadeproxy.origin.limit import prefetch_slots
 from shadeproxy.telemetry.history import keep_history
 from shadeproxy.telemetry.lag import watch_loop
 from shadeproxy.telemetry.otel import OtelTracer
@@ -129,7 +128,7 @@ class Proxy:
         )
         tracer = await opener.tracer()
         state = await opener.state(pool, rules)
-        owned = await self._clustering.prepare(state.store, rules, state.hints)
+        owned = await self._clustering.prepare(state.store, rules, state.hints, opener.take_part)
         providers = build_providers(settings, clock)
         origin, callback_reads = await opener.origin(providers, self._health, instance=self._instance)
         self._share = Share.create() if settings.s3.processes > 1 else None
@@ -197,8 +196,9 @@ class Proxy:
         self.reloader = ConfigReloader(
             self._settings_status, targets, workers, clock, self._clustering.reloaded
         )
+        own = EngineAdmin(engine, pins, clock, fetches=opener.prefetched)
         context = await self._make_context(
-            engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing
+            engine, lane, state, checkup, pins, pool=pool, access=access, info=info, sharing=sharing, own=own
         )
         if (path := await self._open_control(context, tracer)) is not None:
             info["socket"] = str(path)
@@ -264,10 +264,9 @@ class Proxy:
         access: Access,
         info: dict[str, Any],
         sharing: JobSharing,
+        own: EngineAdmin,
     ) -> ControlContext:
-        settings, clock = self.settings, self._clock
-        fetches = prefetch_slots(settings.origin.max_connections)
-        own = EngineAdmin(engine, pins, clock, fetches=fetches)
+        settings = self.settings
         parts = Parts(state.hints, state.store, state.order_builder, pins, own, pool)
         changes, admin = await self._clustering.open(parts, self._stack)
         context = ControlContext(

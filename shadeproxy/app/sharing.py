@@ -73,7 +73,7 @@ class _State:
 
 class JobSharing:
     """Implements hints/needs.py ``SharesJobs``. ``capacity_bytes``: returns the room of all tiers.
-    ``told_bytes_per_s``: the bandwidth of the origin, if a setting limits it. ``count_reads``: counts the
+    ``told_bytes_per_s``: returns the origin's bandwidth, if a setting limits it. ``count_reads``: counts the
     reads in the access log.
     """
 
@@ -86,7 +86,7 @@ class JobSharing:
         *,
         page_bytes: int,
         capacity_bytes: Callable[[], int],
-        told_bytes_per_s: float = 0.0,
+        told_bytes_per_s: Callable[[], float] = lambda: 0.0,
         count_reads: Callable[[], None] = lambda: None,
         held: Held | None = None,
     ) -> None:

@@ -1,4 +1,7 @@
-"""The task that sends a node's beats and carries out the calls that follow from the answers."""
+"""The task that sends a node's beats and carries out the calls that follow from the answers.
+
+Law: no error ends the beats. Without them the node would refuse writes and check each read for ever.
+"""
 
 import asyncio
 import contextlib
@@ -7,10 +10,12 @@ from collections.abc import Callable
 
 import structlog
 
+from shadeproxy.cluster.clock_rate import ClockRate
 from shadeproxy.cluster.duties import Call, Open, Propose, Retire
-from shadeproxy.cluster.log import ClusterLog
+from shadeproxy.cluster.log import BeatAnswer, ClusterLog
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.core.errors import ClusterUnavailable, PeerError
+from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
@@ -25,9 +30,10 @@ def boot_time_s() -> float:
 class Heartbeat:
     """Sends the beats of one node. ``adopted`` is called in the same step in which an answer was adopted, and
     ``changed`` after an answer that changed the incarnation, the views or whether the node has a lease.
+    ``counters``: counts defects.
 
     ``problem``: why the last beat got no usable answer, "" if it got one. ``round_trip_s``: the time from the
-    last beat to its answer.
+    last beat to its answer. ``clock_rate``: that of ``clock``.
     """
 
     def __init__(
@@ -37,15 +43,20 @@ class Heartbeat:
         *,
         adopted: Callable[[], None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
+        counters: ClusterCounters | None = None,
         clock: Callable[[], float] = boot_time_s,
     ) -> None:
         self.membership = membership
         self.problem = "no beat was answered yet"
         self.round_trip_s = 0.0
+        self.clock_rate = ClockRate()
         self._log = log
         self._adopted = adopted
         self._changed = changed
+        self._counters = ClusterCounters() if counters is None else counters
         self._clock = clock
+        self._known = self._state()
+        """The state of which ``changed`` was called last."""
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -88,24 +99,42 @@ class Heartbeat:
 
     async def beat(self) -> bool:
         """Send a beat, adopt its answer and make the calls that follow; return whether the log changed."""
-        before = self._state()
         sent_s = self._clock()
+        made = []
         try:
             answer = await self._log.beat(self.membership.beat())
-            now_s = self._clock()
-            calls = self.membership.adopt(answer, sent_s, now_s)
-            # Distrust before any other code runs: by the next beat the other nodes learn that this node has
-            # adopted the answer.
-            self._adopted()
-            self.round_trip_s = now_s - sent_s
+            calls = self._adopt(answer, sent_s)
             self._tell("")
             made = [await self._make(call) for call in calls]
         except (ClusterUnavailable, PeerError) as error:
             self._tell(str(error))
-            made = []
-        if self._state() != before:
-            self._changed()
+        except Exception as error:  # noqa: BLE001 - logged and counted; see the law above
+            self._fail(error)
+        try:
+            if (state := self._state()) != self._known:
+                self._changed()
+                self._known = state
+        except Exception as error:  # noqa: BLE001 - as above; ``changed`` is called again after the next beat
+            self._fail(error)
         return any(made)
+
+    def _adopt(self, answer: BeatAnswer, sent_s: float) -> list[Call]:
+        """Adopt the answer to the beat sent at ``sent_s``; return the calls that follow. Raises PeerError."""
+        now_s = self._clock()
+        try:
+            calls = self.membership.adopt(answer, sent_s, now_s)
+            # Distrust before any other code runs: by the next beat the other nodes learn that this node has
+            # adopted the answer.
+            self._adopted()
+        except PeerError:
+            raise
+        except Exception:
+            # Perhaps not all was distrusted. Without a lease all is checked, and the next one trusts nothing.
+            self.membership.lapse()
+            raise
+        self.round_trip_s = now_s - sent_s
+        self.clock_rate.note(sent_s, now_s, answer.time_s)
+        return calls
 
     async def _make(self, call: Call) -> bool:
         """Make a call to the log; return whether it changed something."""
@@ -125,6 +154,14 @@ class Heartbeat:
         member = self.membership
         views = [view and view.id for view in (member.view, member.settled)]
         return (member.inc, *views, member.leased(self._clock()))
+
+    def _fail(self, error: Exception) -> None:
+        """Count a defect, and log it if it is another one than that of the beat before."""
+        self._counters.beat_faults += 1
+        problem = f"{type(error).__name__}: {error}"
+        if problem != self.problem:
+            _log.exception("a beat failed and the beats go on", problem=problem)
+        self.problem = problem
 
     def _tell(self, problem: str) -> None:
         """Log a problem when it appears and when it is over, not with every beat."""

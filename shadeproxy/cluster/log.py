@@ -81,14 +81,15 @@ class NodeRecord:
 class BeatAnswer:
     """The log's state at one instant. It is adopted whole, or not at all.
 
-    ``closed``: the incarnation grants nothing yet, and all other fields are empty. ``token``: the name of the
-    granted lease, "" if none was granted. It changes when a lease was over before the beat. ``taken``: the
-    lease belongs to another process with the same node id. ``forgotten``: an operator removed this node.
-    ``settled``: the newest view for which no node can still act by an older one. ``nodes``: records of all
-    nodes of the views from ``settled`` to ``view``, sorted.
+    ``time_s``: the server's Unix time. ``closed``: the incarnation grants nothing yet, and all fields below
+    are empty. ``token``: the name of the granted lease, "" if none was granted. It changes when a lease was
+    over before the beat. ``taken``: the lease belongs to another process with the same node id.
+    ``forgotten``: an operator removed this node. ``settled``: the newest view for which no node can still act
+    by an older one. ``nodes``: records of all nodes of the views from ``settled`` to ``view``, sorted.
     """
 
     inc: str
+    time_s: float = 0.0
     closed: bool = False
     token: str = ""
     taken: bool = False

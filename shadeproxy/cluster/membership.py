@@ -164,6 +164,10 @@ class Membership:
         """Return for how long there has been a newer view than the settled one; 0.0 if there is none."""
         return max(0.0, now_s - self._unsettled_since_s)
 
+    def lapse(self) -> None:
+        """End the lease before its time. Nothing that is cached now is trusted under the next one."""
+        self._lease_until_s = float("-inf")
+
     # ------------------------------------------------------------------ distrust of all nodes
 
     def ask_for_distrust(self) -> int:

@@ -12,6 +12,7 @@ from shadeproxy.core.errors import ShadeProxyError
 from shadeproxy.core.tracing import REFUSED_FIELD
 from shadeproxy.core.types import OWN, ObjectRef, first_value
 from shadeproxy.origin.base import ForwardRequest
+from shadeproxy.origin.s3answers import read_bounded
 
 STATS_PATH = "/"
 """Path of the GET at the listener for other nodes. No object has this path."""
@@ -77,11 +78,7 @@ async def _read(peer: Peer, sender: str) -> NodeStats:
         ForwardRequest("GET", ObjectRef("", "", OWN), STATS_PATH), sender, peer.node, writes=False
     )
     async with peer.origin.forward(request) as answer:
-        body = b""
-        async for chunk in answer.chunks:
-            body += chunk
-            if len(body) > _MOST_BYTES:
-                break
+        body = await read_bounded(answer.chunks, _MOST_BYTES)
     if answer.status != 200:
         named = first_value(answer.headers, REFUSED_FIELD)
         return NodeStats(node=peer.node, problem=f"it refused the request: {named or answer.status}")

@@ -144,6 +144,11 @@ class OwnedObjects:
             return []
         return [facts for node, facts in member.view.facts.items() if node != member.node]
 
+    def part(self) -> float | None:
+        """Return the part of all objects that this node owns by the newest view; None if it is not of it."""
+        view = self._view()
+        return None if view is None or self._member is None else view.part_of(self._member.node)
+
     def share(self) -> OwnedShare:
         """Return the share of the objects that this node caches by the newest view, for announced orders."""
         view = self._view()

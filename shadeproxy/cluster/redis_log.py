@@ -183,12 +183,13 @@ def _beat_answer(answer: Any) -> BeatAnswer:
     """Return the answer of the script. Raises ClusterUnavailable, or another error if a value has another
     form.
     """
-    inc = answer[0].decode()
+    inc, time_s = answer[0].decode(), answer[2] / 1000
     if answer[1]:
-        return BeatAnswer(inc=inc, closed=True)
-    _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
+        return BeatAnswer(inc=inc, closed=True, time_s=time_s)
+    _, _, _, token, taken, forgotten, number, seats, settled_number, settled_seats, records = answer
     return BeatAnswer(
         inc=inc,
+        time_s=time_s,
         token=token.decode(),
         taken=bool(taken),
         forgotten=bool(forgotten),

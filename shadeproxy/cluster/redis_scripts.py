@@ -75,7 +75,9 @@ if state.inc == nil or state.run ~= run then
   set('run', run)
   set('open', '0')
 end
-if state.open ~= '1' then return {state.inc, 1} end
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if state.open ~= '1' then return {state.inc, 1, now_ms} end
 
 local one, token, taken = record(node), '', 0
 if one and one.forgotten == '1' and one.boot ~= boot then
@@ -105,7 +107,7 @@ for other in pairs(names('need')) do
   records[#records + 1] = {other, count, acked, tonumber(its.retired), tonumber(its.forgotten)}
 end
 return {
-  state.inc, 0, token, taken, one and tonumber(one.forgotten) or 0,
+  state.inc, 0, now_ms, token, taken, one and tonumber(one.forgotten) or 0,
   tonumber(state.v or '0'), state.seats or '', tonumber(state.vs or '0'), state.settled or '', records
 }
 """

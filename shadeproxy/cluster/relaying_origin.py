@@ -41,10 +41,6 @@ from shadeproxy.origin.base import (
 )
 from shadeproxy.origin.wrapping import WrappedOrigin
 
-_READS = frozenset({"GET", "HEAD"})
-_PLAIN_FIELDS = frozenset({"x-amz-checksum-mode", "x-amz-user-agent"})
-# A JavaScript client names the operation in each URL; the parameter changes nothing.
-_PLAIN_QUERIES = frozenset({"", "x-id=GetObject", "x-id=HeadObject"})
 _MISDIRECTED = 421
 _CHANGING = "The cluster's view is changing: nothing was written; retry"
 _FROM_ORIGIN = Relayed("", Source.ORIGIN)
@@ -92,7 +88,8 @@ class RelayingOrigin(WrappedOrigin):
     def forward(self, request: ForwardRequest) -> AbstractAsyncContextManager[ForwardResponse]:
         if request.here is not None:
             return self._delete(request) if is_delete(request) else self._write(request)
-        facts = self._reader(request.ref) if _is_plain_read(request) else None
+        # All other reads go past every cache, so they need no other node.
+        facts = self._reader(request.ref) if request.reads_current else None
         return self._inner.forward(request) if facts is None else self._read(facts, request)
 
     async def aclose(self) -> None:
@@ -245,24 +242,6 @@ class RelayingOrigin(WrappedOrigin):
                 return await end_of(part, answer)
         except OriginError as error:
             return PartEnd(part.objects, error)
-
-
-def _is_plain_read(request: ForwardRequest) -> bool:
-    """Return whether the node that caches the object may answer from its cache. All other reads of the object
-    go past every cache, so they need no other node.
-    """
-    return (
-        request.method in _READS
-        and bool(request.ref.key)
-        and request.body is None
-        and request.raw_query in _PLAIN_QUERIES
-        and not any(map(_asks_for_more, request.headers))
-    )
-
-
-def _asks_for_more(field: tuple[str, str]) -> bool:
-    name = field[0].lower()
-    return name == "origin" or (name.startswith("x-amz-") and name not in _PLAIN_FIELDS)
 
 
 def _refusal_of(answer: ForwardResponse) -> RelayEnd | None:

@@ -224,13 +224,12 @@ class ClusterStatus:
         view = self._heartbeat.membership.view
         if view is None:
             return []
-        weights = dict(zip(view.owners.nodes, view.owners.weights, strict=True))
-        whole, peers = sum(weights.values()), self._peers()
+        peers = self._peers()
         return [
             NodeStatus(
                 node=node,
                 weight=facts.weight,
-                share=round(weights.get(node, 0.0) / whole, 6) if whole else 0.0,
+                share=round(view.part_of(node) or 0.0, 6),
                 away=view.seats[node].away,
                 s3=facts.s3,
                 control=facts.control,

@@ -71,6 +71,14 @@ class View:
         names = sorted(nodes)
         return Rendezvous(names, [self.facts[node].weight for node in names])
 
+    def part_of(self, node: str) -> float | None:
+        """Return the part of all objects that the node owns, from 0 to 1; None if it is away, or no node."""
+        weights = dict(zip(self.owners.nodes, self.owners.weights, strict=True))
+        whole = sum(weights.values())
+        if node not in self.seats or self.seats[node].away:
+            return None
+        return weights.get(node, 0.0) / whole if whole else 0.0
+
     def owner(self, object_hash: int) -> str | None:
         """Return the owner of an object; None if all nodes are away."""
         return self.owners.find(object_hash)

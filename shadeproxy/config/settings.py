@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,8 +106,13 @@ class Settings(BaseSettings):
                 " would list the keys of every bucket, read, purge and warm: set control.token to"
                 ' "env:NAME" or "file:PATH"'
             )
-        if s3 == control and s3.port:
-            raise ValueError(f"s3.listen and control.listen are both {s3}: give each its own port")
+        return self
+
+    @model_validator(mode="after")
+    def _own_ports(self) -> Self:
+        for (one, address), (other, taken) in combinations(self.listeners.items(), 2):
+            if address == taken and address.port:
+                raise ValueError(f"{one} and {other} are both {address}: give each its own port")
         return self
 
     @model_validator(mode="after")

@@ -139,11 +139,6 @@ class Jobs:
                 hint="delete the job first, or choose another name",
             )
 
-    def is_new_run(self, name: str, rank: int) -> bool:
-        """Return whether a new run begins if a process of ``rank`` starts now and registers the job."""
-        job = self.by_name.get(name)
-        return job is not None and (rank in job.begun or not job.in_use)
-
     def begin(self, name: str, rank: int, *, resumes: bool) -> bool:
         """Note that a process of ``rank`` has started. Return whether a new run begins: it does if the rank
         has begun the present run already. Raises UnknownName, InvalidRequest (rank outside the world size).

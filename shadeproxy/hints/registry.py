@@ -28,7 +28,9 @@ MAX_DATASETS = 256
 
 
 class HintRegistry(StoredHints):
-    """Registry of access hints. ``page_size``: bytes of a page of the cache."""
+    """Registry of access hints. ``page_size``: bytes of a page of the cache. ``on_run`` is called with the
+    name of a job whose run begins: its first, or another one.
+    """
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class HintRegistry(StoredHints):
         dirty: Callable[[str, str], None] = ignore,
         page_size: int = PAGE_SIZE_BYTES,
         on_epoch: Callable[[Job], None] = ignore,
+        on_run: Callable[[str], None] = ignore,
         on_lost: Callable[[Orders, str], None] = ignore,
         on_orders_changed: Callable[[], None] = ignore,
     ) -> None:
@@ -46,6 +49,7 @@ class HintRegistry(StoredHints):
         self.growing: dict[str, GrowingSet] = {}
         self.dirty = dirty
         self.frozen = FrozenScores()
+        self._on_run = on_run
         self.orders = Orders(
             self.jobs,
             self.dataset,
@@ -136,11 +140,15 @@ class HintRegistry(StoredHints):
         """Begin a run; see ``Jobs.begin``. Scores of earlier runs still rank pages. Raises the errors of
         ``Jobs.begin``.
         """
-        if self.jobs.begin(name, rank, resumes=resumes):
+        is_first = not self.jobs.get(name).begun
+        is_new = self.jobs.begin(name, rank, resumes=resumes)
+        if is_new:
             self.frozen.forget(name)
             if (column := self.scoreboard.get(name)) is not None:
                 column.of_run[:] = False
                 self.dirty("scores", name)
+        if is_new or is_first:  # A job that was deleted and registered again has had runs before its first.
+            self._on_run(name)
         self.dirty("jobs", name)
 
     def delete_job(self, name: str) -> None:

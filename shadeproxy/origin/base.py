@@ -123,6 +123,9 @@ class ForwardRequest:
     them out. ``request_id``: the proxy's id, for error documents that this process writes. ``job``: the job
     that the client named; only another proxy of a cluster gets it.
 
+    ``reads_current``: True for a GET or HEAD of the plain current object. In a cluster, the proxy that caches
+    the object may answer it from its cache.
+
     ``here``: the objects that this process writes. None: it sends the whole request to the origin, as it
     always does without a cluster. All other objects of a write must be written by the proxies that execute
     their writes, never by a request from here to the origin. The set is empty if other proxies write all
@@ -142,6 +145,7 @@ class ForwardRequest:
     request_id: str = ""
     here: frozenset[ObjectRef] | None = None
     job: JobContext | None = None
+    reads_current: bool = False
 
     @property
     def elsewhere(self) -> bool:

@@ -46,25 +46,31 @@ def prefetch_slots(max_open: int) -> int:
 
 
 class Slots:
-    """A limit of ``count`` slots. ``most_of_client``: how many of them one client may have (None: all).
+    """A limit of ``count`` slots. ``kept``: one slot in so many is out of one client's reach; 0: none is.
 
     A wait longer than ``max_wait_s`` raises Overloaded, which clients get as 503 SlowDown. ``what`` names the
     slots in the error text. Single event loop; not thread-safe.
     """
 
-    def __init__(
-        self, count: int, *, max_wait_s: float, what: str, most_of_client: int | None = None
-    ) -> None:
+    def __init__(self, count: int, *, max_wait_s: float, what: str, kept: int = 0) -> None:
         self.count = count
-        self.prefetched = prefetch_slots(count)
+        self.prefetched = self._most = 0
         """Number of taken slots from which on PREFETCH gets none."""
         self.taken = 0
         self._max_wait_s = max_wait_s
         self._what = what
-        self._most = max(1, count if most_of_client is None else most_of_client)
+        self._kept = kept
         self._held: dict[str, int] = {}
         self._urgent: _Queue = FairQueue()
         self._others: _Queue = FairQueue()
+        self.resize(count)
+
+    def resize(self, count: int) -> None:
+        """Change the number of slots. Slots above a lower number stay taken until they are released."""
+        self.count, self.prefetched = count, prefetch_slots(count)
+        self._most = max(1, count - count // self._kept if self._kept else count)
+        while self.taken < self.count and self._pass_on():
+            pass
 
     @property
     def waiting(self) -> int:
@@ -106,18 +112,19 @@ class Slots:
             held = self._held.pop(client) - 1
             if held:
                 self._held[client] = held
-            if self._urgent.count or self._others.count:
+            if (self._urgent.count or self._others.count) and self.taken < self.count:
                 self._pass_on()
 
-    def _pass_on(self) -> None:
-        """Give a free slot to the next waiter that may have it."""
+    def _pass_on(self) -> bool:
+        """Give a free slot to the next waiter that may have it; return whether there was one."""
         for queue in (self._urgent, self._others):
             entry = queue.take(self._may) if queue.count else None
             if entry is not None:
                 next_client, future = entry
                 self._count(next_client)
                 future.set_result(None)
-                return
+                return True
+        return False
 
     def _may(self, client: str) -> bool:
         return self._held.get(client, 0) < self._most
@@ -139,8 +146,14 @@ class SharedSlots(Slots):
     """
 
     def __init__(self, count: int, *, max_wait_s: float, what: str) -> None:
-        super().__init__(count, max_wait_s=max_wait_s, what=what)
         self.link: LinkQueue | None = None
+        super().__init__(count, max_wait_s=max_wait_s, what=what)
+
+    def resize(self, count: int) -> None:
+        """See ``Slots.resize``."""
+        super().resize(count)
+        if self.link is not None:
+            self.let_through()
 
     async def take_shared(self, link: LinkQueue, intent: Intent) -> str:
         """Acquire a slot in the turn of the read's flow. Raises Overloaded."""
@@ -225,14 +238,22 @@ class LimitedOrigin(WrappedOrigin):
         self._reads = SharedSlots(max_open, max_wait_s=max_wait_s, what="reads of the origin")
         self.take_now, self.give = self._reads.take_now, self._reads.give
         """Take and give read slots; see Slots. While jobs share the link, these are others."""
-        most = max_open - max_open // _KEPT
-        self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", most_of_client=most)
+        self.paced = Slots(max_open, max_wait_s=max_wait_s, what="reads past the cache", kept=_KEPT)
         self.forwards: ForwardSlots = forwards or Slots(
-            max_open,
-            max_wait_s=max_wait_s,
-            what="uploads and other forwarded requests",
-            most_of_client=most,
+            max_open, max_wait_s=max_wait_s, what="uploads and other forwarded requests", kept=_KEPT
         )
+
+    def resize(self, max_open: int) -> None:
+        """Change the limit; what is open above a lower one stays open until its end."""
+        self._reads.resize(max_open)
+        self.paced.resize(max_open)
+        if isinstance(self.forwards, Slots):
+            self.forwards.resize(max_open)
+
+    @property
+    def prefetched(self) -> int:
+        """Number of open bodies from which on PREFETCH gets no slot."""
+        return self._reads.prefetched
 
     @property
     def open_now(self) -> int:

@@ -81,7 +81,7 @@ async def read_bounded(chunks: AsyncIterator[bytes], limit_bytes: int) -> bytes:
     async for chunk in chunks:
         received += chunk
         if len(received) > limit_bytes:
-            raise OriginUnavailable(f"the origin's answer is longer than {limit_bytes} bytes")
+            raise OriginUnavailable(f"the body is longer than {limit_bytes} bytes")
     return bytes(received)
 
 

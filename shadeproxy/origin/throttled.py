@@ -25,11 +25,11 @@ _CREDIT_S = 0.01
 
 
 class ThrottledOrigin(WrappedOrigin):
-    """``inner``, with ``bytes_per_s`` for all of its bodies together."""
+    """``inner``, with ``bytes_per_s``, which may be changed, for all of its bodies together."""
 
     def __init__(self, inner: Origin, *, bytes_per_s: float, clock: Clock | None = None) -> None:
         super().__init__(inner)
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._clock = clock or SystemClock()
         self._free_s = self._clock.monotonic_s()
 
@@ -52,7 +52,7 @@ class ThrottledOrigin(WrappedOrigin):
     async def _carried(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:
             now_s = self._clock.monotonic_s()
-            self._free_s = max(self._free_s, now_s - _CREDIT_S) + len(chunk) / self._bytes_per_s
+            self._free_s = max(self._free_s, now_s - _CREDIT_S) + len(chunk) / self.bytes_per_s
             if self._free_s > now_s:
                 await self._clock.sleep(self._free_s - now_s)
             yield chunk

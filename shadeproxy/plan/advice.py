@@ -53,7 +53,7 @@ def _reads(profile: Profile) -> str:
     loader, origin_s = profile.loader, profile.origin_s
     if loader is None or origin_s is None:
         return ""
-    at_once = max(loader.workers, 1) * loader.reads_at_once * profile.world_size
+    at_once = loader.lanes(loader.workers) * profile.world_size
     many = f"{at_once} reads at a time" if at_once > 1 else "one read at a time"
     return f": {many}, and the origin takes {origin_s * 1000:.0f} ms for each"
 

@@ -37,7 +37,7 @@ rounds.
 class Loop:
     """One rank's loader. Times are in seconds, for one sample.
 
-    ``reads_at_once``: number of reads that one worker has under way. ``compute_s``: time of training.
+    ``reads_at_once``: most reads that one worker has under way. ``compute_s``: time of training.
     ``client_s``: time that a worker is busy with a sample, whatever its source. ``miss_s``: the additional
     time of a miss, until its last byte has come over an idle link. ``link_s``: the share of ``miss_s`` for
     which a miss occupies the link to the origin; 0 if the link never fills. ``unread``: most samples that

@@ -172,7 +172,7 @@ class Predictor:
             workers=setting.workers,
             batch_size=loader.batch_size,
             prefetch_factor=loader.prefetch_factor,
-            reads_at_once=min(loader.reads_at_once, loader.batch_size),
+            reads_at_once=loader.reads_at_once,
             compute_s=self._compute_s / setting.speed,
             client_s=max(own_s, 0.0),
             miss_s=self._miss_s(setting, link_s, min(own_s, 0.0)),
@@ -200,9 +200,8 @@ class Predictor:
         """Return the seconds for which one sample occupies the link."""
         return self.profile.bytes_per_sample / setting.link if setting.link else 0.0
 
-    @staticmethod
-    def _latency_s(loop: Loop, samples: float, hit_ratio: float) -> float:
-        lanes = max(loop.workers, 1) * loop.reads_at_once
+    def _latency_s(self, loop: Loop, samples: float, hit_ratio: float) -> float:
+        lanes = self.loader.lanes(loop.workers)
         return samples * (loop.client_s + (1 - hit_ratio) * loop.miss_s) / lanes
 
     def _replayed(self, epoch: ProfiledEpoch, own_s: float) -> float:
@@ -215,7 +214,7 @@ class Predictor:
 
     def _fitted(self, epoch: ProfiledEpoch) -> float:
         """Return the largest time of a worker with which the replay takes no longer than the epoch did."""
-        lanes = max(self.loader.workers, 1) * self.loader.reads_at_once
+        lanes = self.loader.lanes(self.loader.workers)
         most_s = self.profile.epoch_s(epoch) * lanes * self.profile.world_size / epoch.samples
         low_s, high_s = -self._origin_s, most_s
         for _ in range(_STEPS):

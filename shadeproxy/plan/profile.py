@@ -46,12 +46,18 @@ class ProfiledEpoch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
-    """The loader of each rank. ``reads_at_once``: reads that one worker has under way."""
+    """The loader of each rank. ``reads_at_once``: most reads that one worker has under way."""
 
     workers: Annotated[int, msgspec.Meta(ge=0, le=4096)]
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1
     prefetch_factor: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
     reads_at_once: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+
+    def lanes(self, workers: int) -> int:
+        """Return the reads that a rank has under way with so many workers; 0: training itself reads. A worker
+        reads one batch at a time, so it has no more reads under way than the batch has samples.
+        """
+        return max(workers, 1) * min(self.reads_at_once, self.batch_size)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

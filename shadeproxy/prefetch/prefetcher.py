@@ -51,14 +51,14 @@ _FIRST_PAUSE_S, _MOST_PAUSE_S, _FAULT_PAUSE_S = 0.1, 5.0, 5.0
 
 
 class Limits(NamedTuple):
-    """Limits of prefetching. ``ahead_bytes``: bytes of unread pages for one job. ``fetches``: no fetch is
-    started while so many reads of the origin are under way, for any purpose. ``flying_bytes``: bytes of
-    fetches under way. ``whole_bytes``: the rest of larger objects is not fetched after a part was read.
+    """Limits of prefetching. ``ahead_bytes``: bytes of unread pages for one job. ``fetches``: returns
+    with how many reads of the origin under way, for any purpose, no fetch is started. ``flying_bytes``: bytes
+    of fetches under way. ``whole_bytes``: the rest of larger objects is not fetched after a part was read.
     ``may_wait``: returns whether one more fetch for a job may wait for the origin's link.
     """
 
     ahead_bytes: int
-    fetches: int
+    fetches: Callable[[], int]
     flying_bytes: int
     whole_bytes: int
     may_wait: Callable[[str], bool] = lambda _job: True
@@ -232,7 +232,7 @@ class Prefetcher:
 
     def _startable(self) -> int:
         """Return how many fetches will start before the next plan: now, and as other fetches end."""
-        slots = min(self._depth, self._limits.fetches)
+        slots = min(self._depth, self._limits.fetches())
         coming = slots * _PAUSE_S / max(self._latency.mean_s, _PAUSE_S)
         return max(slots - len(self._flying), 0) + math.ceil(_SPARE * coming)
 
@@ -314,7 +314,7 @@ class Prefetcher:
         size_bytes = int(self._latency.size_bytes)
         return (
             len(self._flying) < depth
-            and self._port.flying < self._limits.fetches
+            and self._port.flying < self._limits.fetches()
             and self._flying_bytes + size_bytes <= self._limits.flying_bytes
             and self._port.may_take(size_bytes)
         )

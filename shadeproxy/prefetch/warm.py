@@ -9,7 +9,7 @@ is left under way.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -74,7 +74,7 @@ class Warm:
         namespace: str = OWN,
         dry_run: bool,
         clock: Clock,
-        fetches: int,
+        fetches: Callable[[], int],
     ) -> None:
         self.kind = "warm"
         self.uri = f"s3://{bucket}/{prefix}"
@@ -245,7 +245,7 @@ class Warm:
         return (
             not self._under_pressure
             and len(self._flying) < most
-            and flying < self._fetches
+            and flying < self._fetches()
             and self._port.may_take(size_bytes, pending_bytes=self._flying_bytes)
         )
 

@@ -152,6 +152,7 @@ class ClusterCounters(Counters):
     refused: dict[str, int] = field(
         default_factory=dict, metadata=by_label("reason", "Events that changed nothing, by reason.")
     )
+    beat_faults: int = counter("Beats that failed by a defect of this proxy.")
     lapses: int = counter("Leases of this proxy that ended before they were renewed.")
     distrusted: int = counter("How often cached pages, all or some, had to be checked once more.")
     refused_writes: dict[str, int] = field(

@@ -90,6 +90,14 @@ def peer(**changes):
             "pauses of this process or of its machine",
         ),
         (
+            {"clock_rate": 1.07},
+            "wrong clock rate",
+            "wrong",
+            "this machine's clock runs 7% faster than that of the engine's machine",
+            "until it is right, `shadeproxy cluster drain` this proxy",
+        ),
+        ({"clock_rate": 0.9}, "wrong clock rate", "wrong", "clock runs 10% slower than that", "at that of"),
+        (
             peer(problem="10.0.0.2:9002 gave no answer in 2 s", skipped=True),
             "proxy does not answer",
             "wrong",

@@ -7,16 +7,21 @@ import json
 import urllib.request
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
+import structlog
 
 from shadeproxy.api.s3 import COMPILED, lane
-from shadeproxy.app import clustering, proxy
+from shadeproxy.api.s3.response import KEEPALIVE_S
+from shadeproxy.app import clustering, owned_pages, proxy
 from shadeproxy.app.clustering import agreed, from_outside
 from shadeproxy.app.owned_pages import answers_by_rule
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.cluster import heartbeat, ownership
+from shadeproxy.cluster.log import Seat, ViewId
 from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import seal_facts
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule, Rules
@@ -150,6 +155,40 @@ async def test_other_proxies_have_connections_of_their_own_and_not_the_last_ones
     await one.stop()
 
 
+async def test_the_near_proxy_cuts_a_client_that_takes_nothing_before_the_owner_cuts_the_near_proxy(
+    tmp_path, monkeypatch, boot
+):
+    """Otherwise the owner of what the client reads would seem to have failed."""
+    monkeypatch.setenv("S", SECRET)
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(Server()))
+    patient_s = []
+    make = owned_pages.S3Server
+
+    def record(*args, **options):
+        patient_s.append(options["keepalive_s"])
+        return make(*args, **options)
+
+    monkeypatch.setattr(owned_pages, "S3Server", record)
+    one = Proxy(settings(tmp_path))
+    await one.start()
+    await one.stop()
+    assert patient_s[0] > 2 * KEEPALIVE_S, "a client is looked at twice before it is cut off"
+
+
+async def test_it_takes_its_part_of_the_limits_of_the_origin_with_each_view(alone):
+    clustering, server = alone._clustering, alone._clustering._log.server
+    beats, own = clustering._heartbeat, clustering._heartbeat.membership.duties
+    other = msgspec.structs.replace(own.facts, node="~", weight=3 * own.facts.weight)
+    seats = (own._seat, Seat("~", seal_facts(other, clustering._seals())))
+    shares = []
+    for members in (seats, seats[:1]):
+        server.propose(ViewId(server.inc, server.view.number), members)
+        with structlog.testing.capture_logs() as lines:
+            await beats.beat()
+        shares += [(line["share"], line["connections"]) for line in lines if "share" in line]
+    assert shares == [("25.0%", 32), ("100.0%", 128)]
+
+
 async def test_the_orders_of_all_ranks_count_at_the_only_proxy(alone):
     """The share of the cluster's view has come to the hints; before the first view it is empty."""
     hints = alone._clustering.owned._hints
@@ -177,6 +216,24 @@ async def test_other_callers_of_page_handles_judge_them_by_the_lease_too(alone, 
     else:
         alone._clustering.clock.now_s()
         assert len(handles) == 0
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_defect_while_all_is_distrusted_leaves_nothing_old(alone, boot, tmp_path, monkeypatch, more):
+    path = tmp_path / "buckets" / "data" / "x"
+    path.write_bytes(b"old")
+    assert b"old" in await batch(alone)
+    path.write_bytes(b"new!")  # As by another proxy, which had the share while this one had no lease.
+    boot.now_s += 3.1
+    objects, beats = alone._clustering.owned.objects, alone._clustering._heartbeat
+    with monkeypatch.context() as patched, structlog.testing.capture_logs():
+        patched.setattr(objects, "_distrust", lambda _keep: 1 / 0)
+        await beats.beat()
+    for _ in range(more):
+        await beats.beat()
+    assert beats.membership.leased(boot.now_s) is bool(more)
+    assert b"new!" in await batch(alone)
+    assert alone.stats.snapshot()["cluster"]["beat_faults"] == 1
 
 
 async def test_writes_wait_for_the_lease_and_are_refused_without_it(alone, boot, monkeypatch):

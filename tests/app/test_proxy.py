@@ -14,6 +14,7 @@ from shadeproxy.app.persistence import Persistence
 from shadeproxy.app.proxy import Proxy
 from shadeproxy.config import Settings
 from shadeproxy.core.workpool import raise_if_cancelled
+from shadeproxy.engine.read import access_log
 from shadeproxy.hints import manifest
 
 BODY = bytes(range(256)) * (64 << 10)  # More than socket buffers hold.
@@ -24,6 +25,7 @@ def settings(tmp_path):
     bucket = tmp_path / "buckets" / "data"
     bucket.mkdir(parents=True)
     (bucket / "big").write_bytes(BODY)
+    (bucket / "small").write_bytes(b"small")
     return Settings.load(
         None,
         [
@@ -198,3 +200,31 @@ async def test_work_for_a_client_does_not_outlive_the_drain(settings, monkeypatc
         sent.cancel()
         await asyncio.gather(sent, return_exceptions=True)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("control")]
+
+
+async def test_reads_before_a_new_run_count_for_the_run_before(settings, monkeypatch):
+    """The reads are still in the access log when the run begins."""
+    monkeypatch.setattr(access_log, "_FLUSH_AFTER_S", 3600.0)
+    proxy = Proxy(settings)
+    await proxy.start()
+    control, job = f"http://{proxy.control_address}/v1", {"x-shade-job": "resnet;epoch=0"}
+    async with aiohttp.ClientSession() as session:
+
+        async def begin() -> None:
+            async with session.put(f"{control}/jobs/resnet?begins=0", json={"dataset": "train"}) as answer:
+                assert answer.status == 200
+
+        async def read() -> None:
+            async with session.get(f"http://{proxy.s3_address}/data/small", headers=job) as answer:
+                assert await answer.read() == b"small"
+
+        async with session.put(f"{control}/datasets/train", json={"bucket": "data", "prefix": ""}) as answer:
+            assert answer.status == 200
+        for _ in range(2):
+            await begin()
+            for _ in range(3):
+                await read()
+        async with session.get(f"{control}/stats") as answer:
+            epochs = (await answer.json())["jobs"]["resnet"]["epochs"]
+    assert {name: reads["requests"] for name, reads in epochs.items()} == {"other": 3, "0": 3}
+    await proxy.stop()

@@ -13,6 +13,7 @@ from shadeproxy.cluster.signed import Seals
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ClusterUnavailable
+from shadeproxy.telemetry.counters import ClusterCounters
 from tests.support.cluster_log import FakeLog, Server
 from tests.support.redis_server import redis_server
 
@@ -157,6 +158,76 @@ async def test_a_problem_is_logged_once_and_so_is_its_end():
         "the cluster is reached", "cut off from the cluster", "the cluster is reached",
     ]  # fmt: skip
     assert lines[1]["problem"] == "no way there"
+
+
+class Broken(FakeLog):
+    """A log that raises what no log may raise, while the test says so."""
+
+    broken = True
+
+    async def beat(self, beat):
+        if self.broken:
+            raise ValueError("a defect")
+        return await super().beat(beat)
+
+
+async def test_a_defect_is_logged_once_and_counted_and_the_beats_go_on():
+    log, counters = Broken(Server()), ClusterCounters()
+    one = heartbeat("a", log, counters=counters)
+    with structlog.testing.capture_logs() as lines:
+        one.start()
+        await until(lambda: counters.beat_faults > 2)
+        assert one.problem == "ValueError: a defect"
+        log.broken = False
+        await until(lambda: whole([one]))
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("a beat failed and the beats go on", "error"),
+        ("the cluster is reached", "info"),
+    ]
+    await one.aclose()
+
+
+async def test_a_node_that_could_not_act_on_an_answer_has_no_lease_and_trusts_nothing_of_before():
+    """Perhaps it was not distrusted, although the views say that other nodes have written."""
+    defects = []
+
+    def adopted():
+        if defects:
+            raise RuntimeError(defects.pop())
+
+    counters = ClusterCounters()
+    one = heartbeat("a", FakeLog(Server()), adopted=adopted, counters=counters)
+    one.start()
+    await until(lambda: whole([one]))
+    one._task.cancel()
+    member, epoch = one.membership, one.membership.epoch
+    defects.append("a defect")
+    with structlog.testing.capture_logs():
+        await one.beat()
+    assert counters.beat_faults == 1
+    assert idle([one])
+    await one.beat()
+    assert not idle([one])
+    assert not any(member.trusts(x, epoch) for x in OBJECTS)
+    await one.aclose()
+
+
+async def test_a_change_that_could_not_be_told_is_told_with_the_next_beat():
+    told = []
+
+    def changed():
+        told.append(one.membership.inc)
+        if len(told) == 1:
+            raise RuntimeError("a defect")
+
+    one = heartbeat("a", FakeLog(Server()), changed=changed)
+    with structlog.testing.capture_logs():
+        await one.beat()
+    assert one.problem == "RuntimeError: a defect"
+    await one.beat()
+    await one.beat()
+    assert told == [one.membership.inc] * 2
+    assert one.problem == ""
 
 
 async def test_closing_while_the_log_is_down_raises_nothing():

@@ -75,6 +75,14 @@ async def opened(log, *nodes):
     return view
 
 
+async def test_a_beat_is_told_the_time_of_the_server(log):
+    closed = await log.beat(Beat("a", "b", None))
+    view = await opened(log, "a")
+    told = await log.beat(Beat("a", "b", view))
+    assert closed.closed
+    assert 1.7e9 < closed.time_s <= told.time_s < 1e10
+
+
 async def test_a_new_log_is_closed_and_grants_nothing(log):
     answer = await log.beat(Beat("a", "b", None))
     assert answer.closed

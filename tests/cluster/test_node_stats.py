@@ -70,14 +70,21 @@ async def test_a_node_that_cannot_be_reached_has_a_problem(three):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"[]", b'{"reads": "many"}', b'{"node": "b", "padding": "' + b"x" * 200_000 + b'"}']
+    ("answer", "problem"),
+    [
+        (b"", "its answer cannot be read"),
+        (b"[]", "its answer cannot be read"),
+        (b'{"reads": "many"}', "its answer cannot be read"),
+        (b'{"node": "b", "padding": "' + b"x" * 200_000 + b'"}', "the body is longer than 65536 bytes"),
+    ],
 )
-async def test_an_answer_without_statistics_is_a_problem(three, answer):
+async def test_an_answer_without_statistics_is_a_problem(three, answer, problem):
     a, b, _ = three
     tells(b, answer)
     (found,) = await ask(a, *facts_of(b))
     assert found.node == "b"
-    assert "cannot be read" in found.problem
+    assert problem in found.problem
+    assert a.peers.skipped() == {"b": False}
 
 
 async def test_a_node_of_another_secret_is_refused(tmp_path):

@@ -115,12 +115,15 @@ async def test_reads_that_go_past_every_cache_go_straight_to_the_origin(nodes):
     for path, *fields in (
         ("/b/b-small?response-content-type=text/plain",),
         ("/b/b-small", "x-amz-request-payer: requester"),
+        ("/b/b-small", "Origin: http://a.example"),
         ("/b/a-own",),
         ("/b?list-type=2",),
     ):
         answer = await a.ask(path, *fields)
         assert answer.status == 200
         assert answer.field(b"x-shade-node") == b""
+    answer = await a.ask("/b/b-small", body=b"x")
+    assert (answer.status, answer.field(b"x-shade-node")) == (200, b""), "a body cannot be sent twice"
     assert a.results() == {}
 
 
@@ -403,7 +406,8 @@ async def test_a_request_of_another_node_is_never_sent_to_a_third(nodes):
     was = RELAYED.set(True)
     try:
         with pytest.raises(Misdirected):
-            async with a.engine._past.forward(ForwardRequest("GET", ObjectRef("b", "b-small"), "/b/b-small")):
+            read = ForwardRequest("GET", ObjectRef("b", "b-small"), "/b/b-small", reads_current=True)
+            async with a.engine._past.forward(read):
                 pass
         with pytest.raises(Misdirected):
             async with a.engine._past.open(ObjectRef("b", "b-small")):

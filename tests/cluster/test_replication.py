@@ -58,6 +58,15 @@ async def test_everything_that_is_told_to_one_proxy_comes_to_the_other(two):
     assert not b.knows()
 
 
+async def test_a_run_begins_at_all_proxies(two):
+    """Each proxy counts the epochs of its own reads of the job."""
+    a, b = two
+    for begins in (0, 1, 0):
+        await a.register(begins=begins)
+    await until(lambda: len(b.runs) == 2)
+    assert a.runs == b.runs == ["j", "j"]
+
+
 async def test_a_call_is_answered_when_it_counts_at_this_proxy(two):
     a, _ = two
     job = await a.register()

@@ -29,6 +29,14 @@ def test_a_node_that_is_away_keeps_its_place_and_owns_nothing():
     assert view(seat("a", away=True)).owner(1) is None
 
 
+def test_parts_of_the_objects_follow_the_weights_of_the_owners():
+    found = view(seat("a", weight=3), seat("b"), seat("c", away=True), seat("d", weight=0))
+    assert [found.part_of(node) for node in "abcde"] == [0.75, 0.25, None, 0.0, None]
+    drained = view(seat("a", weight=0), seat("b", weight=0))
+    assert [drained.part_of(node) for node in "ab"] == [0.5, 0.5]
+    assert view(seat("a", away=True)).part_of("a") is None
+
+
 def test_the_order_of_the_seats_does_not_matter():
     one, other = view(seat("a"), seat("b")), view(seat("b"), seat("a"))
     assert one.owners.nodes == other.owners.nodes == ("a", "b")

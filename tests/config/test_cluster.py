@@ -84,6 +84,8 @@ OWNED = (NAMED, "cluster.pages=owned", "cluster.secret=env:S")
         (["cluster.listen=0.0.0.0:9002"], "set cluster.advertise to this machine's"),
         (["cluster.advertise=[::]:9002"], "advertise = [::]:9002 is no address"),
         (["origin.endpoint=http://127.0.0.1:9002"], "this proxy's own cluster.listen"),
+        (["cluster.listen=127.0.0.1:9001"], "control.listen and cluster.listen are both 127.0.0.1:9001"),
+        (["s3.listen=127.0.0.1:9002"], "s3.listen and cluster.listen are both 127.0.0.1:9002"),
     ],
 )
 def test_owned_pages_need_one_process_an_address_and_a_secret(settings, expected):

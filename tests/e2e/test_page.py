@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from itertools import count, takewhile
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from shadeproxy.cluster.node_stats import NodeStats
+from shadeproxy.cluster.status import ClusterSummary, NodeStatus
 from tests.support.served import readyz, wait_for
 
 from .fake_origin import running
@@ -378,6 +381,56 @@ def test_a_purge_shows_its_progress_and_is_cancelled(proxy, tab):
     assert tab.is_hidden("#operations button")
 
 
+NONE = "\N{EN DASH}"
+
+
+def node(name, **changes):
+    return NodeStatus(
+        **{"node": name, "weight": 4.0, "share": 0.25, "away": False, "s3": "", "control": "", "peer": "",
+           "release": "1"} | changes
+    )  # fmt: skip
+
+
+def answer_for_cluster(tab, summary, *stats):
+    """Let the page get these answers about the cluster."""
+    tab.route("**/v1/cluster", lambda route: route.fulfill(body=msgspec.json.encode(summary)))
+    asked = re.compile(r"/v1/stats\?cluster=1$")
+    tab.route(asked, lambda route: route.fulfill(body=msgspec.json.encode({"nodes": stats})))
+
+
+def test_the_proxies_of_a_cluster_are_shown_and_none_without_a_cluster(proxy, tab):
+    go_live(tab, proxy.control)
+    assert tab.is_hidden("#cluster-section")
+    nodes = [
+        node("a", share=0.5), node("b", skipped=True), node("c", away=True, share=0.0),
+        node("d", weight=0.0, share=0.0), node("e"),
+    ]  # fmt: skip
+    summary = ClusterSummary(name="trainers", pages="owned", node="a", lease_s=2.5, nodes=nodes)
+    answer_for_cluster(
+        tab,
+        summary,
+        NodeStats(node="a", reads=8, hits=6, relayed=1234, lease_s=2.5),
+        NodeStats(node="b", reads=10, hits=1, relayed=5, lease_s=1.0),
+        NodeStats(node="d"),
+        NodeStats(node="e", problem="10.0.0.5:9002 gave no answer in 2 s"),
+    )
+    expect(tab.locator("#cluster-section")).to_be_visible()
+    assert [line.split("\t") for line in tab.inner_text("#nodes").splitlines()] == [
+        ["proxy", "state", "share", "hit ratio", "relayed", "lease"],
+        ["a (this one)", "here", "50.0 %", "75.0 %", "1,234", "2.5 s"],
+        ["b", "reads go past it", "25.0 %", "10.0 %", "5", "1.0 s"],
+        ["c", "away", "0.0 %", NONE, NONE, NONE],
+        ["d", "drained", "0.0 %", NONE, "0", "none"],
+        ["e", "10.0.0.5:9002 gave no answer in 2 s", "25.0 %", NONE, NONE, NONE],
+    ]
+    tab.unroute("**/v1/cluster")
+    local = msgspec.structs.replace(summary, pages="local", problem="10.0.0.9:6379 gave no answer in 1 s")
+    tab.route("**/v1/cluster", lambda route: route.fulfill(body=msgspec.json.encode(local)))
+    expect_within(
+        tab, "#nodes", f"a (this one) 10.0.0.9:6379 gave no answer in 1 s {NONE} {NONE} {NONE} 2.5 s"
+    )
+
+
 # Lays a page out 980 pixels wide, unless the page asks for the width of the device.
 TELEPHONE = {"viewport": {"width": 400, "height": 1700}, "is_mobile": True}
 
@@ -386,11 +439,14 @@ TELEPHONE = {"viewport": {"width": 400, "height": 1700}, "is_mobile": True}
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_it_fits_400_pixels_and_axe_has_nothing_to_say(proxy, tab, colours):
     tab.emulate_media(color_scheme=colours)
+    summary = ClusterSummary(name="trainers", pages="owned", node="a" * 16, nodes=[node("a" * 16), node("b")])
+    answer_for_cluster(tab, summary, NodeStats(node="b", problem="10.0.0.5:9002 gave no answer in 2 s"))
     with reading(proxy):
         begin_job(proxy)
         go_live(tab, proxy.control)
         wait_for(lambda: tab.evaluate("past.times.length") > 8 * bool(PICTURES), LIMIT_S)
         expect_within(tab, "#errors", "404")
+        expect_within(tab, "#nodes", "gave no answer")
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
         keep_picture(tab, {"light": "narrow", "dark": "narrow-dark"}[colours])
         assert violations(tab) == []

@@ -383,6 +383,29 @@ def test_the_ranks_of_a_run_begin_it_together(hints):
     assert drawn(hints) == [None, 5.0, None]
 
 
+def test_the_first_process_of_each_run_begins_it():
+    begun = []
+    hints = HintRegistry(on_run=begun.append)
+
+    def begin(*ranks, job="one"):
+        begun.clear()
+        for rank in ranks:
+            hints.put_job(Job(job, dataset=None, world_size=2), NOW_S)
+            hints.begin_run(job, rank, resumes=False)
+        return begun.copy()
+
+    assert begin(0, 1) == ["one"]
+    assert begin(0, 1) == ["one"], "the ranks have been killed"
+    assert begin(0, job="other") == ["other"]
+    for rank in (0, 1):
+        hints.end_rank("one", rank)
+    assert begin(1, 0) == ["one"]
+    hints.delete_job("one")
+    assert begin(0, 1) == ["one"]
+    hints.put_job(Job("one", dataset=None, world_size=2), NOW_S)
+    assert begun == ["one"], "no process has said that it starts"
+
+
 def test_a_restart_of_the_proxy_begins_no_run(hints):
     hints.begin_run("one", 0, resumes=False)
     score(hints, "one", [0], [1.0])

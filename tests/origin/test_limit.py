@@ -110,6 +110,51 @@ async def test_prefetch_leaves_one_slot_in_eight_and_never_waits():
     assert limited.open_now == 0
 
 
+async def test_another_limit_counts_at_once_and_ends_nothing_that_is_open():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=2)
+    order, leave = [], [asyncio.Event() for _ in range(8)]
+    tasks = [
+        asyncio.create_task(hold(limited, order, n, Intent.DEMAND, event)) for n, event in enumerate(leave)
+    ]
+    await settle()
+    assert order == [0, 1]
+    limited.resize(4)
+    await settle()
+    assert order == [0, 1, 2, 3]
+    limited.resize(1)
+    for n in range(3):
+        leave[n].set()
+        await settle()
+    assert (order, limited.open_now, limited.waiting) == ([0, 1, 2, 3], 1, 4)
+    assert limited.take_now() is None
+    leave[3].set()
+    await settle()
+    assert order == [0, 1, 2, 3, 4]
+    for event in leave:
+        event.set()
+    await asyncio.gather(*tasks)
+    assert (limited.open_now, limited.waiting) == (0, 0)
+
+
+async def test_another_limit_counts_for_forwards_and_for_what_one_client_may_have_of_them():
+    memory = MemoryOrigin()
+    memory.put("b", "k", b"body")
+    limited = LimitedOrigin(memory, max_open=1)
+    entered, leave = [], asyncio.Event()
+    greedy = [forwarded(limited, entered, leave, "greedy") for _ in range(10)]
+    await settle()
+    assert entered == ["greedy"]
+    limited.resize(8)
+    await settle()
+    assert entered == ["greedy"] * 6
+    assert limited.prefetched == 7
+    leave.set()
+    await asyncio.gather(*greedy)
+    assert limited.forwarded_now == 0
+
+
 async def test_clients_take_turns_however_many_reads_each_has_waiting(limited):
     order, leave = [], asyncio.Event()
     tasks = [asyncio.create_task(hold(limited, order, "first", Intent.DEMAND, leave))]

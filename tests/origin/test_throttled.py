@@ -35,6 +35,14 @@ async def test_a_body_takes_what_its_bytes_take():
     assert clock.now_s() - began_s == pytest.approx(12, abs=0.02)
 
 
+async def test_the_bandwidth_may_change():
+    clock = ManualClock()
+    origin, began_s = make(clock), clock.now_s()
+    origin.bytes_per_s = 50.0
+    assert await read(origin) == BODY
+    assert clock.now_s() - began_s == pytest.approx(20, abs=0.02)
+
+
 async def test_a_forwarded_body_takes_as_long():
     clock = ManualClock()
     origin, began_s = make(clock), clock.now_s()

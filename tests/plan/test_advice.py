@@ -45,6 +45,12 @@ def test_one_read_at_a_time_is_said_so():
     assert ": one read at a time, and the origin" in advise(alone).cause
 
 
+def test_a_worker_is_not_said_to_read_more_than_its_batch():
+    loader = Loader(workers=2, batch_size=8, reads_at_once=32)
+    advice = advise(waiting(world_size=3, loader=loader))
+    assert ": 48 reads at a time, and the origin" in advice.cause
+
+
 @pytest.mark.parametrize("epochs", [(), (epoch(0, truth(), 1.0),), (epoch(0, truth(), 0.2, compute_s=0.0),)])
 def test_little_waiting_and_no_reports_are_no_finding(epochs):
     assert advise(profile(*epochs)) is None

@@ -33,7 +33,7 @@ async def make_fetching(make_bench) -> AsyncIterator[MakeFetching]:
         **kwargs,
     ) -> Fetching:
         orders = FakeOrders()
-        limits = Limits(ahead_bytes, fetches, flying_bytes, whole_bytes)
+        limits = Limits(ahead_bytes, lambda: fetches, flying_bytes, whole_bytes)
         clock = ManualClock()
         prefetcher = Prefetcher(
             orders, orders, page_size=page_size, clock=clock, limits=limits, woken=orders.woken

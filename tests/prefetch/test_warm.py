@@ -61,7 +61,7 @@ def warming(bench, prefix="d/", *, dry_run=False, fetches=32) -> Warm:
         prefix=prefix,
         dry_run=dry_run,
         clock=bench.clock,
-        fetches=fetches,
+        fetches=lambda: fetches,
     )
 
 

@@ -69,7 +69,7 @@ class Server:
             self._clear()
             self.inc, self.inc_run, self.opened = f"inc{self.run}", self.run, False
         if not self.opened:
-            return BeatAnswer(inc=self.inc, closed=True)
+            return BeatAnswer(inc=self.inc, time_s=self.now_ms() / 1000, closed=True)
         node, token, taken = self.nodes.get(beat.node), "", False
         if node and node.forgotten and node.boot != beat.boot:
             node.forgotten = False
@@ -88,6 +88,7 @@ class Server:
         self.settle()
         return BeatAnswer(
             inc=self.inc,
+            time_s=self.now_ms() / 1000,
             token=token,
             taken=taken,
             forgotten=bool(node and node.forgotten),

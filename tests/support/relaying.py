@@ -102,7 +102,7 @@ class FixedView:
 
 @dataclass
 class Node:
-    """One proxy. ``port``: of its listener for clients; ``peer_port``: of that for other nodes."""
+    """One proxy. ``port``, ``runner``: of its listener for clients. ``peer_port``: of that for nodes."""
 
     name: str
     view: FixedView
@@ -116,6 +116,7 @@ class Node:
     relays: PeerReads | None = field(kw_only=True)
     handler: S3Handler = field(kw_only=True)
     peer_handler: PeerHandler = field(kw_only=True)
+    runner: web.ServerRunner = field(kw_only=True)
     _peer_runner: web.ServerRunner = field(kw_only=True)
     _clients: list[Client] = field(default_factory=list)
 
@@ -297,6 +298,7 @@ async def _start(
         relays=relays,
         handler=handler,
         peer_handler=peer_handler,
+        runner=runners[0],
         _peer_runner=runners[1],
     )
     stack.push_async_callback(node.end)

@@ -31,15 +31,19 @@ def dataset(name="train", count=100):
 
 
 class Sharing:
-    """One proxy. ``places``: the pins and purges that it was told to make."""
+    """One proxy. ``places``: the pins and purges that it was told to make. ``runs``: the jobs of which a
+    run has begun.
+    """
 
     def __init__(self, log, name="a", *, boot=1, origin="o", secret=SECRET, cluster="c", reached=""):
-        self.log, self.name, self.places = log, name, []
+        self.log, self.name, self.places, self.runs = log, name, [], []
         self.pool = WorkPool(2, "cluster")
         self.builder = OrderBuilder(self.pool)
         clock = SystemClock()
         seals, contents = Seals(cluster, (secret,)), Contents(log)
-        self.hints = HintRegistry(dirty=self._note, page_size=4096, on_lost=self.builder.seek)
+        self.hints = HintRegistry(
+            dirty=self._note, page_size=4096, on_lost=self.builder.seek, on_run=self.runs.append
+        )
         node = Node(name, boot, origin)
         self.counters = ClusterCounters()
         self.applier = Applier(

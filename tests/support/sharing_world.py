@@ -29,7 +29,7 @@ class World:
             self.limited,
             page_bytes=1 << 20,
             capacity_bytes=lambda: room,
-            told_bytes_per_s=told,
+            told_bytes_per_s=lambda: told,
         )
         self.done = {}
         self.shared = None

@@ -152,12 +152,7 @@ async def put_job(context: ControlContext, request: web.Request) -> web.Response
     if need is not None:
         change.check(context.hints)
         context.sharing.judge(name, spec.dataset, need)
-    is_new_run = begins.begins is not None and context.hints.jobs.is_new_run(name, begins.begins)
-    job = await context.changes.make(change)
-    if is_new_run:
-        context.count_reads()  # Count the reads of the former run first.
-        context.stats.begin_run(name)
-    return answer_json(_summary(context, job))
+    return answer_json(_summary(context, await context.changes.make(change)))
 
 
 async def get_job(context: ControlContext, request: web.Request) -> web.Response:

@@ -11,7 +11,7 @@ from shadeproxy.api.s3.auth.authenticator import Authenticated, Authenticator
 from shadeproxy.api.s3.auth.clients import ANONYMOUS
 from shadeproxy.api.s3.canonical import canonical, parse_copy_source, settle_presigned
 from shadeproxy.api.s3.exchange import Call, EventLog, Exchange, ReadReports, RequestObserver
-from shadeproxy.api.s3.operations import Permission, Touches, bypasses, resolve
+from shadeproxy.api.s3.operations import Permission, Touches, reads_current, resolve
 from shadeproxy.api.s3.request import S3Request, parse_request
 from shadeproxy.core.errors import AccessDenied, OriginIsProxy
 from shadeproxy.core.sigv4 import UNSIGNED_PAYLOAD
@@ -60,8 +60,7 @@ class RequestAuthorizer(ReadReports):
 
     def reads_cache(self, call: Call) -> bool:
         """Return whether the cache may answer this call; otherwise it is forwarded."""
-        request = call.request
-        return call.operation.cached and not bypasses(request) and self._reads.cacheable(call.ref)
+        return reads_current(call.operation, call.request) and self._reads.cacheable(call.ref)
 
     def _identify(self, request: S3Request, exchange: Exchange | None = None) -> tuple[Call, Authenticated]:
         # Check this before the signature: the key with which the proxy signs its requests to the origin may

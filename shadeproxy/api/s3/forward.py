@@ -19,7 +19,7 @@ from typing import Protocol
 
 from shadeproxy.api.s3.exchange import Call, Exchange, closing
 from shadeproxy.api.s3.headers import to_client, to_origin
-from shadeproxy.api.s3.operations import Permission, Touches, touched
+from shadeproxy.api.s3.operations import Permission, Touches, reads_current, touched
 from shadeproxy.api.s3.port import Response
 from shadeproxy.api.s3.response import WRITE_BYTES
 from shadeproxy.api.s3.upload.body import UploadBody, receive
@@ -156,6 +156,7 @@ class Forwarder:
             upstream=call.identity.upstream,
             request_id=exchange.request_id,
             job=request.job,
+            reads_current=reads_current(call.operation, request),
         )
         async with self._engine.forward(forwarded) as given:
             answer = sensible(call, given)
@@ -208,6 +209,8 @@ class Forwarder:
             trailers=outgoing.trailers,
             request_id=exchange.request_id,
             job=request.job,
+            # A body can be sent only once, so not to the origin after another proxy.
+            reads_current=outgoing.pieces is None and reads_current(call.operation, request),
         )
         async with AsyncExitStack() as writing:
             if outgoing.refs:

@@ -9,7 +9,7 @@ from shadeproxy.api.s3.authorizer import RequestAuthorizer
 from shadeproxy.api.s3.compiled import compiled_hits
 from shadeproxy.api.s3.exchange import LATER, Asked, Call, Outcome, fast_head, read_request
 from shadeproxy.api.s3.head import Head, HeadReader
-from shadeproxy.api.s3.operations import GET_OBJECT, bypasses
+from shadeproxy.api.s3.operations import GET_OBJECT, reads_current
 from shadeproxy.api.s3.read import answer_for
 from shadeproxy.api.s3.request import NO_QUERY, PLAIN_LINE, S3Request
 from shadeproxy.api.s3.request_cache import JobObserver, RequestCache, Writer
@@ -149,7 +149,7 @@ class FastLane:
 
     def _identify_relayed(self, raw: bytes, head: Head, call: Call) -> Asked | None:
         """Return a plain read of an object that another node caches; None for any other request."""
-        if self._relays is None or not call.operation.cached or bypasses(call.request):
+        if self._relays is None or not reads_current(call.operation, call.request):
             return None
         peer = self._relays.find(call.ref)
         if peer is None:

@@ -198,9 +198,15 @@ def resolve(request: S3Request) -> Operation:
     return operation
 
 
-def bypasses(request: S3Request) -> bool:
-    """Return whether a GetObject or HeadObject asks for more than the plain current object."""
-    return not _BYPASS_FIELDS.isdisjoint(request.fields) or any(map(_bypasses, request.query))
+def reads_current(operation: Operation, request: S3Request) -> bool:
+    """Return whether a request reads the plain current object and asks for no more, so that a cache may
+    answer it.
+    """
+    return (
+        operation.cached
+        and _BYPASS_FIELDS.isdisjoint(request.fields)
+        and not any(map(_bypasses, request.query))
+    )
 
 
 def _bypasses(name: str) -> bool:

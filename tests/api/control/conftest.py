@@ -134,13 +134,14 @@ def clock():
 def context(backend, clock):
     with WorkPool(2, "control") as pool:
         order_builder = OrderBuilder(pool)
-        hints = HintRegistry(on_lost=order_builder.seek)
+        stats = Stats()
+        hints = HintRegistry(on_lost=order_builder.seek, on_run=stats.begin_run)
         yield ControlContext(
             version="9.9.9",
             hints=hints,
             changes=OwnChanges(hints, clock),
             order_builder=order_builder,
-            stats=Stats(),
+            stats=stats,
             count_reads=lambda: None,
             clock=clock,
             pool=pool,

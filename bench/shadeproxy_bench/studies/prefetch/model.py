@@ -139,7 +139,7 @@ class VirtualProxy:
                 self.hints.expectations,
                 page_size=PAGE_BYTES,
                 clock=clock,
-                limits=Limits(_AHEAD_BYTES, _FETCHES, _INFLIGHT_BYTES // 2, 0, self.limited.may_wait),
+                limits=Limits(_AHEAD_BYTES, lambda: _FETCHES, _INFLIGHT_BYTES // 2, 0, self.limited.may_wait),
                 woken=self.woken,
             )
         tier = SegmentStore("ram", folder, room_bytes, segment_bytes=_SEGMENT_BYTES)

@@ -166,6 +166,28 @@ function showTiers(stats) {
       count(tier.hits), share(tier.hit_ratio), count(tier.admissions), { words: listed(tier.evictions) }]), "no tier");
 }
 
+function nodeState(node, cluster, counts) {
+  const fault = node.node === cluster.node ? cluster.refusal || cluster.problem : counts && counts.problem;
+  if (fault) return fault;
+  if (node.away) return "away";
+  if (node.skipped) return "reads go past it";
+  return node.weight ? "here" : "drained";
+}
+
+// Counts of the proxies are known only if they share their pages.
+function showCluster(cluster, nodes) {
+  const known = new Map(nodes.map((node) => [node.node, node])), owned = cluster.pages === "owned";
+  byId("cluster-section").hidden = !cluster.name;
+  table("nodes", "Proxies of the cluster", ["proxy", { words: "state" }, "share", "hit ratio", "relayed", "lease"],
+    cluster.nodes.map((node) => {
+      const here = node.node === cluster.node, counts = known.get(node.node), told = counts && !counts.problem;
+      const lease = here ? cluster.lease_s : told ? counts.lease_s : null;
+      return [node.node + (here ? " (this one)" : ""), { words: nodeState(node, cluster, counts) },
+        owned ? share(node.share) : "\u2013", told && counts.reads ? share(counts.hits / counts.reads) : "\u2013",
+        told ? count(counts.relayed) : "\u2013", lease === 0 ? "none" : time(lease)];
+    }), "none yet");
+}
+
 function showOrigin(stats, info, originState) {
   const origin = stats.origin, health = origin.health, failure = health.last_failure;
   terms(byId("origin"), [
@@ -227,6 +249,17 @@ async function lookAtFindings() {
   }
 }
 
+let askingCluster = false;
+async function lookAtCluster() {
+  if (askingCluster) return;
+  askingCluster = true;
+  // Not awaited by ``poll``, as the doctor: a proxy that hangs delays the counts of all by two seconds.
+  try {
+    const cluster = await ask("v1/cluster");
+    showCluster(cluster, cluster.pages === "owned" ? (await ask("v1/stats?cluster=1")).nodes : []);
+  } catch { /* ``poll`` shows why, and the next look has the numbers. */ } finally { askingCluster = false; }
+}
+
 let timer = 0, polling = false;
 async function poll() {
   if (polling) return;
@@ -236,6 +269,7 @@ async function poll() {
     if (!document.hidden) {
       await look();
       lookAtFindings();
+      lookAtCluster();
     }
   } catch (error) {
     if (error instanceof Locked) {

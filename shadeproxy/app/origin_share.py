@@ -1,0 +1,50 @@
+"""The limits of ``[origin]`` that are totals of a cluster, and this proxy's share of them.
+
+Laws: each owner has the part of the connections and of the bandwidth that it has of the objects, because it
+has this part of the misses. Without a cluster that shares pages, the part is 1. A proxy without objects keeps
+a little: it still executes parts of uploads and listings, and reads what no owner answers.
+"""
+
+import structlog
+
+from shadeproxy.config.sections import OriginSection
+from shadeproxy.origin.limit import LimitedOrigin
+from shadeproxy.origin.throttled import ThrottledOrigin
+
+_log = structlog.get_logger(__name__)
+_LEAST = 0.01
+_LEAST_CONNECTIONS = 1
+
+
+class OriginShare:
+    """The share of one proxy. ``throttled``: None if no bandwidth is set."""
+
+    def __init__(
+        self, section: OriginSection, limited: LimitedOrigin, throttled: ThrottledOrigin | None
+    ) -> None:
+        self._section = section
+        self._limited = limited
+        self._throttled = throttled
+        self._part = 1.0
+
+    @property
+    def connections(self) -> int:
+        """The most reads, and the most forwarded requests, that may be open at once."""
+        return max(int(self._section.max_connections * self._part), _LEAST_CONNECTIONS)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bandwidth; 0 if none is set."""
+        return self._section.bandwidth * max(self._part, _LEAST)
+
+    def take_part(self, part: float) -> None:
+        """Take another part of the totals, from 0 to 1."""
+        if part == self._part:
+            return
+        self._part = part
+        self._limited.resize(self.connections)
+        limits: dict[str, object] = {"connections": self.connections}
+        if self._throttled is not None:
+            self._throttled.bytes_per_s = self.bytes_per_s
+            limits["bytes_per_s"] = round(self.bytes_per_s)
+        _log.info("this proxy's share of the limits of the origin", share=f"{part:.1%}", **limits)

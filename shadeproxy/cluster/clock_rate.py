@@ -1,0 +1,60 @@
+"""The rate of this machine's clock, compared with that of the log's server.
+
+A lease is safe only if the clocks of all nodes run at about the same rate (``SLACK`` in timing.py). A node
+cannot compare its clock with those of the others, but each beat brings the time of the one server of all.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+MOST_APART = 0.05
+"""A rate that differs from the server's by more may differ from that of another node by twice as much."""
+_EVERY_S = 10.0
+_APART = 6
+"""Two readings that are compared lie so many readings apart: a minute, in which one second of latency is an
+error of less than 2 %.
+"""
+_READINGS = 60
+_ENOUGH = 12
+
+
+class Reading(NamedTuple):
+    """Two clocks at one instant, in seconds. ``own_s``: since boot. ``server_s``: the server's Unix time."""
+
+    own_s: float
+    server_s: float
+
+
+def rate_of(readings: Sequence[Reading]) -> float | None:
+    """Return how many seconds pass by the own clock in a second of the server's, None if there are too few
+    readings to tell.
+
+    The result is a median, so neither some slow answers nor steps of the server's clock change it: a step
+    lies between the readings of few pairs.
+    """
+    pairs = list(zip(readings, readings[_APART:], strict=False))
+    if len(pairs) < _ENOUGH:
+        return None
+    return median(
+        (late.own_s - early.own_s) / max(late.server_s - early.server_s, 1e-3) for early, late in pairs
+    )
+
+
+class ClockRate:
+    """Readings of the last ten minutes."""
+
+    def __init__(self) -> None:
+        self._readings: deque[Reading] = deque(maxlen=_READINGS)
+
+    def note(self, sent_s: float, answered_s: float, server_s: float) -> None:
+        """Note the server's time in the answer to a call. Times are seconds since boot."""
+        at_s = (sent_s + answered_s) / 2
+        if not self._readings or at_s - self._readings[-1].own_s >= _EVERY_S:
+            self._readings.append(Reading(at_s, server_s))
+
+    @property
+    def rate(self) -> float | None:
+        """See ``rate_of``."""
+        return rate_of(tuple(self._readings))
