@@ -190,7 +190,10 @@ class FastLane:
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
         call = Call(request, GET_OBJECT, identity)
+        # ``cacheable`` would say no: this node does not cache an object that has a peer.
+        peer = None if self._relays is None else self._relays.find(ref)
+        if peer is not None:
+            return Asked(call, wanted, True, False, None, peer)
         if self._engine.cacheable(ref):
             return Asked(call, wanted, True, True, self._engine.find_now(wanted))
-        peer = None if self._relays is None else self._relays.find(ref)
-        return None if peer is None else Asked(call, wanted, True, False, None, peer)
+        return None
