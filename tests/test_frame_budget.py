@@ -42,7 +42,7 @@ GOLDEN = {
     # Cached samples by id, in the order in which they are ready.
     "batch of 256": Golden(3659, 23),
     # A plain read of an object that another node owns, on an idle connection to that node.
-    "relayed read, near node": Golden(63, 25),
+    "relayed read, near node": Golden(61, 24),
     # The same read at the owner, which has the object in RAM: the request of a node is signed.
     "relayed read, owner": Golden(22, 12),
 }

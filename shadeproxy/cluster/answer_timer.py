@@ -16,9 +16,10 @@ class WaitingRead(Protocol):
 
 
 class AnswerTimer:
-    """Watches reads. Single event loop."""
+    """Watches reads of one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._until_s: dict[WaitingRead, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_s = inf
@@ -28,10 +29,9 @@ class AnswerTimer:
 
     def watch(self, read: WaitingRead, seconds: float) -> None:
         """Call ``read.give_up`` after ``seconds``, unless ``forget`` is called before."""
-        loop = asyncio.get_running_loop()
-        until_s = self._until_s[read] = loop.time() + seconds
+        until_s = self._until_s[read] = self._loop.time() + seconds
         if until_s < self._next_s:
-            self._set(loop, until_s)
+            self._set(until_s)
 
     def forget(self, read: WaitingRead) -> None:
         """Stop watching a read; idempotent."""
@@ -44,18 +44,17 @@ class AnswerTimer:
             self._timer.cancel()
             self._timer, self._next_s = None, inf
 
-    def _set(self, loop: asyncio.AbstractEventLoop, until_s: float) -> None:
+    def _set(self, until_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._next_s = loop.call_at(until_s, self._look), until_s
+        self._timer, self._next_s = self._loop.call_at(until_s, self._look), until_s
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
         self._timer, self._next_s = None, inf
         # The loop's timers have a resolution of a millisecond.
-        now_s = loop.time() + 0.001
+        now_s = self._loop.time() + 0.001
         for read in [read for read, until_s in self._until_s.items() if until_s <= now_s]:
             self.forget(read)
             read.give_up()
         if self._until_s:
-            self._set(loop, min(self._until_s.values()))
+            self._set(min(self._until_s.values()))

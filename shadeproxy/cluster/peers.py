@@ -60,7 +60,7 @@ class Peer:
         self._at = origin.forwards.peer_of(ObjectRef("b", "", OWN))
         self.patience_s = self._least_s = least_patience_s
         """Seconds for which a read waits for the head of the answer."""
-        self.timer = AnswerTimer()
+        self.timer = AnswerTimer(asyncio.get_running_loop())
         """Ends the waiting of reads after ``patience_s``."""
         self.memory_bytes = 8 * _LEAST_MEMORY_BYTES
         """Memory that the next answer probably needs, head and body, if it is short enough to be received as

@@ -61,14 +61,12 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
-        self._least = 0
+        self._least = self._interim = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
-        # Receives an exchange by callbacks, until it has all bytes or leaves the answer to a reader.
-        self._receiver: Receiver | None = None
+        self._receiver: Receiver | None = None  # Until it has all bytes, or leaves the answer to a reader.
         self._whole: WholeReceiver | None = None  # The receiver, while its memory takes head and body.
         self._answered = False  # True if a byte came since the request was sent.
-        self._interim = 0
         self._bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
         self._ended = False  # True if the peer ended the connection.
@@ -111,9 +109,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def start_whole(self, request: bytes, receiver: WholeReceiver) -> None:
-        """Send a request head as ``start`` does; the answer arrives in ``receiver.memory``."""
+        """Send a request head as ``start`` does; the answer arrives in the memory of ``receiver``."""
         self.start(request, receiver)
-        self._whole, self._sink, self.filled = receiver, receiver.memory, 0
+        self._whole, self.filled = receiver, 0
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
         """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
@@ -199,6 +197,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
+        if not self._sink and self._whole is not None:
+            self._sink = self._whole.make_memory()
         if self._sink:
             return self._sink[self.filled :]
         if self._held == len(self._scratch):

@@ -40,13 +40,16 @@ class WholeReceiver(Receiver, Protocol):
     those of ``Receiver``.
     """
 
-    memory: memoryview
-    """Memory for head and body. It has more bytes than any answer that is recognised."""
+    def make_memory(self) -> memoryview:
+        """Return memory for head and body, with more bytes than any answer that is recognised. It is called
+        when the first bytes are there: so one piece of memory, which is in the processor's cache, serves many
+        reads.
+        """
 
     def recognised(self, filled: int) -> int:
         """Return the number of bytes of the whole answer, if its head is complete in the first ``filled``
-        bytes of ``memory``, and if it is plain and keeps the connection; else 0.
+        bytes of the memory, and if it is plain and keeps the connection; else 0.
         """
 
     def arrived(self) -> None:
-        """Note that more bytes of the body are in ``memory``."""
+        """Note that more bytes of the body are in the memory."""

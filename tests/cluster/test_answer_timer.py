@@ -1,7 +1,5 @@
 """One timer for many reads: each is given up when its own time is over, and not before."""
 
-import asyncio
-
 import pytest
 
 from shadeproxy.cluster.answer_timer import AnswerTimer
@@ -55,14 +53,12 @@ class Read:
 
 
 @pytest.fixture
-def loop(monkeypatch):
-    loop = Loop()
-    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
-    return loop
+def loop():
+    return Loop()
 
 
 def test_each_read_is_given_up_when_its_own_time_is_over(loop):
-    timer, reads = AnswerTimer(), [Read(loop) for _ in range(4)]
+    timer, reads = AnswerTimer(loop), [Read(loop) for _ in range(4)]
     # The patience with a node changes: a later read may have to be given up before an earlier one.
     for read, seconds in zip(reads, (3.0, 1.0, 2.0, 2.0), strict=True):
         timer.watch(read, seconds)
@@ -73,7 +69,7 @@ def test_each_read_is_given_up_when_its_own_time_is_over(loop):
 
 
 def test_reads_that_are_answered_set_no_timer_each(loop):
-    timer = AnswerTimer()
+    timer = AnswerTimer(loop)
     for _ in range(900):
         read = Read(loop)
         timer.watch(read, 1.0)
@@ -86,7 +82,7 @@ def test_reads_that_are_answered_set_no_timer_each(loop):
 
 
 def test_a_read_after_a_rest_is_watched_again(loop):
-    timer = AnswerTimer()
+    timer = AnswerTimer(loop)
     for _ in range(3):
         read = Read(loop)
         timer.watch(read, 1.0)
@@ -96,7 +92,7 @@ def test_a_read_after_a_rest_is_watched_again(loop):
 
 
 def test_a_read_may_begin_when_another_is_given_up(loop):
-    timer, second = AnswerTimer(), Read(loop)
+    timer, second = AnswerTimer(loop), Read(loop)
 
     class First(Read):
         def give_up(self):
@@ -110,7 +106,7 @@ def test_a_read_may_begin_when_another_is_given_up(loop):
 
 
 def test_no_read_is_given_up_after_the_end(loop):
-    timer, read = AnswerTimer(), Read(loop)
+    timer, read = AnswerTimer(loop), Read(loop)
     timer.watch(read, 1.0)
     timer.close()
     timer.close()

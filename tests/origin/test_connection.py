@@ -65,6 +65,9 @@ class Whole(Page):
         self.error: Exception | None = None
         self._stop = 0
 
+    def make_memory(self):
+        return self.memory
+
     def recognised(self, filled):
         data = bytes(self.memory[:filled])
         end = data.find(b"\r\n\r\n") + 4

@@ -48,8 +48,8 @@ class RelayRead:
 
     __slots__ = (
         "_begun", "_body", "_bounds", "_clock", "_connection", "_done", "_filled", "_flushes", "_head",
-        "_head_bytes", "_left", "_loop", "_outlet", "_reads", "_reports", "_taken", "_taken_bytes", "asked",
-        "bytes_sent", "held", "memory", "peer", "request_id", "started_s", "status",
+        "_head_bytes", "_left", "_memory", "_outlet", "_reads", "_reports", "_taken", "_taken_bytes", "asked",
+        "bytes_sent", "held", "peer", "request_id", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -74,13 +74,12 @@ class RelayRead:
         self.status = CLIENT_CLOSED
         self.bytes_sent = 0
         self.held = held
-        self.memory = _NOTHING
+        self._memory = _NOTHING
         self._outlet = outlet
         self._reports = reports
         self._reads = reads
         self._clock = clock
         self._bounds = bounds
-        self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._taken_bytes = self._filled = self._head_bytes = 0
         self._body = _NOTHING
@@ -101,7 +100,7 @@ class RelayRead:
         fields, size_bytes = call.request.fields, peer.memory_bytes
         if not self.held.try_take(size_bytes):
             return False
-        self._taken_bytes, self.memory = size_bytes, np.empty(size_bytes, np.uint8).data
+        self._taken_bytes = size_bytes
         self._connection = self._reads.start(
             peer,
             self.asked.wanted.ref,
@@ -121,20 +120,25 @@ class RelayRead:
 
     # ------------------------------------------------------------------ what the connection calls
 
+    def make_memory(self) -> memoryview:
+        """See ``WholeReceiver.make_memory``."""
+        self._memory = np.empty(self._taken_bytes, np.uint8).data
+        return self._memory
+
     def recognised(self, filled: int) -> int:
         """See ``WholeReceiver.recognised``."""
-        head = plain_head(self.memory, filled)
+        head = plain_head(self._memory, filled)
         if head is None or not self.asked.keep_alive:
             return 0
         size_bytes = head.size_bytes + head.length
-        fits = 0 < head.length <= _MOST_BYTES and size_bytes < len(self.memory)
+        fits = 0 < head.length <= _MOST_BYTES and size_bytes < len(self._memory)
         is_part = "range" in self.asked.call.request.fields
         if not fits or is_part != bool(head.content_range) or (is_part and not self._has_range(head)):
             return 0
         self._note_answer(size_bytes)
         self.status, self._head_bytes = 206 if is_part else 200, head.size_bytes
-        self._head = unchanged_head(self.memory, head, self.peer.node)
-        self._body = self.memory[head.size_bytes : size_bytes]
+        self._head = unchanged_head(self._memory, head, self.peer.node)
+        self._body = self._memory[head.size_bytes : size_bytes]
         return size_bytes
 
     def arrived(self) -> None:
@@ -172,7 +176,7 @@ class RelayRead:
             self._end()
         else:
             # The memory was full, so more bytes than announced show in a later turn of the loop.
-            self._loop.call_soon(self._end)
+            asyncio.get_running_loop().call_soon(self._end)
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""
@@ -259,7 +263,7 @@ class RelayRead:
         if not self._flushes:
             # The other bytes of this answer mostly come in the same turn. One write sends them all.
             self._flushes = True
-            self._loop.call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send the bytes that have come."""
@@ -319,7 +323,7 @@ class RelayRead:
 
     def _return_memory(self) -> None:
         self.held.give(self._taken_bytes)
-        self._taken_bytes, self.memory = 0, _NOTHING
+        self._taken_bytes, self._memory = 0, _NOTHING
         self._body = _NOTHING
 
     def _give_back(self, *, abort: bool = False) -> None:
