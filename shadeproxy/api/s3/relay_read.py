@@ -173,6 +173,7 @@ class RelayRead:
         self._filled = len(self._body)
         self._flush()
         if self._head_bytes:
+            # There was room behind the answer: more bytes than announced would have come with it.
             self._end()
         else:
             # The memory was full, so more bytes than announced show in a later turn of the loop.
