@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.frame_counts import MISSES, Count, count_flows
+from tests.support.relay_frames import count_relayed
 
 pytestmark = pytest.mark.skipif(
     (sys.implementation.name, *sys.version_info[:2]) != ("cpython", 3, 11),
@@ -40,12 +41,19 @@ GOLDEN = {
     "POST of scores": Golden(41, 15),
     # Cached samples by id, in the order in which they are ready.
     "batch of 256": Golden(3659, 23),
+    # A plain read of an object that another node owns, on an idle connection to that node.
+    "relayed read, near node": Golden(61, 24),
+    # The same read at the owner, which has the object in RAM: the request of a node is signed.
+    "relayed read, owner": Golden(22, 12),
 }
 
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Count]]:
-    return count_flows(tmp_path_factory.mktemp("frames"))
+    return {
+        **count_flows(tmp_path_factory.mktemp("frames")),
+        **count_relayed(tmp_path_factory.mktemp("relayed")),
+    }
 
 
 @pytest.mark.parametrize("flow", GOLDEN)

@@ -36,9 +36,12 @@ _MOST_LAPSES = 1024
 
 
 class _Place(NamedTuple):
-    """``home``: the node that caches the object. ``named``: this node owns it, while it has the lease."""
+    """``home``: the node that caches the object. ``reader``: see ``Routes.reader``; only a node that may be
+    one of the view uses it. ``named``: this node owns the object, while it has the lease.
+    """
 
     home: str | None
+    reader: NodeFacts | None
     named: bool
 
 
@@ -127,10 +130,11 @@ class OwnedObjects:
 
     def reader(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.reader``."""
-        member, view = self._member, self._view()
-        if member is None or view is None:
+        member = self._member
+        # ``_view`` is written out, because each relayed read comes here.
+        if member is None or member.view is None or member.duties.refusal:
             return None
-        return self._other(view, self._place(member, view, object_hash(ref)).home)
+        return self._place(member, member.view, object_hash(ref)).reader
 
     def writer(self, ref: ObjectRef) -> NodeFacts | None:
         """See ``Routes.writer``."""
@@ -254,7 +258,8 @@ class OwnedObjects:
             self._places = Memo(_MOST_PLACES)
         place = self._places.get(hashed)
         if place is None:
-            place = _Place(view.home(hashed), member.is_named(hashed))
+            home = view.home(hashed)
+            place = _Place(home, self._other(view, home), member.is_named(hashed))
             self._places.put(hashed, place)
         return place
 

@@ -9,14 +9,15 @@ from contextvars import ContextVar
 
 from shadeproxy.cluster.peer_requests import PeerField, job_field
 from shadeproxy.cluster.peers import Peer, Peers
-from shadeproxy.cluster.relay_counts import RelayCounts, RelayEnd
+from shadeproxy.cluster.relay_counts import RelayCounts
 from shadeproxy.cluster.routes import Routes
 from shadeproxy.core.clock import Clock
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.types import Headers, JobContext, ObjectRef, Source, Upstream, first_value
 from shadeproxy.origin.base import ForwardResponse, Relayed
-from shadeproxy.origin.connection import Connection, Receiver
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.receiver import WholeReceiver
 from shadeproxy.origin.s3answers import end_to_end
 from shadeproxy.origin.s3reads import body_of
 
@@ -61,12 +62,14 @@ BEGUN: ContextVar[PendingAnswer | None] = ContextVar("begun", default=None)
 
 
 class PeerReads:
-    """Begins reads of objects that other nodes cache. The arguments are those of ``RelayingOrigin``."""
+    """Begins reads of objects that other nodes cache. The arguments are those of ``RelayingOrigin``.
+    ``counts``: counts a read, unless it is handed over.
+    """
 
     def __init__(self, *, routes: Routes, peers: Peers, counts: RelayCounts, clock: Clock) -> None:
         self._routes = routes
         self._peers = peers
-        self._counts = counts
+        self.counts = counts
         self._clock = clock
         self._fields: dict[tuple[str, Upstream, str], str] = {}
 
@@ -88,7 +91,7 @@ class PeerReads:
         job: JobContext | None,
         range_field: str,
         checksums: bool,
-        receiver: Receiver,
+        receiver: WholeReceiver,
         request_id: str,
     ) -> Connection | None:
         """Send a GET of ``path``, whose answer ``receiver`` gets. Return the connection, which the caller
@@ -98,7 +101,8 @@ class PeerReads:
         if connection is not None:
             request = peer.heads.render(
                 path,
-                peer_field=self._field(peer.node, upstream, ref.namespace),
+                peer_field=self._fields.get((peer.node, upstream, ref.namespace))
+                or self._field(peer.node, upstream, ref.namespace),
                 job_field="" if job is None else job_field(job),
                 checksums=checksums,
                 range_field=range_field,
@@ -106,16 +110,10 @@ class PeerReads:
                 now_s=self._clock.now_s(),
                 request_id=request_id,
             )
-            connection.start(request, receiver)
+            connection.start_whole(request, receiver)
         return connection
-
-    def count(self, peer: Peer, end: RelayEnd, size_bytes: int, seconds: float) -> None:
-        """Count a read that was not handed over."""
-        self._counts.note(peer.node, end, size_bytes, seconds)
 
     def _field(self, receiver: str, upstream: Upstream, namespace: str) -> str:
         key = (receiver, upstream, namespace)
-        field = self._fields.get(key)
-        if field is None:
-            field = self._fields[key] = PeerField(self._peers.node, *key).render()
+        field = self._fields[key] = PeerField(self._peers.node, *key).render()
         return field

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import structlog
 
+from shadeproxy.cluster.answer_timer import AnswerTimer
 from shadeproxy.cluster.peer_requests import PEER_KEY, REGION, peer_secrets
 from shadeproxy.cluster.relay_heads import RelayHeads
 from shadeproxy.cluster.view import NodeFacts
@@ -24,6 +26,9 @@ _log = structlog.get_logger(__name__)
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S, _TIMES_P99 = 1.0, 10.0, 3.0
 _TIMES = 512
 _COMPUTE_EVERY = 64
+_LEAST_MEMORY_BYTES, _SPARE_BYTES = 16 << 10, 1 << 10
+MOST_MEMORY_BYTES = (1 << 20) + (16 << 10)
+"""Memory for an answer that is received as a whole. It follows the answers of late, up to this size."""
 _CLOSE_S = 1.0
 _FAILURES, _WITHIN_S, _OPEN_S = 3, 5.0, 2.0
 PEER_TIMEOUTS = Timeouts(connect_s=2.0, read_s=60.0, pool_s=2.0)
@@ -56,14 +61,20 @@ class Peer:
         self._at = origin.forwards.peer_of(ObjectRef("b", "", OWN))
         self.patience_s = self._least_s = least_patience_s
         """Seconds for which a read waits for the head of the answer."""
+        self.timer = AnswerTimer(asyncio.get_running_loop())
+        """Ends the waiting of reads after ``patience_s``."""
+        self.memory_bytes = 8 * _LEAST_MEMORY_BYTES
+        """Memory that the next answer probably needs, head and body, if it is short enough to be received as
+        a whole.
+        """
+        self._longest_bytes = 0
         self._clock = clock
-        self._times_s: deque[float] = deque(maxlen=_TIMES)
+        self._times_s = np.zeros(_TIMES)  # Of the last answers, in a ring.
         self._count = 0
         self._failed_s: deque[float] = deque(maxlen=_FAILURES)
         self._skipped_until_s = float("-inf")
         self._users = 0
-        self._unused = asyncio.Event()
-        self._unused.set()
+        self._unused: asyncio.Event | None = None  # While ``aclose`` waits for the end of all uses.
 
     def take_now(self) -> Connection | None:
         """Return an idle connection, or None if none is idle. All connections stay open until the caller puts
@@ -71,7 +82,7 @@ class Peer:
         """
         connection = None if self._at is None else self._gets.pool.take_now(self._at)
         if connection is not None:
-            self.enter()
+            self._users += 1
         return connection
 
     def put_back(self, connection: Connection) -> None:
@@ -82,19 +93,21 @@ class Peer:
     def enter(self) -> None:
         """Keep the connections open until ``leave`` is called."""
         self._users += 1
-        self._unused.clear()
 
     def leave(self) -> None:
         """End one use that ``enter`` began."""
         self._users -= 1
-        if not self._users:
+        if not self._users and self._unused is not None:
             self._unused.set()
 
     async def aclose(self) -> None:
         """Close the connections when no request uses them any more, or at once when cancelled."""
         try:
-            await self._unused.wait()
+            while self._users:
+                self._unused = asyncio.Event()
+                await self._unused.wait()
         finally:
+            self.timer.close()
             await self.origin.aclose()
 
     @property
@@ -102,12 +115,18 @@ class Peer:
         """True while reads go straight to the origin, because this node failed several times."""
         return self._clock.monotonic_s() < self._skipped_until_s
 
-    def answered(self, seconds: float) -> None:
-        """Note the time to the head of an answer."""
+    def answered(self, seconds: float, size_bytes: int = 0) -> None:
+        """Note the time to the head of an answer; and the bytes of head and body, if it can be received as a
+        whole.
+        """
         self._failed_s.clear()
-        self._times_s.append(seconds)
+        self._times_s[self._count % _TIMES] = seconds
         self._count += 1
+        if size_bytes > self._longest_bytes:
+            self._longest_bytes = size_bytes
+            self.memory_bytes = max(self.memory_bytes, _memory_for(size_bytes))
         if self._count % _COMPUTE_EVERY == 0:
+            self.memory_bytes, self._longest_bytes = _memory_for(self._longest_bytes), 0
             self.patience_s = max(self._least_s, min(_TIMES_P99 * self._p99_s(), _MOST_PATIENCE_S))
 
     def failed(self) -> None:
@@ -119,10 +138,13 @@ class Peer:
 
     @property
     def state(self) -> PeerState:
-        return PeerState(self.skipped, self._p99_s(), len(self._times_s))
+        return PeerState(self.skipped, self._p99_s(), min(self._count, _TIMES))
 
     def _p99_s(self) -> float:
-        return sorted(self._times_s)[len(self._times_s) * 99 // 100] if self._times_s else 0.0
+        count = min(self._count, _TIMES)
+        place = count * 99 // 100
+        # A sorted list would cost each read a microsecond.
+        return float(np.partition(self._times_s[:count], place)[place]) if count else 0.0
 
 
 class Peers:
@@ -222,6 +244,10 @@ class Peers:
             reserved_names=(),
             clock=self._clock,
         )
+
+
+def _memory_for(size_bytes: int) -> int:
+    return max(_LEAST_MEMORY_BYTES, min(size_bytes + _SPARE_BYTES, MOST_MEMORY_BYTES))
 
 
 def _credentials(cluster: str, secrets: Sequence[str]) -> Credentials:

@@ -1,6 +1,7 @@
 """Counters of requests that were sent to other nodes, by node and result."""
 
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
 
 
@@ -29,18 +30,33 @@ class RelayRow(NamedTuple):
     seconds: float
 
 
+class _Sums:
+    """The sums of a ``RelayRow``."""
+
+    __slots__ = ("bytes", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests = self.bytes = 0
+        self.seconds = 0.0
+
+
 class RelayCounts:
     """Counts the requests that ``note`` reports. A process has one such object."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, RelayEnd], RelayRow] = {}
+        self._sums: dict[tuple[str, RelayEnd], _Sums] = {}
 
     def note(self, node: str, result: RelayEnd, size_bytes: int, seconds: float) -> None:
-        row = self._rows.get((node, result)) or RelayRow(node, result, 0, 0, 0.0)
-        self._rows[node, result] = RelayRow(
-            node, result, row.requests + 1, row.bytes + size_bytes, row.seconds + seconds
-        )
+        sums = self._sums.get((node, result))
+        if sums is None:
+            sums = self._sums[node, result] = _Sums()
+        sums.requests += 1
+        sums.bytes += size_bytes
+        sums.seconds += seconds
 
     def rows(self) -> list[RelayRow]:
         """Return the counts since the start, ordered by node and result."""
-        return [self._rows[key] for key in sorted(self._rows)]
+        return [
+            RelayRow(node, result, sums.requests, sums.bytes, sums.seconds)
+            for (node, result), sums in sorted(self._sums.items(), key=itemgetter(0))
+        ]

@@ -7,7 +7,7 @@ origin/signing.py, which does this for page GETs.
 import hashlib
 
 from shadeproxy.cluster.peer_requests import PEER_KEY, REGION
-from shadeproxy.core.sigv4 import EMPTY_SHA256, encode_path, format_amz_date
+from shadeproxy.core.sigv4 import EMPTY_SHA256, format_amz_date
 from shadeproxy.core.tracing import JOB_FIELD, ORIGIN_FIELD, PEER_FIELD
 from shadeproxy.origin.signing import CHECKSUM_MODE, SignedParts, signed_parts
 
@@ -34,9 +34,9 @@ class RelayHeads:
         now_s: float,
         request_id: str,
     ) -> bytes:
-        """Return the head of a GET of ``path``, as it is encoded in a request. ``peer_field``: value of
-        ``x-shade-peer``; ``job_field``, ``range_field``: values, or "". ``checksums``: the client asks for
-        the checksums of the object.
+        """Return the head of a GET of ``path``, a canonical URI like ``S3Request.path``. ``peer_field``: the
+        value of ``x-shade-peer``; ``job_field``, ``range_field``: values, or "". ``checksums``: the client
+        asks for the checksums of the object.
         """
         if int(now_s) != self._second:
             self._second = int(now_s)
@@ -44,7 +44,7 @@ class RelayHeads:
         key = (peer_field, job_field, secret, checksums)
         fields, signing = self._kept.get(key) or self._keep(key)
         inner, outer = signing.inner.copy(), signing.outer.copy()
-        text = f"GET\n{encode_path(path)}{signing.canonical}"
+        text = f"GET\n{path}{signing.canonical}"
         inner.update(hashlib.sha256(text.encode()).hexdigest().encode())
         outer.update(inner.digest())
         wanted = f"Range: {range_field}\r\n" if range_field else ""

@@ -14,9 +14,10 @@ from typing import Protocol
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.types import Intent, is_strong_etag
 from shadeproxy.origin.base import Arrived, HandedOver, Sink, Wanted
-from shadeproxy.origin.connection import Connection, Dead, Surplus
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.link import LinkSlot
+from shadeproxy.origin.receiver import Dead, Surplus
 from shadeproxy.origin.s3pages import (
     Exchange,
     PageGets,

@@ -2,9 +2,9 @@
 
 States: IDLE (no request; a byte that comes now ends the connection) -> HEAD (request sent, no complete head
 yet) -> BODY (the rest of the answer is still to come) -> IDLE. The kernel copies the body straight into the
-buffer of a reader that waits in ``receive``, or of the receiver of ``start``. Without either of these,
-reading is paused. ``abort`` closes the connection at once. Only a connection that is ``reusable`` may serve
-another exchange.
+buffer of a reader that waits in ``receive``, or of the receiver of ``start``. The receiver of ``start_whole``
+gets the head in its memory too, as long as it recognises the answer. Without any of these, reading is paused.
+``abort`` closes the connection at once. Only a connection that is ``reusable`` may serve another exchange.
 """
 
 import asyncio
@@ -12,46 +12,17 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from copy import copy
 from enum import Enum, auto
-from typing import Protocol, cast
+from typing import cast
 
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head, parse_head
+from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus, WholeReceiver
 
 _SCRATCH_BYTES = 8 << 10
 _DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
 _PIECE_BYTES = 64 << 10
-_MOST_INTERIM = 16
-"""Most 1xx answers before the final answer; a server sends one or two."""
-
-
-class Surplus(Exception):
-    """More bytes came than the answer announced: its length is wrong, and perhaps its body too."""
-
-
-class Dead(Exception):
-    """The connection ended before a byte of the answer came."""
-
-
-class Broken(Exception):
-    """The connection ended within an answer."""
-
-
-class Receiver(Protocol):
-    """Receives one answer by callbacks. No call may raise."""
-
-    def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
-        """Return memory for all of the body, and the function to call for each arrival in it. None leaves the
-        answer to a caller of ``receive``.
-        """
-
-    def received(self) -> None:
-        """Note that the body is complete. ``Connection.failure`` shows in a later turn of the loop whether
-        more bytes came.
-        """
-
-    def failed(self, error: Exception) -> None:
-        """Note that the exchange ended early, with Dead, Broken, BadAnswer, OSError or TimeoutError."""
+_MOST_INTERIM = 16  # Most 1xx answers before the final answer; a server sends one or two.
 
 
 class State(Enum):
@@ -78,27 +49,24 @@ class Connection(asyncio.BufferedProtocol):
         """Number of bytes in the buffer of the reader, or in the memory of the receiver."""
         self.state = State.IDLE
         self.since_s = loop.time()
-        """Loop time of the last body byte. In other states, the time since which the connection is idle, or
-        waits for a head.
-        """
+        """Loop time of the last body byte. In other states: since which it is idle, or waits for a head."""
         self._window_s = bounds.window_s
         self._pace = LeastRate(bounds)
         self._loop = loop
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
-        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._scratch = self._own_scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._held = 0  # Number of bytes in the scratch buffer.
         self._taken = 0  # Number of these bytes that were already handed out.
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
-        self._least = 0
+        self._least = self._interim = 0
         self._arrived: Arrived | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._receiver: Receiver | None = None
-        """Receives an exchange by callbacks, until it has all bytes or leaves the answer to a reader."""
+        self._receiver: Receiver | None = None  # Until it has all bytes, or leaves the answer to a reader.
+        self._whole: WholeReceiver | None = None  # The receiver, while its memory takes head and body.
         self._answered = False  # True if a byte came since the request was sent.
-        self._interim = 0
         self._bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
         self._ended = False  # True if the peer ended the connection.
@@ -135,10 +103,15 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges += 1
         self.reusable = self._answered = self._bodiless = False
         self.state, self._head, self._receiver = State.HEAD, None, receiver
-        self._held = self._taken = self._interim = 0
+        self._scratch, self._held, self._taken, self._interim = self._own_scratch, 0, 0, 0
         self._pace.left_s = self._window_s
         self.since_s = self._loop.time()
         self._transport.write(request)
+
+    def start_whole(self, request: bytes, receiver: WholeReceiver) -> None:
+        """Send a request head as ``start`` does; the answer arrives in the memory of ``receiver``."""
+        self.start(request, receiver)
+        self._whole, self.filled = receiver, 0
 
     async def receive(self, buffer: memoryview, arrived: Arrived | None = None, *, least: int = -1) -> int:
         """Receive body bytes into ``buffer`` until it holds ``least`` (default: all). Return how many it
@@ -220,10 +193,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if transport.get_extra_info("sslcontext") is not None:
-            self._scratch = memoryview(bytearray(_DECRYPTED_BYTES))
+            self._scratch = self._own_scratch = memoryview(bytearray(_DECRYPTED_BYTES))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
+        if not self._sink and self._whole is not None:
+            self._sink = self._whole.make_memory()
         if self._sink:
             return self._sink[self.filled :]
         if self._held == len(self._scratch):
@@ -231,7 +206,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch[self._held :]
 
     def buffer_updated(self, count: int) -> None:
-        if self._sink:
+        if self._whole is not None:
+            self._arrive_whole(self._whole, count)
+        elif self._sink:
             self._arrive(count)
         elif self.state is State.HEAD:
             self._held += count
@@ -292,12 +269,44 @@ class Connection(asyncio.BufferedProtocol):
         self._leave_body(head, came)
 
     def _leave_body(self, head: Head, came: int) -> None:
-        """Leave the body to a reader. ``came``: number of its bytes that have already come."""
+        """Leave the body, of which ``came`` bytes have come, to a reader."""
         if head.length == 0:
             self._finish()
         elif head.length is None or came < head.length:
             self._pause()
         self._wake()
+
+    def _arrive_whole(self, receiver: WholeReceiver, count: int) -> None:
+        """Count ``count`` more bytes of head and body in the receiver's memory."""
+        self.filled += count
+        now_s = self._loop.time()
+        if self.state is State.HEAD:
+            self._answered = True
+            self._remaining = receiver.recognised(self.filled)
+            if not self._remaining:
+                self._move_to_scratch()
+                self._take_head()
+                return
+            self.state = State.BODY
+        elif self.filled < self._remaining:
+            self._pace.note(now_s - self.since_s, count)
+        self.since_s = now_s
+        if self.filled > self._remaining:
+            self._fail(BadAnswer("bytes after the end of an answer"))
+        elif self.filled == self._remaining:
+            self._whole, self._receiver, self._sink = None, None, self._scratch[:0]
+            self.state, self.reusable = State.IDLE, not self._ended
+            receiver.received()
+        else:
+            receiver.arrived()
+
+    def _move_to_scratch(self) -> None:
+        """Move the bytes in the receiver's memory to the scratch buffer: the answer goes the usual way."""
+        came, self._held = self._sink[: self.filled], self.filled
+        if self._held > len(self._scratch):
+            self._scratch = memoryview(bytearray(self._held))
+        self._scratch[: self._held] = came
+        self._whole, self._sink = None, self._scratch[:0]
 
     def _arrive(self, count: int) -> None:
         """Count ``count`` more bytes in the reader's buffer, or in the receiver's memory."""
@@ -333,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
     def _let_go(self) -> None:
         """Stop calling the receiver, and drop its memory."""
         if self._receiver is not None:
-            self._receiver = self._arrived = None
+            self._receiver = self._arrived = self._whole = None
             self._sink = self._scratch[:0]
 
     def _skip_interim(self, head: Head) -> None:

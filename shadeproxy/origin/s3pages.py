@@ -31,11 +31,12 @@ from shadeproxy.core.types import ENDLESS, UNKNOWN_BYTES, ObjectMeta, ObjectRef,
 from shadeproxy.origin import s3answers as answers
 from shadeproxy.origin.addressing import Endpoint
 from shadeproxy.origin.base import Arrived, HandedOver, OriginRead, PassOn, Wanted
-from shadeproxy.origin.connection import Broken, Connection, Dead, Receiver, Surplus
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.credentials import CredentialProvider
 from shadeproxy.origin.health import OriginHealth
 from shadeproxy.origin.http1 import BadAnswer, Head
 from shadeproxy.origin.pool import ConnectionPool, NotConnected, Peer
+from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus
 from shadeproxy.origin.s3ops.spans import invalid_range
 from shadeproxy.origin.signing import PageHeads, range_field
 from shadeproxy.origin.tls_failure import why_tls_failed

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shadeproxy.cluster import peers as module
-from shadeproxy.cluster.peers import NOT_ASKED, Peers, PeerState
+from shadeproxy.cluster.peers import MOST_MEMORY_BYTES, NOT_ASKED, Peers, PeerState
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import ConfigError
 from tests.support.clock import ManualClock
@@ -34,6 +34,21 @@ async def test_one_slow_answer_in_many_changes_nothing(peers):
     for number in range(512):
         peer.answered(9.0 if number % 256 == 0 else 0.01)
     assert peer.patience_s == 1.0
+
+
+async def test_memory_follows_the_longest_answers_of_late_within_bounds(peers):
+    peer = peers.find(B)
+    for size_bytes, least, most in (
+        (100_000, 100_001, 140_000),
+        (900_000, 900_001, 1_000_000),
+        (1 << 21, 1 << 20, MOST_MEMORY_BYTES),
+        (1000, 1001, 20_000),
+    ):
+        peer.answered(0.01, size_bytes)
+        assert size_bytes == 1000 or peer.memory_bytes >= least, "the next answer may be as long"
+        for _ in range(256):
+            peer.answered(0.01, size_bytes)
+        assert least <= peer.memory_bytes <= most
 
 
 async def test_three_failures_in_five_seconds_skip_a_node_for_two(peers):

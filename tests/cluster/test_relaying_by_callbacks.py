@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from shadeproxy.api.s3.pending_read import PendingRead
 from shadeproxy.cluster.view import NodeFacts
 from shadeproxy.core.errors import OriginUnavailable
 from shadeproxy.core.types import ObjectRef
@@ -228,11 +229,32 @@ async def test_a_client_that_is_slow_holds_its_answer_and_gets_it(tmp_path, orig
         await client.reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.2)
         assert begun
-        assert a.handler._relayed.taken_bytes == len(body)
+        assert len(body) < a.handler._relayed.taken_bytes < len(body) + 4096
         assert await client.reader.readexactly(len(body)) == body
         await asyncio.sleep(0.05)
         assert a.handler._relayed.taken_bytes == 0
         await client.close()
+
+
+async def test_a_short_answer_does_not_keep_the_memory_for_a_long_one(tmp_path, origin, monkeypatch):
+    """A client that takes nothing holds what was written to it, also after the read has ended."""
+    origin.put("b", "b-mega", bytes(1_000_000))
+    written, write_pieces = [], PendingRead.write_pieces
+    async with cluster(tmp_path, "a", "b", origin=origin) as (a, _):
+        await warm(a)
+        assert len((await a.ask("/b/b-mega")).body) == 1_000_000
+
+        def note(self, pieces):
+            written.append(type(pieces[-1]))
+            write_pieces(self, pieces)
+
+        monkeypatch.setattr(PendingRead, "write_pieces", note)
+        begun = watched(a)
+        assert (await a.ask("/b/b-small")).body == b"some bytes"
+        assert written == [bytes]
+        assert len((await a.ask("/b/b-mega")).body) == 1_000_000
+        assert set(written[1:]) == {memoryview}
+        assert begun == ["/b/b-small", "/b/b-mega"]
 
 
 async def test_a_read_beyond_the_memory_for_whole_answers_is_relayed_in_pieces(tmp_path, origin):

@@ -20,12 +20,12 @@ import socket
 import struct
 import termios
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, ClassVar
 
 import msgspec
@@ -234,7 +234,7 @@ async def _settle() -> None:
         await asyncio.sleep(0)
 
 
-async def _count(sent: dict[Connection, bytes], source: str = "") -> Count:
+async def count_requests(sent: dict[Connection, bytes], source: str = "") -> Count:
     """Count the frames of requests that are sent at once. ``source``: the x-shade-cache of their answers."""
     await _settle()
     with _profiled() as calls:
@@ -276,15 +276,15 @@ class _Flows:
         paths = [f"/b/{_missed(number * MISSES + place)}" for place in range(MISSES)]
         Origin.together = MISSES
         try:
-            return await _count(dict(zip(self._s3, map(get, paths), strict=True)), "origin")
+            return await count_requests(dict(zip(self._s3, map(get, paths), strict=True)), "origin")
         finally:
             Origin.together = 1
 
     async def _first_hit(self, number: int) -> Count:
-        return await _count({self._s3[0]: get(f"/b/{_missed(number)}")}, "ram")
+        return await count_requests({self._s3[0]: get(f"/b/{_missed(number)}")}, "ram")
 
     async def _hit(self, _number: int) -> Count:
-        return await _count({self._s3[0]: get(f"/b/{_missed(0)}")}, "ram")
+        return await count_requests({self._s3[0]: get(f"/b/{_missed(0)}")}, "ram")
 
     async def _register(self) -> None:
         lines = b"".join(
@@ -301,12 +301,14 @@ class _Flows:
         """Send binary scores of every sample, as the SDK does."""
         scores = [number + place / BATCH for place in range(BATCH)]
         body = struct.pack(f"<I{BATCH}I{BATCH}f", BATCH, *range(BATCH), *scores)
-        return await _count({self._control: call("POST", "/v1/jobs/train/scores", _SCORES, body)})
+        return await count_requests({self._control: call("POST", "/v1/jobs/train/scores", _SCORES, body)})
 
     async def _batch(self, _number: int) -> Count:
         """Ask for every sample by binary ids, as the SDK does."""
         body = struct.pack(f"<{BATCH}I", *range(BATCH))
-        return await _count({self._control: call("POST", "/v1/batch?job=train&order=ready", _IDS, body)})
+        return await count_requests(
+            {self._control: call("POST", "/v1/batch?job=train&order=ready", _IDS, body)}
+        )
 
 
 def _missed(number: int) -> str:
@@ -318,9 +320,9 @@ def _sampled(number: int) -> str:
     return f"sampled/{number:04}"
 
 
-def settings(directory: Path, origin_port: int) -> Settings:
-    """Return settings of a proxy with its files in ``directory``. Its credentials are in ORIGIN_KEY and
-    ORIGIN_SECRET.
+def settings(directory: Path, origin_port: int, more: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """Return settings of a proxy with its files in ``directory``, and ``more``. Its credentials are in
+    ORIGIN_KEY and ORIGIN_SECRET.
     """
     overrides = {
         "s3.listen": "127.0.0.1:0",
@@ -334,7 +336,7 @@ def settings(directory: Path, origin_port: int) -> Settings:
         "cache.disk.capacity": "0",
         "state.path": str(directory / "state"),
     }
-    return Settings.load(None, [f"{name}={value}" for name, value in overrides.items()])
+    return Settings.load(None, [f"{name}={value}" for name, value in {**overrides, **more}.items()])
 
 
 async def _counts(directory: Path) -> dict[str, list[Count]]:

@@ -96,8 +96,7 @@ class S3Handler(ForwardHandler):
             peer,
             clock=self._clock,
             held=self._relayed,
-            deadline=Deadline(self._clock, self._bounds),
-            request_id=next_request_id(),
+            bounds=self._bounds,
         )
         return read if read.start() else None
 

@@ -165,9 +165,11 @@ class FastLane:
         line = PLAIN_LINE.match(raw)
         if line is None:
             return None
-        memory, path, block, now_s = self._memory, line[1].decode(), raw[line.end() :], self._now_s()
-        # Only templates verify signatures, and only for those is the path needed.
-        canonical = encode_path(path).encode() if memory.templates.by_length else b""
+        memory, path, block = self._memory, line[1].decode(), raw[line.end() :]
+        # Only templates verify signatures, and only for those are the time and the path needed.
+        now_s, canonical = 0.0, b""
+        if memory.templates.by_length:
+            now_s, canonical = self._now_s(), encode_path(path).encode()
         fields: dict[str, str] = {}
         wanted_range: RangeSpec | None = None
         plan = memory.plan(block, canonical, "", now_s)
@@ -190,7 +192,10 @@ class FastLane:
         ref = ObjectRef(bucket, key, identity.namespace)
         wanted = ReadRequest(ref, wanted_range, identity.upstream, Intent.DEMAND, job)
         call = Call(request, GET_OBJECT, identity)
+        # ``cacheable`` would say no: this node does not cache an object that has a peer.
+        peer = None if self._relays is None else self._relays.find(ref)
+        if peer is not None:
+            return Asked(call, wanted, True, False, None, peer)
         if self._engine.cacheable(ref):
             return Asked(call, wanted, True, True, self._engine.find_now(wanted))
-        peer = None if self._relays is None else self._relays.find(ref)
-        return None if peer is None else Asked(call, wanted, True, False, None, peer)
+        return None

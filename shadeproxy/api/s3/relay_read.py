@@ -4,6 +4,8 @@ that node straight to the client, without a task.
 Laws: the head is sent with the first bytes of the body. If no byte comes, a task continues the read, and asks
 the origin. A task also continues any answer that is not plain: an error, a redirect, a long body. The answer
 has the bytes that the task would send.
+
+The answer of a hit arrives as a whole, head and body, in the memory of the read, mostly by one system call.
 """
 
 import asyncio
@@ -13,38 +15,41 @@ import numpy as np
 from shadeproxy.api.s3.exchange import CLIENT_CLOSED, Asked, ReadReports
 from shadeproxy.api.s3.forward import sensible
 from shadeproxy.api.s3.lane_read import LaneOutlet
-from shadeproxy.api.s3.relayed_head import is_refused, relayed_head
+from shadeproxy.api.s3.relayed_head import PlainHead, is_refused, plain_head, relayed_head, unchanged_head
 from shadeproxy.api.s3.semantics import wants_checksums
 from shadeproxy.api.s3.signed import PLAIN_FIELDS
 from shadeproxy.cluster.peer_reads import PeerReads, PendingAnswer
 from shadeproxy.cluster.peers import Peer
 from shadeproxy.cluster.relay_counts import RelayEnd
 from shadeproxy.core.clock import Clock
-from shadeproxy.core.deadline import Deadline
+from shadeproxy.core.deadline import Deadline, ReadBounds
 from shadeproxy.core.errors import OriginError
 from shadeproxy.core.ledger import Ledger
-from shadeproxy.core.types import Source
+from shadeproxy.core.tracing import next_request_id
+from shadeproxy.core.types import Headers, Source
 from shadeproxy.origin.base import Arrived, ForwardResponse, once
-from shadeproxy.origin.connection import Connection, Dead
+from shadeproxy.origin.connection import Connection
 from shadeproxy.origin.http1 import Head
+from shadeproxy.origin.receiver import Dead
 
 _MOST_BYTES = 1 << 20
 """Longest body that is held whole in memory while its client takes it."""
 SENT_FIELDS = PLAIN_FIELDS - {"if-match"}
 """The fields that a call may have. Those that change the answer are sent to the node, and no others."""
+_NOTHING = memoryview(b"")
 _UNREAD = once(b"")
 """The body of an answer of which only the head is examined."""
 
 
 class RelayRead:
     """One relayed read: the request to the other node, and the client that its answer goes to. Implements
-    connection.py ``Receiver``.
+    receiver.py ``WholeReceiver``, and answer_timer.py ``WaitingRead``.
     """
 
     __slots__ = (
-        "_begun", "_clock", "_connection", "_done", "_filled", "_flushes", "_head", "_left", "_loop",
-        "_memory", "_outlet", "_reads", "_reports", "_taken", "_timer", "asked", "bytes_sent", "deadline",
-        "held", "peer", "request_id", "started_s", "status",
+        "_begun", "_body", "_bounds", "_clock", "_connection", "_done", "_filled", "_flushes", "_head",
+        "_head_bytes", "_left", "_memory", "_outlet", "_reads", "_reports", "_taken", "_taken_bytes", "asked",
+        "bytes_sent", "held", "peer", "request_id", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -57,64 +62,101 @@ class RelayRead:
         *,
         clock: Clock,
         held: Ledger,
-        deadline: Deadline,
-        request_id: str,
+        bounds: ReadBounds,
     ) -> None:
-        """Prepare the read. ``held``: the memory budget that the bodies of all such reads share.
-        ``deadline``: the deadline of the read, for a task that may continue it.
+        """Prepare the read. ``held``: the memory budget that the answers of all such reads share.
+        ``bounds``: the time limits of a task that may continue it.
         """
         self.asked = asked
         self.peer = peer
-        self.request_id = request_id
+        self.request_id = next_request_id()
         self.started_s = clock.monotonic_s()
-        self.deadline = deadline
         self.status = CLIENT_CLOSED
         self.bytes_sent = 0
         self.held = held
+        self._memory = _NOTHING
         self._outlet = outlet
         self._reports = reports
         self._reads = reads
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self._bounds = bounds
         self._connection: Connection | None = None
-        self._filled = 0
-        self._flushes = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._memory = memoryview(b"")
+        self._taken_bytes = self._filled = self._head_bytes = 0
+        self._body = _NOTHING
         self._head = b""
         self._begun: PendingAnswer | None = None
-        self._taken = False
-        self._left = self._done = False
+        self._flushes = self._taken = self._left = self._done = False
+
+    @property
+    def deadline(self) -> Deadline:
+        """Deadline of a task that continues the read."""
+        deadline = Deadline(self._clock, self._bounds)
+        deadline.at_s += self.started_s - self._clock.monotonic_s()
+        return deadline
 
     def start(self) -> bool:
-        """Send the request. Return False, with nothing done, if no connection is idle."""
-        call, fields = self.asked.call, self.asked.call.request.fields
+        """Send the request. Return False, with nothing done, without an idle connection or memory."""
+        peer, call = self.peer, self.asked.call
+        fields, size_bytes = call.request.fields, peer.memory_bytes
+        if not self.held.try_take(size_bytes):
+            return False
+        self._taken_bytes = size_bytes
         self._connection = self._reads.start(
-            self.peer,
-            call.ref,
+            peer,
+            self.asked.wanted.ref,
             call.request.path,
             upstream=call.identity.upstream,
             job=call.request.job,
             range_field=fields.get("range", ""),
-            checksums=wants_checksums(fields),
+            checksums="x-amz-checksum-mode" in fields and wants_checksums(fields),
             receiver=self,
             request_id=self.request_id,
         )
         if self._connection is None:
+            self._return_memory()
             return False
-        self._timer = self._loop.call_later(self.peer.patience_s, self._too_late)
+        peer.timer.watch(self, peer.patience_s)
         return True
 
     # ------------------------------------------------------------------ what the connection calls
 
+    def make_memory(self) -> memoryview:
+        """See ``WholeReceiver.make_memory``."""
+        self._memory = np.empty(self._taken_bytes, np.uint8).data
+        return self._memory
+
+    def recognised(self, filled: int) -> int:
+        """See ``WholeReceiver.recognised``."""
+        head = plain_head(self._memory, filled)
+        if head is None or not self.asked.keep_alive:
+            return 0
+        size_bytes = head.size_bytes + head.length
+        fits = 0 < head.length <= _MOST_BYTES and size_bytes < len(self._memory)
+        is_part = "range" in self.asked.call.request.fields
+        if not fits or is_part != bool(head.content_range) or (is_part and not self._has_range(head)):
+            return 0
+        self._note_answer(size_bytes)
+        self.status, self._head_bytes = 206 if is_part else 200, head.size_bytes
+        self._head = unchanged_head(self._memory, head, self.peer.node)
+        self._body = self._memory[head.size_bytes : size_bytes]
+        return size_bytes
+
+    def arrived(self) -> None:
+        """See ``WholeReceiver.arrived``."""
+        if self._connection is not None:
+            self._filled = self._connection.filled - self._head_bytes
+            self._flush_soon()
+
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
         """See ``Receiver.opened``."""
-        self._stop_timer()
-        self.peer.answered(self._clock.monotonic_s() - self.started_s)
         length = head.length or 0
-        if not self._is_plain(head, length) or not self.held.try_take(length):
+        is_plain = self._is_plain(head, length)
+        self._note_answer(head.size_bytes + length if is_plain else 0)
+        self._return_memory()
+        if not is_plain or not self.held.try_take(length):
             self._hand_over(head)
             return None
+        self._taken_bytes, self._body = length, np.empty(length, np.uint8).data
         self.status = head.status
         self._head = relayed_head(
             head.status,
@@ -124,20 +166,24 @@ class RelayRead:
             now_s=self._clock.now_s(),
             keep=self.asked.keep_alive,
         )
-        self._memory = np.empty(length, np.uint8).data
-        return self._memory, self._arrived
+        return self._body, self._arrived
 
     def received(self) -> None:
         """See ``Receiver.received``."""
+        self._filled = len(self._body)
         self._flush()
-        # More bytes than announced show in a later turn of the loop.
-        self._loop.call_soon(self._end)
+        if self._head_bytes:
+            # There was room behind the answer: more bytes than announced would have come with it.
+            self._end()
+        else:
+            # The memory was full, so more bytes than announced show in a later turn of the loop.
+            asyncio.get_running_loop().call_soon(self._end)
 
     def failed(self, error: Exception) -> None:
         """See ``Receiver.failed``."""
         if self._left:
             return
-        self._stop_timer()
+        self.peer.timer.forget(self)
         if self.bytes_sent:
             self._cut(error)
         elif isinstance(error, Dead):
@@ -148,22 +194,27 @@ class RelayRead:
             self._give_back()
             self._by_task(PendingAnswer(self.peer, self.started_s))
 
+    def give_up(self) -> None:
+        """See ``WaitingRead.give_up``."""
+        if not self._left:
+            self._give_back(abort=True)
+            self._by_task(PendingAnswer(self.peer, self.started_s))
+
     # ------------------------------------------------------------------ what the client's connection calls
 
     def look(self) -> None:
         """End the read when the client has taken all of it."""
         if self._done and not self._left and not self._outlet.paused:
-            self._leave()
-            self._count(RelayEnd.OK)
+            self._leave(RelayEnd.OK)
             self._outlet.read_ended(keep=self.asked.keep_alive)
 
     def cancel(self) -> None:
         """Leave, because the client is gone; idempotent."""
         if not self._left:
             self.status = CLIENT_CLOSED
+            self.peer.timer.forget(self)
             self._give_back(abort=not self._done)
-            self._leave()
-            self._count(RelayEnd.OK)
+            self._leave(RelayEnd.OK)
 
     def take(self) -> PendingAnswer | None:
         """Return the answer that the task continues; None if the task begins again."""
@@ -175,9 +226,25 @@ class RelayRead:
         if not self._taken:
             if self._begun is not None:
                 self._begun.close()
-            self._report(CLIENT_CLOSED)
+            self._report(CLIENT_CLOSED, self._clock.monotonic_s() - self.started_s)
 
     # ------------------------------------------------------------------ inside
+
+    def _note_answer(self, size_bytes: int) -> None:
+        peer = self.peer
+        peer.timer.forget(self)
+        peer.answered(self._clock.monotonic_s() - self.started_s, size_bytes)
+
+    def _has_range(self, head: PlainHead) -> bool:
+        fields = (("Content-Range", head.content_range), ("Content-Length", str(head.length)))
+        return self._is_range_asked_for(fields)
+
+    def _is_range_asked_for(self, fields: Headers) -> bool:
+        try:
+            sensible(self.asked.call, ForwardResponse(206, fields, _UNREAD))
+        except OriginError:
+            return False
+        return True
 
     def _is_plain(self, head: Head, length: int) -> bool:
         """Return whether the bytes of this answer may go to the client as they come."""
@@ -186,19 +253,18 @@ class RelayRead:
             return False
         if not 0 < length <= _MOST_BYTES or is_refused(head.headers):
             return False
-        if expected == 206:
-            try:
-                sensible(self.asked.call, ForwardResponse(head.status, head.headers, _UNREAD))
-            except OriginError:
-                return False
-        return True
+        return expected == 200 or self._is_range_asked_for(head.headers)
 
     def _arrived(self, count: int) -> None:
         self._filled += count
+        if self._filled < len(self._body):
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._flushes:
             # The other bytes of this answer mostly come in the same turn. One write sends them all.
             self._flushes = True
-            self._loop.call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send the bytes that have come."""
@@ -207,7 +273,10 @@ class RelayRead:
         if self._left or start == stop:
             return
         self.bytes_sent = stop
-        piece = self._memory[start:stop]
+        piece: bytes | memoryview = self._body[start:stop]
+        if 2 * len(self._body) < self._taken_bytes:
+            # The transport may keep the piece after this read has ended, and then keeps all of the memory.
+            piece = bytes(piece)
         if self._head:
             head, self._head = self._head, b""
             self._outlet.write_pieces((head, piece))
@@ -219,12 +288,6 @@ class RelayRead:
             self._give_back()
             self._done = True
             self.look()
-
-    def _too_late(self) -> None:
-        self._timer = None
-        if not self._left:
-            self._give_back(abort=True)
-            self._by_task(PendingAnswer(self.peer, self.started_s))
 
     def _hand_over(self, head: Head) -> None:
         """Let a task read the answer from the connection."""
@@ -242,8 +305,7 @@ class RelayRead:
         """Reset the connection: the rest of an answer that has begun will not come."""
         self._give_back()
         self.peer.failed()
-        self._leave()
-        self._count(RelayEnd.BROKEN)
+        self._leave(RelayEnd.BROKEN)
         self._reports.report_cut_read(
             f"BodyCutShort: the body of node {self.peer.node} broke off: {type(error).__name__}",
             self.asked.call,
@@ -253,15 +315,17 @@ class RelayRead:
         self._outlet.cut()
         self._outlet.read_ended(keep=False)
 
-    def _leave(self) -> None:
+    def _leave(self, end: RelayEnd) -> None:
         self._left = True
-        self._stop_timer()
         self._return_memory()
-        self._report(self.status)
+        seconds = self._clock.monotonic_s() - self.started_s
+        self._report(self.status, seconds)
+        self._reads.counts.note(self.peer.node, end, self.bytes_sent, seconds)
 
     def _return_memory(self) -> None:
-        self.held.give(len(self._memory))
-        self._memory = memoryview(b"")
+        self.held.give(self._taken_bytes)
+        self._taken_bytes, self._memory = 0, _NOTHING
+        self._body = _NOTHING
 
     def _give_back(self, *, abort: bool = False) -> None:
         connection, self._connection = self._connection, None
@@ -270,22 +334,13 @@ class RelayRead:
                 connection.abort()
             self.peer.put_back(connection)
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _count(self, end: RelayEnd) -> None:
-        seconds = self._clock.monotonic_s() - self.started_s
-        self._reads.count(self.peer, end, self.bytes_sent, seconds)
-
-    def _report(self, status: int) -> None:
+    def _report(self, status: int, seconds: float) -> None:
         self._reports.report_hit(
             self.asked.call,
             status,
             Source.BYPASS,
             self.bytes_sent,
             request_id=self.request_id,
-            duration_s=self._clock.monotonic_s() - self.started_s,
+            duration_s=seconds,
             relayed_to=self.peer.node,
         )

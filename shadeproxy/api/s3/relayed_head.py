@@ -2,9 +2,10 @@
 would send.
 
 Answers of one node have the same fields in the same order. So the decisions on these names are made once, and
-kept.
+kept. The head of a hit needs no other change than one more field, so its bytes are not parsed into fields.
 """
 
+import re
 from functools import lru_cache
 from itertools import compress
 from typing import NamedTuple
@@ -15,6 +16,67 @@ from shadeproxy.api.s3.response import connection_fields, render_head
 from shadeproxy.cluster.peer_reads import relayed_by
 from shadeproxy.core.tracing import NODE_FIELD, REFUSED_FIELD
 from shadeproxy.core.types import Headers, names_of
+
+# A head with printable ASCII alone. Each field has a value, which neither begins nor ends with a blank.
+_PLAIN = re.compile(
+    rb"HTTP/1\.1 (200 OK|206 Partial Content)\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+: [!-~](?:[ -~]*[!-~])?\r\n)+\r\n"
+)
+_NAMES = re.compile(rb"\r\n([^:\r]+):")
+_LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]{1,18})\r\n", re.IGNORECASE)
+_RANGE = re.compile(rb"\r\ncontent-range: ([ -~]+)\r\n", re.IGNORECASE)
+
+
+class PlainHead(NamedTuple):
+    """A head of ``size_bytes`` that the client gets as it is, with the name of the node added. ``length``: of
+    the body. ``content_range``: value of that field; "" in a 200.
+    """
+
+    size_bytes: int
+    length: int
+    content_range: str
+
+
+def plain_head(memory: memoryview, filled: int) -> PlainHead | None:
+    """Return the head at the beginning of ``memory``, of which the first ``filled`` bytes came. Return None
+    if the client would get other bytes, or if its end is yet to come.
+    """
+    found = _PLAIN.match(memory, 0, filled)
+    if found is None:
+        return None
+    stop, is_part = found.end(), found[1] != b"200 OK"
+    length = _LENGTH.search(memory, 0, stop)
+    if length is None or not _is_unchanged(is_part, *_NAMES.findall(memory, 0, stop)):
+        return None
+    span = _RANGE.search(memory, 0, stop) if is_part else None
+    return PlainHead(stop, int(length[1]), "" if span is None else span[1].decode())
+
+
+def unchanged_head(memory: memoryview, head: PlainHead, node: str) -> bytes:
+    """Return the bytes of ``head`` with the name of the node that sent it."""
+    return b"".join((memory[: head.size_bytes - 2], _node_field(node)))
+
+
+@lru_cache(maxsize=256)
+def _node_field(node: str) -> bytes:
+    return f"{NODE_FIELD}: {node}\r\n\r\n".encode()
+
+
+@lru_cache(maxsize=256)
+def _is_unchanged(is_part: bool, *names: bytes) -> bool:
+    """Return whether ``relayed_head`` would return the same fields in the same order, and only their
+    Content-Length tells the end of the body.
+    """
+    lowered = [name.decode().lower() for name in names]
+    order = _order(*lowered)
+    return (
+        order.known
+        and not order.refused
+        and order.source == len(lowered) - 1
+        and all(order.shown[:-1])
+        and lowered.count("content-length") == 1
+        and lowered.count("content-range") == is_part
+    )
 
 
 class _FieldOrder(NamedTuple):

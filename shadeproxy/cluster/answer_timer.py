@@ -1,0 +1,60 @@
+"""One timer for all reads that wait for another node. A timer for each of them would cost every read as much
+as its signature.
+"""
+
+import asyncio
+from math import inf
+from typing import Protocol
+
+
+class WaitingRead(Protocol):
+    """A read that was sent to another node."""
+
+    def give_up(self) -> None:
+        """Stop waiting, because the node has not begun to answer in time."""
+        ...
+
+
+class AnswerTimer:
+    """Watches reads of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._until_s: dict[WaitingRead, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_s = inf
+        """Loop time for which the timer is set. It is not set later when the read for which it was set ends:
+        so it runs about once in the time for which a read waits, however many reads there are.
+        """
+
+    def watch(self, read: WaitingRead, seconds: float) -> None:
+        """Call ``read.give_up`` after ``seconds``, unless ``forget`` is called before."""
+        until_s = self._until_s[read] = self._loop.time() + seconds
+        if until_s < self._next_s:
+            self._set(until_s)
+
+    def forget(self, read: WaitingRead) -> None:
+        """Stop watching a read; idempotent."""
+        self._until_s.pop(read, None)
+
+    def close(self) -> None:
+        """Stop watching all reads; idempotent."""
+        self._until_s.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._next_s = None, inf
+
+    def _set(self, until_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._next_s = self._loop.call_at(until_s, self._look), until_s
+
+    def _look(self) -> None:
+        self._timer, self._next_s = None, inf
+        # The loop's timers have a resolution of a millisecond.
+        now_s = self._loop.time() + 0.001
+        for read in [read for read, until_s in self._until_s.items() if until_s <= now_s]:
+            self.forget(read)
+            read.give_up()
+        if self._until_s:
+            self._set(min(self._until_s.values()))
