@@ -20,6 +20,7 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.hints.datasets import Groups
 from tests.support.cluster_log import FakeLog, Server
 
 SECRET = "a secret of at least sixteen"
@@ -238,11 +239,6 @@ def test_nodes_must_agree_in_pages_page_size_and_upstreams(tmp_path):
     assert agreed(same) == agreed(base)
 
 
-class Jobs:
-    def __init__(self, *jobs):
-        self.by_name = dict(enumerate(jobs))
-
-
 class Named:
     def __init__(self, **fields):
         vars(self).update(fields)
@@ -251,14 +247,14 @@ class Named:
 def test_the_rule_alone_counts_for_immutable_objects_and_data_sets_in_use(tmp_path):
     held = ObjectRef("data", "held")
     rules = Rules([Rule("*", "fixed/", Freshness.IMMUTABLE)])
-    groups = Named(find=lambda hashes: np.where(hashes == np.uint64(ownership.object_hash(held)), 0, -1))
-    hints = Named(jobs=Jobs(Named(dataset="d", in_use=True)), datasets={"d": Named(groups=groups)})
+    groups = Groups.of(np.array([ownership.object_hash(held)], np.uint64))
+    hints = Named(jobs=[Named(dataset="d", in_use=True)], datasets={"d": Named(groups=groups)})
     fixed, other = ObjectRef("data", "fixed/x"), ObjectRef("data", "other")
     expected = {"datasets": (True, True, False), "check": (False, False, False), "rule": (True, True, True)}
     for cut_off, answers in expected.items():
         by_rule = answers_by_rule(settings(tmp_path, f"cluster.cut_off={cut_off}"), rules, hints)
         assert tuple(map(by_rule, (fixed, held, other))) == answers
-    hints.jobs = Jobs(Named(dataset="d", in_use=False), Named(dataset=None, in_use=True))
+    hints.jobs = [Named(dataset="d", in_use=False), Named(dataset=None, in_use=True)]
     assert not answers_by_rule(settings(tmp_path), rules, hints)(held)
 
 
