@@ -2,9 +2,8 @@
 
 States: IDLE (no request; a byte that comes now ends the connection) -> HEAD (request sent, no complete head
 yet) -> BODY (the rest of the answer is still to come) -> IDLE. The kernel copies the body straight into the
-buffer of a reader that waits in ``receive``, or of the receiver of ``start``. Without either of these,
-reading is paused. ``abort`` closes the connection at once. Only a connection that is ``reusable`` may serve
-another exchange.
+buffer of a reader that waits in ``receive``, or of the receiver of ``start``. Without either, reading is
+paused. ``abort`` closes the connection at once. Only a ``reusable`` one may serve another exchange.
 """
 
 import asyncio
@@ -17,12 +16,11 @@ from typing import Protocol, cast
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head, parse_head
+from shadeproxy.origin.interim import INTERIM, MOST_INTERIM
 
 _SCRATCH_BYTES = 8 << 10
 _DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
 _PIECE_BYTES = 64 << 10
-_MOST_INTERIM = 16
-"""Most 1xx answers before the final answer; a server sends one or two."""
 
 
 class Surplus(Exception):
@@ -44,6 +42,9 @@ class Receiver(Protocol):
         """Return memory for all of the body, and the function to call for each arrival in it. None leaves the
         answer to a caller of ``receive``.
         """
+
+    def interim(self) -> None:
+        """Note a 1xx answer: the server works on the request."""
 
     def received(self) -> None:
         """Note that the body is complete. ``Connection.failure`` shows in a later turn of the loop whether
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         """Receives an exchange by callbacks, until it has all bytes or leaves the answer to a reader."""
         self._answered = False  # True if a byte came since the request was sent.
         self._interim = 0
+        self._on_interim: Callable[[], None] | None = None
         self._bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
         self._ended = False  # True if the peer ended the connection.
@@ -125,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
             self.exchanges += 1
             raise Dead  # The connection was lost after the pool handed it out.
         self.start(request)
-        self._bodiless = bodiless
+        self._bodiless, self._on_interim = bodiless, INTERIM.get()
         while self._head is None:
             await self._arrival()
         return self._head
@@ -134,7 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request head; ``receiver`` receives the answer. Call it only while ``reusable``."""
         self.exchanges += 1
         self.reusable = self._answered = self._bodiless = False
-        self.state, self._head, self._receiver = State.HEAD, None, receiver
+        self.state, self._head = State.HEAD, None
+        self._receiver, self._on_interim = receiver, None
         self._held = self._taken = self._interim = 0
         self._pace.left_s = self._window_s
         self.since_s = self._loop.time()
@@ -341,9 +344,12 @@ class Connection(asyncio.BufferedProtocol):
         self._interim += 1
         if head.status == 101:
             self._fail(BadAnswer("an upgrade that was not asked for"))
-        elif self._interim > _MOST_INTERIM:
+        elif self._interim > MOST_INTERIM:
             self._fail(BadAnswer("interim answers without end"))
         else:
+            tell = self._on_interim if self._receiver is None else self._receiver.interim
+            if tell is not None:
+                tell()
             self._held -= head.size_bytes
             rest = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
             self._scratch[: self._held] = rest

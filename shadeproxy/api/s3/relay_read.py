@@ -1,9 +1,9 @@
 """A plain GET of the fast lane that another node of the cluster answers: its bytes go from the connection to
 that node straight to the client, without a task.
 
-Laws: the head is sent with the first bytes of the body. If no byte comes, a task continues the read, and asks
-the origin. A task also continues any answer that is not plain: an error, a redirect, a long body. The answer
-has the bytes that the task would send.
+Laws: the head is sent with the first bytes of the body. If neither a byte nor an interim answer comes in
+time, a task continues the read, and asks the origin. A task also continues any answer that is not plain: an
+error, a redirect, a long body. The answer has the bytes that the task would send.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ class RelayRead:
     """
 
     __slots__ = (
-        "_begun", "_clock", "_connection", "_done", "_filled", "_flushes", "_head", "_left", "_loop",
-        "_memory", "_outlet", "_reads", "_reports", "_taken", "_timer", "asked", "bytes_sent", "deadline",
-        "held", "peer", "request_id", "started_s", "status",
+        "_begun", "_clock", "_connection", "_done", "_filled", "_flushes", "_head", "_is_heard", "_left",
+        "_loop", "_memory", "_outlet", "_reads", "_reports", "_taken", "_timer", "asked", "bytes_sent",
+        "deadline", "held", "peer", "request_id", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +78,7 @@ class RelayRead:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._filled = 0
-        self._flushes = False
+        self._flushes = self._is_heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._memory = memoryview(b"")
         self._head = b""
@@ -110,7 +110,7 @@ class RelayRead:
     def opened(self, head: Head) -> tuple[memoryview, Arrived] | None:
         """See ``Receiver.opened``."""
         self._stop_timer()
-        self.peer.answered(self._clock.monotonic_s() - self.started_s)
+        self._heard()
         length = head.length or 0
         if not self._is_plain(head, length) or not self.held.try_take(length):
             self._hand_over(head)
@@ -126,6 +126,12 @@ class RelayRead:
         )
         self._memory = np.empty(length, np.uint8).data
         return self._memory, self._arrived
+
+    def interim(self) -> None:
+        """Wait longer, because the node works on the read. See ``Receiver.interim``."""
+        self._heard()
+        self._stop_timer()
+        self._timer = self._loop.call_later(self.peer.patience_s, self._too_late)
 
     def received(self) -> None:
         """See ``Receiver.received``."""
@@ -178,6 +184,12 @@ class RelayRead:
             self._report(CLIENT_CLOSED)
 
     # ------------------------------------------------------------------ inside
+
+    def _heard(self) -> None:
+        """Note the time to the first sign of the node."""
+        if not self._is_heard:
+            self._is_heard = True
+            self.peer.answered(self._clock.monotonic_s() - self.started_s)
 
     def _is_plain(self, head: Head, length: int) -> bool:
         """Return whether the bytes of this answer may go to the client as they come."""
