@@ -19,6 +19,7 @@ from shadeproxy.cluster import heartbeat, ownership
 from shadeproxy.cluster.timing import Timing
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.rules import Freshness, Rule, Rules
 from shadeproxy.hints.datasets import Groups
 from tests.support.cluster_log import FakeLog, Server
@@ -85,6 +86,24 @@ async def alone(tmp_path, monkeypatch, boot):
     await beats.beat()
     yield proxy
     await proxy.stop()
+
+
+async def test_a_proxy_whose_state_directory_is_new_fears_no_late_writes(tmp_path, monkeypatch, boot):
+    """Without a past it answers at once; after a restart, writes of its earlier process may still arrive."""
+    monkeypatch.setenv("S", SECRET)
+    server, ref = Server(), ObjectRef("data", "x")
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
+    for wanted in (Standing.OWN, Standing.CHECK):
+        proxy = Proxy(settings(tmp_path))
+        await proxy.start()
+        beats, objects = proxy._clustering._heartbeat, proxy._clustering.owned.objects
+        beats._task.cancel()
+        while not objects.mine(ref):
+            while await beats.beat():
+                pass
+            boot.now_s += 0.2
+        assert objects.standing(ref) is wanted
+        await proxy.stop()
 
 
 async def get(url, data=None):
