@@ -167,7 +167,8 @@ class Clustering:
         timing = Timing(
             lease_s=cluster.lease, leave_after_s=cluster.leave_after, failover_s=cluster.engine_failover
         )
-        membership = Membership(facts, secrets.token_hex(8), self._seals(), timing)
+        is_new = _NODE not in self._kept
+        membership = Membership(facts, secrets.token_hex(8), self._seals(), timing, is_new=is_new)
         objects = None if owned is None else owned.objects
         self._heartbeat = heartbeat = Heartbeat(
             membership,

@@ -63,7 +63,16 @@ def make_peer_handler(
     """
     options = _options(settings, observer, clock=clock, instance="")
     options["base_domains"] = ()
-    handler = PeerHandler(engine, authenticator, ownership=ownership, begins=engine, stats=stats, **options)
+    handler = PeerHandler(
+        engine,
+        authenticator,
+        ownership=ownership,
+        begins=engine,
+        stats=stats,
+        # The others wait for the same time, unless their settings differ.
+        interim_every_s=settings.cluster.peer_timeout / 2,
+        **options,
+    )
     return handler, _lane(settings, engine, handler, observer, clock=clock, counts=RequestCounts())
 
 

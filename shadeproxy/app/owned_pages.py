@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import msgspec
-import numpy as np
 from aiohttp import web
 
 from shadeproxy.api.s3.auth.peers import PeerAuthenticator
@@ -242,7 +241,9 @@ def answers_by_rule(settings: Settings, rules: Rules, hints: HintRegistry) -> Ca
 
 def _is_in_use(hints: HintRegistry, ref: ObjectRef) -> bool:
     """Return whether a data set of a job in use holds the object."""
-    hashes = np.array([object_hash(ref)], np.uint64)
-    names = {job.dataset for job in hints.jobs.by_name.values() if job.in_use and job.dataset is not None}
+    hashed = object_hash(ref)
+    names = {job.dataset for job in hints.jobs if job.dataset is not None and job.in_use}
     found = (hints.datasets.get(name) for name in names)
-    return any(dataset is not None and dataset.groups.find(hashes)[0] >= 0 for dataset in found)
+    # Each first hit after the end of the lease asks several times: a search by columns would cost as much as
+    # the hit.
+    return any(dataset is not None and dataset.groups.find_one(hashed) >= 0 for dataset in found)

@@ -6,6 +6,7 @@ makes the call: the first call counts, and a later one changes nothing.
 
 import secrets
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -48,6 +49,7 @@ class Duties:
 
     ``refusal``: the reason why the node asks for no seat, "" if it may have one. ``conflict``: another living
     process has this node's id. ``late``: nodes whose lease counts and that have not adopted the newest view.
+    ``opens_at_s``: when this node may open the log; inf if the log is open.
     """
 
     def __init__(self, facts: NodeFacts, seals: Seals, timing: Timing) -> None:
@@ -55,6 +57,7 @@ class Duties:
         self.refusal = ""
         self.conflict = False
         self.late: tuple[str, ...] = ()
+        self.opens_at_s = inf
         self._seals = seals
         self._seat = Seat(facts.node, seal_facts(facts, seals))
         self._timing = timing
@@ -81,14 +84,15 @@ class Duties:
     def of_closed(self, inc: str, now_s: float) -> list[Call]:
         """Return the calls that follow from an answer of a closed incarnation."""
         self._enter(inc, now_s)
-        over_s = self._timing.surely_over_s + self._timing.failover_s
-        return [Open(inc)] if now_s - self._since_s >= over_s else []
+        self.opens_at_s = self._since_s + self._timing.surely_over_s + self._timing.failover_s
+        return [Open(inc)] if now_s >= self.opens_at_s else []
 
     def of_open(self, answer: BeatAnswer, view: View | None, now_s: float) -> list[Call]:
         """Return the calls that follow from an answer. ``view``: the last one that the node adopted; it is of
         an older incarnation if the answer has none.
         """
         self._enter(answer.inc, now_s)
+        self.opens_at_s = inf
         self.late = tuple(
             record.node
             for record in answer.nodes

@@ -19,7 +19,15 @@ from shadeproxy.telemetry.counters import ClusterCounters
 
 _log = structlog.get_logger(__name__)
 _HURRIED = 5
-"""A beat that ``hurry`` asks for is sent early: after 1 / n of the usual interval at the soonest."""
+"""A beat that ``hurry`` asks for, or that follows a failed one, is sent early: after 1 / n of the usual
+interval at the soonest.
+"""
+_AT_ONCE = 2
+"""Most beats without a rest after another one. To open the log, to propose a view and to take the lease are
+three beats.
+"""
+_EARLY_S = 0.005
+"""Seconds by which a timer may be early."""
 
 
 def boot_time_s() -> float:
@@ -79,23 +87,34 @@ class Heartbeat:
         self._hurry.set()
 
     async def _run(self) -> None:
-        hurried = False
+        at_once = 0
         while True:
             began_s = self._clock()
-            # Send the next beat at once after a change that this node made. Do so only once: two nodes that
-            # undo each other's changes must not occupy the log.
-            hurried = await self.beat() and not hurried
-            if not hurried:
+            # Send the next beat at once after a change that this node made. Do so only a few times: two nodes
+            # that undo each other's changes must not occupy the log.
+            at_once = at_once + 1 if await self.beat() and at_once < _AT_ONCE else 0
+            if not at_once:
                 await self._rest(began_s)
 
     async def _rest(self, began_s: float) -> None:
         """Wait until the next beat is due, or until a hurried one may be sent."""
-        beat_s = self.membership.timing.beat_s
-        await asyncio.sleep(max(0.0, began_s + beat_s / _HURRIED - self._clock()))
+        await asyncio.sleep(max(0.0, self._soonest_s(began_s) - self._clock()))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, began_s + beat_s - self._clock())):
+            async with asyncio.timeout(max(0.0, self.due_s(began_s) - self._clock())):
                 await self._hurry.wait()
         self._hurry.clear()
+
+    def due_s(self, began_s: float) -> float:
+        """Return when the beat after the one that began at ``began_s`` is due, if no change is awaited."""
+        soonest_s = self._soonest_s(began_s)
+        if self.problem:
+            # A new life of the log stays closed for some time after the first beat that it answers.
+            return soonest_s
+        timing, duties = self.membership.timing, self.membership.duties
+        return min(began_s + timing.beat_s, max(soonest_s, duties.opens_at_s + _EARLY_S))
+
+    def _soonest_s(self, began_s: float) -> float:
+        return began_s + self.membership.timing.beat_s / _HURRIED
 
     async def beat(self) -> bool:
         """Send a beat, adopt its answer and make the calls that follow; return whether the log changed."""

@@ -84,9 +84,13 @@ def _keep(changes: Sequence[_Change], node: str, hashes: Hashes) -> NDArray[np.b
 
 
 class Membership:
-    """The lease, the views and the trust of one node. ``boot``: a random name of this process."""
+    """The lease, the views and the trust of one node. ``boot``: a random name of this process. ``is_new``: no
+    earlier process had the node's name.
+    """
 
-    def __init__(self, facts: NodeFacts, boot: str, seals: Seals, timing: Timing) -> None:
+    def __init__(
+        self, facts: NodeFacts, boot: str, seals: Seals, timing: Timing, *, is_new: bool = False
+    ) -> None:
         self.node = facts.node
         self.boot = boot
         self.timing = timing
@@ -98,6 +102,13 @@ class Membership:
         self.inc = ""
         self._lease = ("", "")
         self._lease_until_s = float("-inf")
+        self._is_new = is_new
+        self._untouched_until_s = float("-inf")
+        """Until then no other node can have retired this one and written in its share since its last lease. A
+        lease with another name that begins by then needs no checks.
+        """
+        self._was_kept = False
+        """True if the lease lasted when this incarnation was first seen."""
         self._trusted_since = 0
         self._all_checked_until_s = float("-inf")
         self._changes: deque[_Change] = deque()
@@ -196,6 +207,7 @@ class Membership:
         if self._ended:
             return []
         view, settled = self._view(answer.inc, answer.view), self._view(answer.inc, answer.settled)
+        self._judge_share(answer, sent_s, now_s)
         self.inc, self._answered_s = answer.inc, sent_s
         if answer.closed:
             return self.duties.of_closed(answer.inc, now_s)
@@ -225,6 +237,19 @@ class Membership:
                 return known
         return View(inc, record, self._seals)
 
+    def _judge_share(self, answer: BeatAnswer, sent_s: float, now_s: float) -> None:
+        """Set ``_untouched_until_s`` while this node has no seat: the others retire it no sooner than a lease
+        after it gets one.
+        """
+        if answer.inc != self.inc:
+            # If the lease still lasts, the node was not retired in the incarnation that is over. After a
+            # failover, the old server may act for a while beside the new one.
+            self._was_kept = self.leased(now_s) and not self.timing.failover_s
+            self._is_new = self._is_new and not self.inc
+        self._is_new = self._is_new and not answer.taken
+        if (self._is_new and not answer.token) or (self._was_kept and answer.closed):
+            self._untouched_until_s = sent_s + self.timing.lease_s
+
     def _take(self, view: View, settled: View, now_s: float) -> None:
         was_view, was = self.view, self.settled
         self.view, self.settled = view, settled
@@ -233,7 +258,9 @@ class Membership:
         if was_view is not None and was is not None and (was_view.id, was.id) == (view.id, settled.id):
             return
         self.epoch += 1
-        until_s = now_s + self.timing.late_write_s
+        # If a new node has a share in the first view that it sees, it proposed that view to an empty log.
+        first = was is None and self._is_new
+        until_s = now_s + (0.0 if first else self.timing.late_write_s)
         self._changes.append(_Change(self.epoch, view, was, settled, until_s))
         if was_view is not None and view.distrusts(was_view):
             self._trusted_since = self.epoch
@@ -244,9 +271,11 @@ class Membership:
 
     def _take_lease(self, lease: tuple[str, str], sent_s: float, now_s: float) -> None:
         if lease != self._lease:
-            # In between, another node may have acted as the owner. Its writes may still be on their way to
-            # the origin.
-            self._all_checked_until_s = now_s + self.timing.late_write_s
+            if now_s >= self._untouched_until_s:
+                # In between, another node may have acted as the owner, or an earlier process of this one did.
+                # Their writes may still be on their way to the origin.
+                self._all_checked_until_s = now_s + self.timing.late_write_s
+            self._untouched_until_s, self._was_kept, self._is_new = float("-inf"), False, False
         if lease != self._lease or now_s >= self._lease_until_s:
             self.epoch += 1
             self._trusted_since = self.epoch

@@ -1,15 +1,21 @@
 """``RelayingOrigin``: sends reads and writes of objects to the nodes that own them, and all else to the
 origin.
 
-Laws: a read has two ways. If the node gives no answer, the origin is read, uncached, which is always right.
-If the body of a read by ``open`` breaks off, the rest of the same version is read there. A write has one way.
-It is sent once, and an error says whether it may have been executed. A request of another node is never sent
-to a third one.
+Laws: a read has two ways. If the node gives no sign in time, the origin is read, uncached, which is always
+right. If the body of a read by ``open`` breaks off, the rest of the same version is read there. A write has
+one way. It is sent once, and an error says whether it may have been executed. A request of another node is
+never sent to a third one.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from typing import Self, Unpack
 
@@ -39,6 +45,7 @@ from shadeproxy.origin.base import (
     OriginRead,
     Relayed,
 )
+from shadeproxy.origin.interim import INTERIM
 from shadeproxy.origin.wrapping import WrappedOrigin
 
 _MISDIRECTED = 421
@@ -56,6 +63,29 @@ class _Sent:
         self.bytes = 0
         self._counts = counts
         self._clock = clock
+        self._is_heard = False
+
+    def heard(self) -> None:
+        """Note the time to the first sign of the node."""
+        if not self._is_heard:
+            self._is_heard = True
+            self.peer.answered(self._clock.monotonic_s() - self.began_s)
+
+    @contextmanager
+    def hearing(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """Move ``limit`` at each interim answer: the node lives, and works on the request."""
+        loop = asyncio.get_running_loop()
+
+        def wait_longer() -> None:
+            self.heard()
+            if not limit.expired():
+                limit.reschedule(loop.time() + self.peer.patience_s)
+
+        was = INTERIM.set(wait_longer)
+        try:
+            yield
+        finally:
+            INTERIM.reset(was)
 
     def __enter__(self) -> Self:
         self.peer.enter()
@@ -149,8 +179,9 @@ class RelayingOrigin(WrappedOrigin):
         async with AsyncExitStack() as attempt:
             tally = attempt.enter_context(_Sent(peer, self._counts, self._clock))
             try:
-                async with asyncio.timeout(peer.patience_s):
-                    answer = await attempt.enter_async_context(exchange)
+                async with asyncio.timeout(peer.patience_s) as limit:
+                    with tally.hearing(limit):
+                        answer = await attempt.enter_async_context(exchange)
             except (OriginError, TimeoutError):
                 peer.failed()
                 tally.result = RelayEnd.FALLBACK
@@ -159,7 +190,7 @@ class RelayingOrigin(WrappedOrigin):
                 tally.result = refusal
                 return None
             if begun is None:
-                peer.answered(self._clock.monotonic_s() - tally.began_s)
+                tally.heard()
             else:
                 tally.began_s = begun.began_s
             stack.push_async_exit(attempt.pop_all())

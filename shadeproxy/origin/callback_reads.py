@@ -213,6 +213,9 @@ class CallbackRead:
         self.summing = _Summing(check, memory, self.sink)
         return memory, self.summing.arrived
 
+    def interim(self) -> None:
+        """See ``Receiver.interim``. Time limits of the origin are those of its final answer."""
+
     def received(self) -> None:
         """See ``Receiver.received``."""
         received = self._reads.received

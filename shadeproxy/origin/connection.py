@@ -17,12 +17,12 @@ from typing import cast
 from shadeproxy.core.deadline import DEFAULT_BOUNDS, LeastRate, ReadBounds
 from shadeproxy.origin.base import Arrived
 from shadeproxy.origin.http1 import BadAnswer, ChunkedBody, Head, parse_head
+from shadeproxy.origin.interim import INTERIM, MOST_INTERIM
 from shadeproxy.origin.receiver import Broken, Dead, Receiver, Surplus, WholeReceiver
 
 _SCRATCH_BYTES = 8 << 10
 _DECRYPTED_BYTES = 128 << 10  # With TLS; an answer that fits arrives in one callback, see docs/adr/0033.
 _PIECE_BYTES = 64 << 10
-_MOST_INTERIM = 16  # Most 1xx answers before the final answer; a server sends one or two.
 
 
 class State(Enum):
@@ -41,12 +41,10 @@ class Connection(asyncio.BufferedProtocol):
         bounds: ReadBounds = DEFAULT_BOUNDS,
     ) -> None:
         self.exchanges = 0
-        self.reusable = True
-        """True if the connection may serve another exchange."""
+        self.reusable = True  # The connection may serve another exchange.
         self.failure: Exception | None = None
         """The error that ended the connection. BadAnswer after the end of an answer: more bytes came."""
-        self.filled = 0
-        """Number of bytes in the buffer of the reader, or in the memory of the receiver."""
+        self.filled = 0  # Number of bytes in the buffer of the reader, or in the memory of the receiver.
         self.state = State.IDLE
         self.since_s = loop.time()
         """Loop time of the last body byte. In other states: since which it is idle, or waits for a head."""
@@ -56,8 +54,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = lost
         self._transport = cast(asyncio.Transport, None)
         self._scratch = self._own_scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._held = 0  # Number of bytes in the scratch buffer.
-        self._taken = 0  # Number of these bytes that were already handed out.
+        self._held = self._taken = 0  # Bytes in the scratch buffer; those of them that were handed out.
         self._head: Head | None = None
         self._remaining = 0  # Bytes of a body of known length that were not handed out yet.
         self._sink = self._scratch[:0]
@@ -67,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver: Receiver | None = None  # Until it has all bytes, or leaves the answer to a reader.
         self._whole: WholeReceiver | None = None  # The receiver, while its memory takes head and body.
         self._answered = False  # True if a byte came since the request was sent.
+        self._on_interim: Callable[[], None] | None = None
         self._bodiless = False  # True if the answer has no body, whatever its head says.
         self._paused = False
         self._ended = False  # True if the peer ended the connection.
@@ -93,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             self.exchanges += 1
             raise Dead  # The connection was lost after the pool handed it out.
         self.start(request)
-        self._bodiless = bodiless
+        self._bodiless, self._on_interim = bodiless, INTERIM.get()
         while self._head is None:
             await self._arrival()
         return self._head
@@ -102,7 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request head; ``receiver`` receives the answer. Call it only while ``reusable``."""
         self.exchanges += 1
         self.reusable = self._answered = self._bodiless = False
-        self.state, self._head, self._receiver = State.HEAD, None, receiver
+        self.state, self._head = State.HEAD, None
+        self._receiver, self._on_interim = receiver, None
         self._scratch, self._held, self._taken, self._interim = self._own_scratch, 0, 0, 0
         self._pace.left_s = self._window_s
         self.since_s = self._loop.time()
@@ -350,12 +349,14 @@ class Connection(asyncio.BufferedProtocol):
         self._interim += 1
         if head.status == 101:
             self._fail(BadAnswer("an upgrade that was not asked for"))
-        elif self._interim > _MOST_INTERIM:
+        elif self._interim > MOST_INTERIM:
             self._fail(BadAnswer("interim answers without end"))
         else:
+            tell = self._on_interim if self._receiver is None else self._receiver.interim
+            if tell is not None:
+                tell()
             self._held -= head.size_bytes
-            rest = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
-            self._scratch[: self._held] = rest
+            self._scratch[: self._held] = bytes(self._scratch[head.size_bytes : head.size_bytes + self._held])
             self._take_head()
 
     def _pause(self) -> None:
@@ -378,8 +379,7 @@ class Connection(asyncio.BufferedProtocol):
     def _arrival(self) -> asyncio.Future[None]:
         """Return a future that is done when something arrives. Raises the error that ended the connection."""
         if self.failure is not None:
-            # Raise a copy: the traceback of the raised error leads back to this connection, and both would
-            # wait for the garbage collector.
+            # The traceback of the raised error leads here, so only the garbage collector would free both.
             raise copy(self.failure)
         if self._ended:
             raise Broken if self._answered else Dead

@@ -26,6 +26,9 @@ class Receiver(Protocol):
         answer to a caller of ``receive``.
         """
 
+    def interim(self) -> None:
+        """Note a 1xx answer: the server works on the request."""
+
     def received(self) -> None:
         """Note that the body is complete. ``Connection.failure`` shows in a later turn of the loop whether
         more bytes came.

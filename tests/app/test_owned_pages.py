@@ -24,7 +24,9 @@ from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import seal_facts
 from shadeproxy.config import Settings
 from shadeproxy.core.types import ObjectRef
+from shadeproxy.engine.ownership import Standing
 from shadeproxy.engine.rules import Freshness, Rule, Rules
+from shadeproxy.hints.datasets import Groups
 from tests.support.cluster_log import FakeLog, Server
 
 SECRET = "a secret of at least sixteen"
@@ -89,6 +91,24 @@ async def alone(tmp_path, monkeypatch, boot):
     await beats.beat()
     yield proxy
     await proxy.stop()
+
+
+async def test_a_proxy_whose_state_directory_is_new_fears_no_late_writes(tmp_path, monkeypatch, boot):
+    """Without a past it answers at once; after a restart, writes of its earlier process may still arrive."""
+    monkeypatch.setenv("S", SECRET)
+    server, ref = Server(), ObjectRef("data", "x")
+    monkeypatch.setattr(clustering, "open_log", lambda _: FakeLog(server))
+    for wanted in (Standing.OWN, Standing.CHECK):
+        proxy = Proxy(settings(tmp_path))
+        await proxy.start()
+        beats, objects = proxy._clustering._heartbeat, proxy._clustering.owned.objects
+        beats._task.cancel()
+        while not objects.mine(ref):
+            while await beats.beat():
+                pass
+            boot.now_s += 0.2
+        assert objects.standing(ref) is wanted
+        await proxy.stop()
 
 
 async def get(url, data=None):
@@ -295,11 +315,6 @@ def test_nodes_must_agree_in_pages_page_size_and_upstreams(tmp_path):
     assert agreed(same) == agreed(base)
 
 
-class Jobs:
-    def __init__(self, *jobs):
-        self.by_name = dict(enumerate(jobs))
-
-
 class Named:
     def __init__(self, **fields):
         vars(self).update(fields)
@@ -308,14 +323,14 @@ class Named:
 def test_the_rule_alone_counts_for_immutable_objects_and_data_sets_in_use(tmp_path):
     held = ObjectRef("data", "held")
     rules = Rules([Rule("*", "fixed/", Freshness.IMMUTABLE)])
-    groups = Named(find=lambda hashes: np.where(hashes == np.uint64(ownership.object_hash(held)), 0, -1))
-    hints = Named(jobs=Jobs(Named(dataset="d", in_use=True)), datasets={"d": Named(groups=groups)})
+    groups = Groups.of(np.array([ownership.object_hash(held)], np.uint64))
+    hints = Named(jobs=[Named(dataset="d", in_use=True)], datasets={"d": Named(groups=groups)})
     fixed, other = ObjectRef("data", "fixed/x"), ObjectRef("data", "other")
     expected = {"datasets": (True, True, False), "check": (False, False, False), "rule": (True, True, True)}
     for cut_off, answers in expected.items():
         by_rule = answers_by_rule(settings(tmp_path, f"cluster.cut_off={cut_off}"), rules, hints)
         assert tuple(map(by_rule, (fixed, held, other))) == answers
-    hints.jobs = Jobs(Named(dataset="d", in_use=False), Named(dataset=None, in_use=True))
+    hints.jobs = [Named(dataset="d", in_use=False), Named(dataset=None, in_use=True)]
     assert not answers_by_rule(settings(tmp_path), rules, hints)(held)
 
 

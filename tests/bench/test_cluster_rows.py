@@ -22,7 +22,7 @@ from shadeproxy_bench.suites.cluster_failures import Readers
 from shadeproxy_bench.suites.cluster_ratios import Ranks, play
 from shadeproxy_bench.suites.cluster_reads import cold, require_hits, warm
 from shadeproxy_bench.suites.cluster_shares import moved, moves
-from shadeproxy_bench.suites.cluster_writes import Sender, difference, put_latencies, upload_rate
+from shadeproxy_bench.suites.cluster_writes import Sender, difference, multipart, put_latencies, upload_rate
 from tests.support.redis_server import needs_redis
 
 
@@ -70,6 +70,14 @@ def test_the_origin_compares_each_part_of_an_upload(source, sender_to):
     sender.must("PUT", f"{piece.path}?partNumber=2&uploadId=u", second)
     with pytest.raises(BenchError, match="was answered 400"):
         sender.must("PUT", f"{piece.path}?partNumber=2&uploadId=u", first)
+
+
+@needs_redis
+def test_the_row_of_multipart_uploads_says_what_bounds_it(two):
+    found = multipart(two, two.source, 1, rounds=1)
+    assert found.ours > 0
+    assert found.reference
+    assert "ms of CPU a MB: asked " in found.note
 
 
 def test_all_readers_read_their_own_objects(source):

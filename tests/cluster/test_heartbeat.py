@@ -255,6 +255,59 @@ async def test_a_hurried_beat_is_sent_at_once_and_many_do_not_flood_the_log():
     await one.aclose()
 
 
+class Standing:
+    """A clock that stands until a test sets it."""
+
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def slow(server, clock):
+    """Return the beats of a node that rests for hours, unless it need not."""
+    facts = NodeFacts(node="a", weight=1.0)
+    timing = Timing(lease_s=30_000.0)
+    return Heartbeat(Membership(facts, "a1", SEALS, timing), FakeLog(server), clock=clock)
+
+
+async def test_a_node_opens_the_log_proposes_its_view_and_gets_its_lease_without_a_rest():
+    """Writes are refused until then."""
+    server, clock = Server(), Standing()
+    one = slow(server, clock)
+    for _ in range(3):  # It opens the log, and proposes the first view after two beats without one.
+        await one.beat()
+        clock.now_s += 40_000
+    await one.beat()
+    await one.beat()
+    assert whole([one])
+    server.lose()
+    await one.beat()
+    clock.now_s += 40_000
+    assert idle([one])
+    one.start()
+    await until(lambda: whole([one]))
+    await one.aclose()
+
+
+async def test_a_beat_is_due_when_the_node_may_open_the_log_and_early_if_the_last_one_failed():
+    server, clock = Server(), Standing()
+    one, began_s = slow(server, clock), clock.now_s
+    timing = one.membership.timing
+    server.up = False
+    await one.beat()
+    assert one.due_s(began_s) - began_s < timing.beat_s / 2
+    server.up = True
+    await one.beat()
+    assert one.due_s(began_s) == began_s + timing.beat_s
+    last_s = began_s + timing.surely_over_s - 0.3 * timing.beat_s
+    assert last_s + 0.3 * timing.beat_s < one.due_s(last_s) < last_s + 0.4 * timing.beat_s
+    clock.now_s = began_s + timing.surely_over_s
+    await one.beat()
+    await one.beat()
+    assert one.due_s(clock.now_s) == clock.now_s + timing.beat_s, "it is open"
+
+
 async def test_an_answer_is_acted_on_before_the_calls_that_follow_from_it(monkeypatch):
     server, seen = Server(), []
     one = heartbeat("a", FakeLog(server), adopted=lambda: seen.append("adopted"))

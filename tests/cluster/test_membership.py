@@ -5,58 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadeproxy.cluster.duties import Open, Propose, Retire
+from shadeproxy.cluster.duties import Open, Propose
 from shadeproxy.cluster.log import Seat, ViewRecord
 from shadeproxy.cluster.membership import Membership
 from shadeproxy.cluster.signed import Seals
-from shadeproxy.cluster.timing import Timing
 from shadeproxy.cluster.view import NodeFacts, View, seal_facts
 from shadeproxy.core.errors import PeerError
-from tests.support.cluster_log import Server
-
-TIMING = Timing(lease_s=3.0, leave_after_s=120.0, late_write_s=60.0)
-SEALS = Seals("c", ["secret"])
-OBJECTS = range(1, 60)
-
-
-class Cluster:
-    """Nodes that share a log in memory and a clock."""
-
-    def __init__(self):
-        self.server = Server()
-        self.now_s = 1000.0
-        self.nodes = {}
-
-    def start(self, node, boot="1", **facts):
-        facts = NodeFacts(**{"node": node, "weight": 1.0, **facts})
-        self.nodes[node] = Membership(facts, f"{node}{boot}", SEALS, TIMING)
-        return self.nodes[node]
-
-    def beat(self, node, *, takes_s=0.0):
-        """Send a beat, whose answer takes some time. Make the calls that follow from it, and return them."""
-        sent_s = self.now_s
-        answer = self.server.beat(node.beat())
-        self.now_s += takes_s
-        calls = node.adopt(answer, sent_s, self.now_s)
-        for call in calls:
-            match call:
-                case Open():
-                    self.server.open(call.inc)
-                case Retire():
-                    self.server.retire(call.inc, call.node, call.count)
-                case Propose():
-                    self.server.propose(call.base, call.seats)
-        return calls
-
-    def run(self, seconds, *nodes):
-        """Let time pass, in which these nodes (all, if none is named) send their beats."""
-        for _ in range(round(seconds)):
-            for node in nodes or self.nodes.values():
-                self.beat(node)
-            self.now_s += 1
-
-    def mine(self, node):
-        return {x for x in OBJECTS if node.mine(x, self.now_s)}
+from tests.support.cluster_members import OBJECTS, SEALS, TIMING, Cluster
 
 
 @pytest.fixture

@@ -3,25 +3,29 @@ owner's share takes writes again.
 """
 
 import http.client
+import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
 from shadeproxy_bench.counted_origin import PART_BYTES
 from shadeproxy_bench.faults import BenchError
+from shadeproxy_bench.machine import cpu_s
 from shadeproxy_bench.objects import Piece
-from shadeproxy_bench.owned import LEASE_S, Owned
+from shadeproxy_bench.owned import LEASE_S, Owned, alone
 from shadeproxy_bench.plan import Planned, Scale
 from shadeproxy_bench.results import Measured, Target
-from shadeproxy_bench.rounds import alternate, measured
+from shadeproxy_bench.rounds import measured
 from shadeproxy_bench.server import Served
 
 _SMALL_BYTES = 100_000
 _LONG_BYTES = 8 * PART_BYTES
+_RAM_BYTES = 192 * 1024**2
 _SENDERS = 4
 _PATIENCE_S = 30.0
 _MOST_S = 2 * LEASE_S + 2 * LEASE_S / 3 + 0.5
@@ -110,9 +114,35 @@ def upload_rate(server: Served, number: int) -> float:
     return _LONG_BYTES / 1e6 / elapsed
 
 
-def multipart(far: Served, source: Served, number: int, *, rounds: int) -> Measured:
-    """Return MB/s of a multipart upload through a proxy that does not own the object, and direct."""
-    return alternate(partial(upload_rate, far, number), partial(upload_rate, source, number), rounds=rounds)
+def multipart(cluster: Owned, other: Served, number: int, *, rounds: int) -> Measured:
+    """Return MB/s of a multipart upload at member 0, where member 1 owns the object, and direct.
+
+    The note has what bounds both: the same upload through ``other``, a proxy without a cluster, in the same
+    rounds, and the processor time of each process.
+    """
+    far, owner = (member.served for member in cluster.members[:2])
+    pids = (far.pid, owner.pid, cluster.source.pid, os.getpid())
+    rates: tuple[list[float], list[float], list[float]] = ([], [], [])
+    spent: list[list[float]] = []
+    for server in (far, other):
+        upload_rate(server, number)  # It opens the connections to the origin and to the owner.
+    for _ in range(rounds):
+        for server, found in zip((cluster.source, far, other), rates, strict=True):
+            before = [cpu_s(pid) for pid in pids]
+            found.append(upload_rate(server, number))
+            if server is far:
+                spent.append([cpu_s(pid) - began for pid, began in zip(pids, before, strict=True)])
+    direct, ours, others = rates
+    # The proxies and the origin are children of this process, whose figure has theirs.
+    asked, owners, origin, all_of_them = (
+        1000 * statistics.mean(times) / (_LONG_BYTES / 1e6) for times in zip(*spent, strict=True)
+    )
+    paired = statistics.median(mine / its for mine, its in zip(others, direct, strict=True))
+    note = (
+        f"a proxy without a cluster: {paired:.2f} of direct; ms of CPU a MB: asked {asked:.2f}, owner"
+        f" {owners:.2f}, origin {origin:.2f}, all with the client {all_of_them:.2f}"
+    )
+    return measured(ours, direct, note=note)
 
 
 def writes_again(cluster: Owned, pieces: Sequence[Piece], *, kills: int) -> Measured:
@@ -156,8 +186,8 @@ def rows(scale: Scale, cluster: Callable[[], Owned]) -> Iterator[Planned]:
 
     def long() -> Measured:
         piece = cluster().owned_by(1, [Piece(_LONG_BYTES, number) for number in range(50)])[0]
-        far = cluster().members[0].served
-        return multipart(far, cluster().source, piece.number, rounds=scale.pick(9, 3))
+        with alone(cluster(), ram_bytes=_RAM_BYTES) as other:
+            return multipart(cluster(), other, piece.number, rounds=scale.pick(9, 3))
 
     latencies = (("p50", 3.0, lambda: found()[0]), ("p99", 15.0, lambda: found()[1]))
     for name, most_ms, measure in latencies:

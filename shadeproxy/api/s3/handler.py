@@ -31,6 +31,11 @@ class S3Handler(ForwardHandler):
     everything else.
     """
 
+    interim_every_s = 0.0
+    """Seconds after which a read without a byte gets an interim answer, and then another; 0.0: it gets none.
+    Some clients do not expect any, but other nodes of a cluster wait only for a node that gives signs.
+    """
+
     def __init__(
         self,
         engine: ReadPath,

@@ -41,10 +41,14 @@ class PeerHandler(S3Handler):
         ownership: Ownership,
         begins: BeginsReads | None = None,
         stats: Callable[[], bytes] = lambda: b"{}",
+        interim_every_s: float = 0.0,
         **options: Unpack[HandlerSettings],
     ) -> None:
-        """``begins``, ``options``: as for S3Handler. ``stats``: returns this node's statistics as JSON."""
+        """``begins``, ``options``: as for S3Handler. ``stats``: returns this node's statistics as JSON.
+        ``interim_every_s``: see ``S3Handler.interim_every_s``.
+        """
         super().__init__(engine, authenticator, begins=begins, **options)
+        self.interim_every_s = interim_every_s
         self._ownership = ownership
         self._stats = stats
 

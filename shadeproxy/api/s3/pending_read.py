@@ -1,6 +1,7 @@
 """The read for which a connection waits: a read by callbacks (lane_read.py), or a task.
 
-Law: a connection has at most one pending read, and serves no other request meanwhile.
+Laws: a connection has at most one pending read, and serves no other request meanwhile. Interim answers are
+sent only before the first byte of the answer.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from shadeproxy.api.s3.lane_read import EngineLaneRead
 from shadeproxy.api.s3.port import DirectPort, Outlet
 from shadeproxy.api.s3.relay_read import RelayRead
 from shadeproxy.api.s3.response import reset_on_close
+from shadeproxy.origin.interim import MOST_INTERIM, PROCESSING
 
 
 class ReadingConnection(Outlet, Protocol):
@@ -29,7 +31,10 @@ class PendingRead:
     after another. Implements ``LaneOutlet`` of lane_read.py.
     """
 
-    __slots__ = ("_connection", "_loop", "_over", "_read", "_s3", "_task", "paused", "peer")
+    __slots__ = (
+        "_connection", "_interim", "_loop", "_over", "_port", "_read", "_s3", "_task", "_timer", "paused",
+        "peer",
+    )  # fmt: skip
 
     def __init__(self, connection: ReadingConnection, s3: S3Handler) -> None:
         self.peer = connection.peer
@@ -42,12 +47,18 @@ class PendingRead:
         self._read: EngineLaneRead | RelayRead | None = None
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
+        self._port: DirectPort | None = None
+        self._interim = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, asked: Asked) -> None:
         """Read what ``asked`` wants, and answer it."""
         self._read = self._s3.begin_read(self, asked)
         if self._read is None:
             self._task = self._loop.create_task(self._run(asked), context=Context())
+        if self._s3.interim_every_s:
+            self._interim = 0
+            self._timer = self._loop.call_later(self._s3.interim_every_s, self._say_so)
 
     def look(self) -> None:
         """Continue the read, because the client has taken enough of the bytes sent so far."""
@@ -56,6 +67,8 @@ class PendingRead:
 
     def cancel(self) -> None:
         """End the read, because the client is gone or the time is up; idempotent."""
+        if self._timer is not None:
+            self._stop_timer()
         if self._task is not None:
             self._task.cancel()
         if self._read is not None:
@@ -91,6 +104,8 @@ class PendingRead:
 
     def read_ended(self, *, keep: bool) -> None:
         """See ``LaneOutlet.read_ended``."""
+        if self._timer is not None:
+            self._stop_timer()
         self._read = None
         if self._over is not None:
             self._end()
@@ -111,11 +126,31 @@ class PendingRead:
     async def _run(self, asked: Asked, begun: EngineLaneRead | RelayRead | None = None) -> None:
         keep = False
         try:
-            port = DirectPort(self._connection, asked.call.request.method, keep_alive=asked.keep_alive)
-            keep = await self._s3.serve_read(port, asked, begun)
+            method = asked.call.request.method
+            self._port = DirectPort(self._connection, method, keep_alive=asked.keep_alive)
+            keep = await self._s3.serve_read(self._port, asked, begun)
         finally:
-            self._task = None
+            if self._timer is not None:
+                self._stop_timer()
+            self._task = self._port = None
             self._connection.read_over(keep=keep)
+
+    def _say_so(self) -> None:
+        """Send an interim answer, because the read still waits for its first byte."""
+        self._timer, transport = None, self._connection.transport
+        is_answering = self._port.is_answering if self._port is not None else False
+        sent = self._read is not None and self._read.bytes_sent
+        if is_answering or sent or transport is None or transport.is_closing():
+            return
+        transport.write(PROCESSING)
+        self._interim += 1
+        if self._interim < MOST_INTERIM:
+            self._timer = self._loop.call_later(self._s3.interim_every_s, self._say_so)
+
+    def _stop_timer(self) -> None:
+        assert self._timer is not None, "asked before"
+        self._timer.cancel()
+        self._timer = None
 
     def _end(self) -> None:
         self._read = None

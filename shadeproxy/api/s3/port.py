@@ -131,6 +131,12 @@ class DirectPort:
         self.method = method
         self._outlet = outlet
         self._keep_alive = keep_alive
+        self._response: DirectResponse | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """True if bytes of an answer may have been sent."""
+        return self._response is not None and self._response.is_sending
 
     @property
     def peer(self) -> str:
@@ -140,9 +146,10 @@ class DirectPort:
         self, status: int, headers: Iterable[tuple[str, str]], *, body: bytes = b"", close: bool = False
     ) -> "DirectResponse":
         keep = self._keep_alive and not close
-        return DirectResponse(
+        self._response = DirectResponse(
             self._outlet, status, headers, body=body, head_only=self.method == "HEAD", keep_alive=keep
         )
+        return self._response
 
 
 class DirectResponse:
@@ -160,6 +167,7 @@ class DirectResponse:
     ) -> None:
         self.status = status
         self.bytes_sent = 0
+        self.is_sending = False
         self._outlet = outlet
         self._fields = list(headers)
         self._whole_body = body
@@ -221,6 +229,7 @@ class DirectResponse:
         transport = self._outlet.transport
         if self._aborted or transport is None or transport.is_closing():
             raise ConnectionResetError("the client is gone, or the answer was aborted")
+        self.is_sending = True
         return transport
 
 

@@ -1,9 +1,9 @@
 """A plain GET of the fast lane that another node of the cluster answers: its bytes go from the connection to
 that node straight to the client, without a task.
 
-Laws: the head is sent with the first bytes of the body. If no byte comes, a task continues the read, and asks
-the origin. A task also continues any answer that is not plain: an error, a redirect, a long body. The answer
-has the bytes that the task would send.
+Laws: the head is sent with the first bytes of the body. If neither a byte nor an interim answer comes in
+time, a task continues the read, and asks the origin. A task also continues any answer that is not plain: an
+error, a redirect, a long body. The answer has the bytes that the task would send.
 
 The answer of a hit arrives as a whole, head and body, in the memory of the read, mostly by one system call.
 """
@@ -47,9 +47,9 @@ class RelayRead:
     """
 
     __slots__ = (
-        "_begun", "_body", "_bounds", "_clock", "_connection", "_done", "_filled", "_flushes", "_head",
-        "_head_bytes", "_left", "_memory", "_outlet", "_reads", "_reports", "_taken", "_taken_bytes", "asked",
-        "bytes_sent", "held", "peer", "request_id", "started_s", "status",
+        "_begun", "_body", "_bounds", "_clock", "_connection", "_done", "_filled", "_first_s", "_flushes",
+        "_head", "_head_bytes", "_left", "_memory", "_outlet", "_reads", "_reports", "_taken",
+        "_taken_bytes", "asked", "bytes_sent", "held", "peer", "request_id", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,7 @@ class RelayRead:
         self._connection: Connection | None = None
         self._taken_bytes = self._filled = self._head_bytes = 0
         self._body = _NOTHING
+        self._first_s = 0.0  # Time to the first interim answer.
         self._head = b""
         self._begun: PendingAnswer | None = None
         self._flushes = self._taken = self._left = self._done = False
@@ -168,6 +169,11 @@ class RelayRead:
         )
         return self._body, self._arrived
 
+    def interim(self) -> None:
+        """Wait longer, because the node works on the read. See ``Receiver.interim``."""
+        self._first_s = self._first_s or self._clock.monotonic_s() - self.started_s
+        self.peer.timer.watch(self, self.peer.patience_s)
+
     def received(self) -> None:
         """See ``Receiver.received``."""
         self._filled = len(self._body)
@@ -231,9 +237,9 @@ class RelayRead:
     # ------------------------------------------------------------------ inside
 
     def _note_answer(self, size_bytes: int) -> None:
-        peer = self.peer
-        peer.timer.forget(self)
-        peer.answered(self._clock.monotonic_s() - self.started_s, size_bytes)
+        """Note the time to the first sign of the node, and the bytes of its answer if it fits in memory."""
+        self.peer.timer.forget(self)
+        self.peer.answered(self._first_s or self._clock.monotonic_s() - self.started_s, size_bytes)
 
     def _has_range(self, head: PlainHead) -> bool:
         fields = (("Content-Range", head.content_range), ("Content-Length", str(head.length)))

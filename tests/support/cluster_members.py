@@ -1,0 +1,56 @@
+"""Memberships of nodes that share a log in memory and a clock."""
+
+from shadeproxy.cluster.duties import Open, Propose, Retire
+from shadeproxy.cluster.membership import Membership
+from shadeproxy.cluster.signed import Seals
+from shadeproxy.cluster.timing import Timing
+from shadeproxy.cluster.view import NodeFacts
+from tests.support.cluster_log import Server
+
+TIMING = Timing(lease_s=3.0, leave_after_s=120.0, late_write_s=60.0)
+SEALS = Seals("c", ["secret"])
+OBJECTS = range(1, 60)
+
+
+class Cluster:
+    """Nodes that share a log in memory and a clock."""
+
+    def __init__(self):
+        self.server = Server()
+        self.now_s = 1000.0
+        self.nodes = {}
+
+    def start(self, node, boot="1", *, is_new=False, **facts):
+        facts = NodeFacts(**{"node": node, "weight": 1.0, **facts})
+        self.nodes[node] = Membership(facts, f"{node}{boot}", SEALS, TIMING, is_new=is_new)
+        return self.nodes[node]
+
+    def beat(self, node, *, takes_s=0.0):
+        """Send a beat, whose answer takes some time. Make the calls that follow from it, and return them."""
+        sent_s = self.now_s
+        answer = self.server.beat(node.beat())
+        self.now_s += takes_s
+        calls = node.adopt(answer, sent_s, self.now_s)
+        for call in calls:
+            match call:
+                case Open():
+                    self.server.open(call.inc)
+                case Retire():
+                    self.server.retire(call.inc, call.node, call.count)
+                case Propose():
+                    self.server.propose(call.base, call.seats)
+        return calls
+
+    def run(self, seconds, *nodes):
+        """Let time pass, in which these nodes (all, if none is named) send their beats."""
+        for _ in range(round(seconds)):
+            for node in nodes or self.nodes.values():
+                self.beat(node)
+            self.now_s += 1
+
+    def mine(self, node):
+        return {x for x in OBJECTS if node.mine(x, self.now_s)}
+
+    def checked(self, node):
+        """Return the objects of a node's own that it checks at each read."""
+        return {x for x in self.mine(node) if node.must_check(x, self.now_s)}
