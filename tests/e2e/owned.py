@@ -5,14 +5,14 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 """
 
 import json
-import sys
 import urllib.request
 
 import pytest
 
 from shadeproxy.demo.cluster import settled as is_settled
+from tests.support import non_owner
 from tests.support.redis_server import redis_server
-from tests.support.served import Served, wait_for
+from tests.support.served import wait_for
 
 COUNT = 40
 SECRET = "a secret of at least sixteen"
@@ -34,26 +34,14 @@ listen = "127.0.0.1:0"
 lease = "500 ms"
 """
 
-QUICK = """
-import runpy, sys
-from shadeproxy.cluster.timing import Timing
-Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
-runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
-"""
-
 
 @pytest.fixture
-def late_writes_end_soon(monkeypatch):
+def late_writes_end_soon():
     """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
     test of a lease's end show anything.
     """
-    start = Served.start
-
-    def quickly(served):
-        served.program = (sys.executable, "-c", QUICK)
-        start(served)
-
-    monkeypatch.setattr(Served, "start", quickly)
+    with non_owner.late_writes_end_soon():
+        yield
 
 
 @pytest.fixture
