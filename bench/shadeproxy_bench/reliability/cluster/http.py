@@ -5,12 +5,12 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from shadeproxy_bench.reliability.cluster.network import Connect, Streams, connect_on_loopback
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
 """A request that has no complete answer after this time hangs. The longest fault is far shorter."""
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
-_LIMIT_BYTES = 1 << 20
 _MOST_PAUSE_S = 0.3
 
 
@@ -24,11 +24,12 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """Kept connections of one client, one for each port of loopback. Its requests come one after another."""
+    """Kept connections of one client, one for each port. Its requests come one after another."""
 
-    def __init__(self, choices: random.Random) -> None:
-        self._kept: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+    def __init__(self, choices: random.Random, connect: Connect = connect_on_loopback) -> None:
+        self._kept: dict[int, Streams] = {}
         self._choices = choices
+        self._connect = connect
 
     async def ask(
         self,
@@ -77,12 +78,12 @@ class Connections:
             self._forget(port)
         return Answer(status, fields, body)
 
-    async def _connection(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connection(self, port: int) -> Streams:
         kept = self._kept.get(port)
         if kept is not None and (kept[0].at_eof() or kept[1].is_closing()):
             self._forget(port)
         if port not in self._kept:
-            self._kept[port] = await asyncio.open_connection("127.0.0.1", port, limit=_LIMIT_BYTES)
+            self._kept[port] = await self._connect(port)
         return self._kept[port]
 
     def _forget(self, port: int) -> None:
