@@ -14,7 +14,7 @@ from typing import Any
 from shadeproxy.core.sigv4 import Credentials
 from shadeproxy.core.tracing import NODE_FIELD
 from tests.support.certificate import write_certificate
-from tests.support.non_owner import assert_owns_nothing, late_writes_end_soon, start_non_owner
+from tests.support.non_owner import assert_only_relayed, start_non_owner
 from tests.support.redis_server import redis_server
 from tests.support.served import Served
 
@@ -116,22 +116,22 @@ def make_sides(
     with ExitStack() as stack:
         engine = stack.enter_context(redis_server(directory)).url if form != ALONE else ""
 
-        def proxy(name: str, context: ssl.SSLContext | None, **more: str) -> Proxy:
+        def proxy(name: str, context: ssl.SSLContext | None, late_write_s: float, **more: str) -> Proxy:
             more |= settings
             if engine:
                 more["cluster__name"] = name
-                asked, caching, node = start_non_owner(serve, engine, config, environment, **more)
-                stack.callback(assert_owns_nothing, asked)
+                pair = start_non_owner(serve, engine, config, environment, late_write_s=late_write_s, **more)
+                stack.callback(assert_only_relayed, pair)
+                asked, caching, node = pair
             else:
                 asked = caching = serve(config, environment, **more)
                 node = None
             peer = stack.enter_context(Peer(asked.s3.partition("://")[2], CLIENT, tls=context))
             return Proxy(name, peer, caching, node)
 
-        with late_writes_end_soon():
-            plain = proxy("plain", None)
-        # For its first minute the owner of this one checks each object with the origin before it answers.
-        secure = proxy("tls", certificate.client_context(), **tls)
+        plain = proxy("plain", None, 0.2)
+        # The owner of this one checks each object with the origin before it answers.
+        secure = proxy("tls", certificate.client_context(), 600.0, **tls)
         origin = stack.enter_context(Peer(endpoint.partition("://")[2], credentials))
         bucket = f"diff-{uuid.uuid4().hex[:10]}"
         created = origin.send(Request("PUT", f"/{bucket}", body=b""))

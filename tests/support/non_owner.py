@@ -3,39 +3,12 @@ Redis or Valkey.
 """
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from shadeproxy.demo.cluster import settled
+from tests.support.cluster_serve import LATE_WRITE, PROGRAM, assert_ends_quiescent
 from tests.support.served import MakeServed, Served, wait_for
-
-_QUICK = """
-import runpy, sys
-from shadeproxy.cluster.timing import Timing
-Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
-runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
-"""
-
-
-@contextmanager
-def late_writes_end_soon() -> Iterator[None]:
-    """Let proxies that start meanwhile answer without a check soon after their start, and not after a
-    minute.
-    """
-    start = Served.start
-
-    def quickly(served: Served) -> None:
-        served.program = (sys.executable, "-c", _QUICK)
-        start(served)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Served, "start", quickly)
-        yield
 
 
 class NonOwner(NamedTuple):
@@ -47,9 +20,16 @@ class NonOwner(NamedTuple):
 
 
 def start_non_owner(
-    serve: MakeServed, engine: str, config: Path, environment: dict[str, str], **settings: str
+    serve: MakeServed,
+    engine: str,
+    config: Path,
+    environment: dict[str, str],
+    *,
+    late_write_s: float,
+    **settings: str,
 ) -> NonOwner:
     """Start both proxies, and take the share of the first one away. ``engine``: the URL of the server;
+    ``late_write_s``: for how long the owner checks each object with the origin before it answers;
     ``settings``: those of both proxies, among them a name of the cluster.
     """
     owned = {
@@ -59,16 +39,23 @@ def start_non_owner(
         "cluster__listen": "127.0.0.1:0",
         "cluster__lease": "1 s",
     }
-    environment = environment | {"CLUSTER_SECRET": "a secret of at least sixteen"}
-    asked, owner = (serve(config, environment, **owned, **settings) for _ in range(2))
+    environment = environment | {
+        "CLUSTER_SECRET": "a secret of at least sixteen",
+        LATE_WRITE: str(late_write_s),
+    }
+    asked, owner = (serve(config, environment, program=PROGRAM, **owned, **settings) for _ in range(2))
     wait_for(lambda: settled([one.get("/v1/cluster") for one in (asked, owner)]))
     asked.call("POST", "/v1/cluster/drain", {"drain": True})
     wait_for(lambda: not asked.get("/v1/cluster")["moving"])
     return NonOwner(asked, owner, owner.get("/v1/cluster")["node"])
 
 
-def assert_owns_nothing(proxy: Served) -> None:
-    """Raise AssertionError if a proxy has cached a page, or relayed no read."""
-    stats = json.loads(proxy.call("GET", "/v1/stats"))
-    assert [tier["pages"] for tier in stats["tiers"].values()] == [0] * len(stats["tiers"])
+def assert_only_relayed(pair: NonOwner) -> None:
+    """Stop both proxies. Raises AssertionError if the first one has cached a page or relayed no read, or if
+    one was not quiescent.
+    """
+    stats = json.loads(pair.asked.call("GET", "/v1/stats"))
+    assert {tier["pages"] for tier in stats["tiers"].values()} == {0}
     assert sum(row["requests"] for row in stats["cluster"]["relayed"]) > 0
+    for proxy in (pair.asked, pair.owner):
+        assert_ends_quiescent(proxy)
