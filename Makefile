@@ -67,8 +67,8 @@ test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (rados
 test-harness: $(VENV)/.dev ## Short runs of `chaos`, `chaos-cluster` and `crash`, and that planted faults make them fail
 	@$(BIN)/python -m pytest -q -m harness
 
-clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
-	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
+clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy (CLUSTER=1: through proxies that own nothing); writes docs/clients.md (25 minutes)
+	@$(if $(CLUSTER),SHADEPROXY_CLIENTS_CLUSTER=1) SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
 	  $(BIN)/python -m pytest -q -m clients tests/clients
 
 recipes: $(VENV)/.recipes ## The scripts of docs/recipes through the proxy, over HTTP and TLS; writes their table (5 minutes)
