@@ -9,7 +9,11 @@ from shadeproxy_bench.reliability.cluster.network import Connect, Streams, conne
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
-"""A request that has no complete answer after this time hangs. The longest fault is far shorter."""
+"""A request that has no complete answer after this time hangs. The longest fault with short leases is far
+shorter. A run with longer leases adds ``HUNG_LEASES``: a link is cut for up to ten leases, TCP then repeats a
+lost packet late, and the product waits 60 s for the answer to a relayed write.
+"""
+HUNG_LEASES: Final = 10
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
 _MOST_PAUSE_S = 0.3
 
@@ -26,10 +30,13 @@ class Answer(NamedTuple):
 class Connections:
     """Kept connections of one client, one for each port. Its requests come one after another."""
 
-    def __init__(self, choices: random.Random, connect: Connect = connect_on_loopback) -> None:
+    def __init__(
+        self, choices: random.Random, connect: Connect = connect_on_loopback, hung_s: float = HUNG_S
+    ) -> None:
         self._kept: dict[int, Streams] = {}
         self._choices = choices
         self._connect = connect
+        self._hung_s = hung_s
 
     async def ask(
         self,
@@ -48,7 +55,7 @@ class Connections:
             lines.append(f"Content-Length: {len(body)}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode()
         try:
-            async with asyncio.timeout(HUNG_S):
+            async with asyncio.timeout(self._hung_s):
                 return await self._exchange(port, method, [head, *_pieces(body, pauses)])
         except TimeoutError:
             self._forget(port)

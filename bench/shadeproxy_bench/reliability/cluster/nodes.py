@@ -19,7 +19,7 @@ from shadeproxy.demo.cluster import redis_command
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench.faults import BenchError
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
-from shadeproxy_bench.reliability.cluster.http import Connections
+from shadeproxy_bench.reliability.cluster.http import HUNG_LEASES, HUNG_S, Connections
 from shadeproxy_bench.reliability.cluster.network import ENGINE, LOOPBACK, MakeNetwork, Network
 from shadeproxy_bench.reliability.cluster.origin import MOST_LATE_S
 from shadeproxy_bench.reliability.kit.log import complaints
@@ -220,6 +220,10 @@ class Cluster:
     @property
     def up(self) -> list[Node]:
         return [node for node in self.nodes if node.up]
+
+    def connections(self, choices: random.Random) -> Connections:
+        """Return the connections of a new client."""
+        return Connections(choices, self.network.connect, HUNG_S + HUNG_LEASES * self.shape.lease_s)
 
     async def start(self) -> None:
         """Make the network, start the engine and all nodes but the guest. Raises ShadeProxyError."""

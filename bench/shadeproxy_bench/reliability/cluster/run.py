@@ -13,7 +13,6 @@ from shadeproxy_bench.reliability.cluster.bodies import HOT, OBJECTS
 from shadeproxy_bench.reliability.cluster.clients import PATIENCE_S, Clients
 from shadeproxy_bench.reliability.cluster.faults import Faults
 from shadeproxy_bench.reliability.cluster.found import Found, add
-from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
 from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES, Namespaces
@@ -163,7 +162,7 @@ class _Run:
         self._found.note_time("then, until each proxy has taken three writes", time.monotonic() - began_s)
 
     async def _write_at(self, node: Node) -> None:
-        connections = Connections(self._choices, self._cluster.network.connect)
+        connections = self._cluster.connections(self._choices)
         deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         for _ in range(3):
             while (outcome := await self._clients.write(connections, node, PUT)) != ACKNOWLEDGED:
@@ -186,7 +185,7 @@ class _Run:
         await asyncio.gather(*(self._sweep_at(node, [*cold[node], *range(HOT)]) for node in up))
 
     async def _sweep_at(self, node: Node, numbers: Sequence[int]) -> None:
-        connections = Connections(self._choices, self._cluster.network.connect)
+        connections = self._cluster.connections(self._choices)
         for number in numbers:
             await self._clients.read(connections, number, node)
             add(self._found.notes, "reads after the faults")
