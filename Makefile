@@ -67,8 +67,8 @@ test-rgw: $(VENV)/.dev ## Tests against Ceph RGW, which must be installed (rados
 test-harness: $(VENV)/.dev ## Short runs of `chaos`, `chaos-cluster` and `crash`, and that planted faults make them fail
 	@$(BIN)/python -m pytest -q -m harness
 
-clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy; writes docs/clients.md (25 minutes)
-	@SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
+clients: $(VENV)/.clients ## Ten real clients on Ceph RGW, direct and through the proxy (CLUSTER=1: through proxies that own nothing); writes docs/clients.md (25 minutes)
+	@$(if $(CLUSTER),SHADEPROXY_CLIENTS_CLUSTER=1) SHADEPROXY_CLIENTS_PATH=$(CURDIR)/$(VENV)/awscli/bin SHADEPROXY_CLIENTS_TABLE=docs/clients.md \
 	  $(BIN)/python -m pytest -q -m clients tests/clients
 
 recipes: $(VENV)/.recipes ## The scripts of docs/recipes through the proxy, over HTTP and TLS; writes their table (5 minutes)
@@ -91,11 +91,11 @@ chaos: $(VENV)/.dev ## Faulty origin, faulty disk, killed processes under real c
 	@$(BIN)/python -m shadeproxy_bench.reliability.chaos --seed $(SEED) \
 	  $(if $(MEDIA),--media --rounds $(ROUNDS),--minutes $(MINUTES) $(if $(WRITE),--write docs/reliability))
 
-# chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of that
-# seed in docs/reliability/. Run several seeds one after another.
+# chaos-cluster-report/ has logs, and each violation with the events before it. WRITE=1 continues the rounds of these
+# seeds in docs/reliability/. SEED="1 2 3" runs several, one after another.
 chaos-cluster: ROUNDS := $(if $(filter file,$(origin ROUNDS)),100,$(ROUNDS))
-chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5); WRITE=1 renews docs/reliability/
-	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(WRITE),--write docs/reliability)
+chaos-cluster: $(VENV)/.dev ## Proxies of one cluster killed, stopped and cut off while objects are written (ROUNDS=100 SEED=1, 20 minutes; LEASE=0.5 NETWORK=auto); WRITE=1 renews docs/reliability/
+	@$(BIN)/python -m shadeproxy_bench.reliability.cluster --rounds $(ROUNDS) --seed $(SEED) $(if $(LEASE),--lease $(LEASE)) $(if $(NETWORK),--network $(NETWORK)) $(if $(WRITE),--write docs/reliability)
 
 soak: $(VENV)/.dev ## An hour of full load, every byte compared (MINUTES=60 SEED=1); WRITE=1 renews docs/reliability/
 	@$(BIN)/python -m shadeproxy_bench.reliability.soak --minutes $(MINUTES) --seed $(SEED) \

@@ -21,7 +21,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 
 from shadeproxy.engine.engine import Engine
-from tests.support.served import MakeServed, Served
+from tests.support.served import SERVE, MakeServed, Served
 
 # An example that takes longer than 200 ms shows how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -181,7 +181,10 @@ def _serving(tmp_path: Path) -> Iterator[MakeServed]:
     running: list[Served] = []
 
     def start(
-        config: Path | None = None, environment: dict[str, str] | None = None, **settings: str
+        config: Path | None = None,
+        environment: dict[str, str] | None = None,
+        program: tuple[str, ...] = SERVE,
+        **settings: str,
     ) -> Served:
         name = tmp_path / f"proxy{len(running)}"
         name.mkdir()
@@ -204,7 +207,7 @@ def _serving(tmp_path: Path) -> Iterator[MakeServed]:
         arguments = [item for key, value in values.items() for item in ("--set", f"{key}={value}")]
         if config is not None:
             arguments = ["--config", str(config), *arguments]
-        served = Served(arguments, environment or {}, name / "log", token=token)
+        served = Served(arguments, environment or {}, name / "log", token=token, program=program)
         running.append(served)
         served.start()
         return served

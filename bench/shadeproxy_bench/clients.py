@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, Literal
 
 import msgspec
@@ -119,13 +120,13 @@ def _run_boto3(job: Job, client: Any) -> _Count:
     def work() -> None:
         try:
             for turn, number in enumerate(count.numbers()):
-                body = client.get_object(Bucket=BUCKET, Key=key_of(job.size_bytes, number))["Body"]
+                answer = client.get_object(Bucket=BUCKET, Key=key_of(job.size_bytes, number))
                 position = 0
-                while chunk := body.read(_CHUNK_BYTES):
-                    position = count.came(number, position, chunk, turn=turn)
-                    if position < job.size_bytes and count.over:
-                        body.close()
-                        return
+                with closing(answer["Body"]) as body:
+                    while chunk := body.read(_CHUNK_BYTES):
+                        position = count.came(number, position, chunk, turn=turn)
+                        if position < job.size_bytes and count.over:
+                            return
                 count.complete(number, position)
         except Exception as error:  # noqa: BLE001  whatever the library raises is told to the parent
             count.errors.append(error)
@@ -186,7 +187,7 @@ def _make_obstore(job: Job) -> Any:
 
 class Clients:
     """Keeps one client for each (library, endpoint, credentials, connections), as a long-running program
-    would.
+    would, until it is closed.
     """
 
     def __init__(self) -> None:
@@ -202,13 +203,20 @@ class Clients:
         error = f"{type(count.errors[0]).__name__}: {count.errors[0]}" if count.errors else ""
         return Done(count.bytes, job.seconds, error)
 
+    def close(self) -> None:
+        """End the connections of boto3's clients. A store of obstore ends its own when it is forgotten."""
+        for (library, *_), client in self._clients.items():
+            if library == "boto3":
+                client.close()
+        self._clients.clear()
+
 
 def main() -> None:
-    clients = Clients()
-    for line in sys.stdin.buffer:
-        done = clients.run(msgspec.json.decode(line, type=Job))
-        sys.stdout.buffer.write(msgspec.json.encode(done) + b"\n")
-        sys.stdout.buffer.flush()
+    with closing(Clients()) as clients:
+        for line in sys.stdin.buffer:
+            done = clients.run(msgspec.json.decode(line, type=Job))
+            sys.stdout.buffer.write(msgspec.json.encode(done) + b"\n")
+            sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

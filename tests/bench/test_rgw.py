@@ -4,7 +4,7 @@ credentials.
 
 import importlib.util
 import os
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
 
@@ -134,10 +134,10 @@ def test_a_proxy_signs_with_the_upstream_s_credentials(signed, stack, tmp_path):
 
 
 @pytest.mark.parametrize("client", ["boto3", "obstore"])
-def test_clients_sign_with_the_credentials_of_the_job(signed, client):
+def test_clients_sign_with_the_credentials_of_the_job(stack, signed, client):
     if importlib.util.find_spec(client) is None:
         pytest.skip(f"{client} is not installed")
-    clients = Clients()
+    clients = stack.enter_context(closing(Clients()))
     refused = clients.run(Job(client, signed.url, 4000, 2, 2, 0.1, credentials=CLIENT)).error
     assert "InvalidAccessKeyId" in refused
     done = clients.run(Job(client, signed.url, 4000, 2, 2, 0.1, credentials=ACCOUNT))

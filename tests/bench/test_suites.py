@@ -1,6 +1,7 @@
 """Each suite's own measurement, tiny: it runs, counts correctly, and notices faults."""
 
 import importlib.util
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,11 @@ CLIENTS = [
     )
     for name in ("boto3", "obstore")
 ]
+
+
+@pytest.fixture
+def stock(stack):
+    return stack.enter_context(closing(Clients()))
 
 
 @pytest.fixture
@@ -73,24 +79,24 @@ def test_scores_and_victims():
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_stock_client_reads_until_the_time_is_over(make_origin, client):
+def test_a_stock_client_reads_until_the_time_is_over(make_origin, stock, client):
     source = make_origin()
-    done = Clients().run(Job(client, source.url, 300_000, 2, 3, 0.1))
+    done = stock.run(Job(client, source.url, 300_000, 2, 3, 0.1))
     assert done.error == ""
     assert done.bytes > 0
     assert done.wall_s == 0.1
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_wrong_bytes_reach_no_stock_client_unseen(make_origin, client):
+def test_wrong_bytes_reach_no_stock_client_unseen(make_origin, stock, client):
     source = make_origin(seed=1)
-    done = Clients().run(Job(client, source.url, 300_000, 2, 1, 0.1))
+    done = stock.run(Job(client, source.url, 300_000, 2, 1, 0.1))
     assert done.error == "WrongBytes: 300000/00000000.bin: wrong bytes at 0"
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_bodies_are_not_compared_in_windows_that_count(make_origin, client):
-    done = Clients().run(Job(client, make_origin(seed=1).url, 4000, 2, 2, 0.2, compare=False))
+def test_bodies_are_not_compared_in_windows_that_count(make_origin, stock, client):
+    done = stock.run(Job(client, make_origin(seed=1).url, 4000, 2, 2, 0.2, compare=False))
     assert done.error == ""
     assert done.bytes > 0
 

@@ -4,17 +4,21 @@ written.
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.certificate import write_certificate
+from tests.support.non_owner import assert_only_relayed, start_non_owner
+from tests.support.redis_server import redis_server
 from tests.support.rgw import run_rgw
 from tests.support.routes import DOMAIN, Route
 
 from .corpus import Body, write_corpus
-from .report import Record, write_table
+from .report import CLUSTER_ROUTES, PLAYED, Record, write_cluster_table, write_table
 
 pytest.register_assert_rewrite("tests.clients.checks")
 
@@ -32,8 +36,11 @@ domains = ["{domain}"]
 """
 
 
+_ROOM = {"cache__ram__capacity": "1 GiB"}
+
+
 @pytest.fixture(scope="module")
-def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterator[dict[str, Route]]:
+def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module: Any) -> Iterator[dict[str, Route]]:
     directory = tmp_path_factory.mktemp("routes")
     # Deleted objects are collected late, and every client writes a hundred megabytes a few times.
     for rgw in run_rgw(directory, store_gib=8, settings=f"rgw_dns_name = {DOMAIN}"):
@@ -41,29 +48,34 @@ def routes(tmp_path_factory: pytest.TempPathFactory, serve_for_module) -> Iterat
         config = directory / "clients.toml"
         config.write_text(_CONFIG.format(access_key=rgw.main[0], domain=DOMAIN))
         environment = {"ORIGIN_KEY": rgw.main[0], "ORIGIN_SECRET": rgw.main[1]}
-        settings = {
-            "origin__endpoint": rgw.endpoint,
-            "origin__addressing": "path",
-            "cache__ram__capacity": "1 GiB",
-        }
+        settings = {"origin__endpoint": rgw.endpoint, "origin__addressing": "path", **_ROOM}
         tls = {"s3__tls__cert": str(certificate.cert), "s3__tls__key": str(certificate.key)}
-        plain = serve_for_module(config, environment, **settings)
-        secure = serve_for_module(config, environment, **settings, **tls)
-        (directory / "buckets").mkdir()
-        tree = {
-            "origin__kind": "file",
-            "origin__path": str(directory / "buckets"),
-            "cache__ram__capacity": "1 GiB",
-        }
-        files, other = (serve_for_module(config, environment, **tree) for _ in range(2))
         ca_file = str(certificate.authority)
-        made = (
-            Route("direct", rgw.endpoint, *rgw.main),
-            Route("plain", plain.s3, *rgw.main, served=plain, beside=rgw.endpoint),
-            Route("tls", secure.s3, *rgw.main, ca_file, secure, beside=rgw.endpoint),
-            Route("file", files.s3, *rgw.main, served=files, beside=other.s3),
-        )
-        yield {route.name: route for route in made}
+        made = [Route("direct", rgw.endpoint, *rgw.main)]
+        with ExitStack() as stack:
+            if PLAYED == CLUSTER_ROUTES:
+                engine = stack.enter_context(redis_server(directory)).url
+                trust = {"cluster__peer_ca_file": ca_file}
+                for name, more, ca in (("node", {}, ""), ("node-tls", tls | trust, ca_file)):
+                    shared = settings | more | {"cluster__name": name, "cluster__lease": "3 s"}
+                    pair = start_non_owner(
+                        serve_for_module, engine, config, environment, late_write_s=60.0, **shared
+                    )
+                    stack.callback(assert_only_relayed, pair)
+                    asked, owner, _ = pair
+                    made.append(Route(name, asked.s3, *rgw.main, ca, asked, beside=rgw.endpoint, owner=owner))
+            else:
+                plain = serve_for_module(config, environment, **settings)
+                secure = serve_for_module(config, environment, **settings, **tls)
+                (directory / "buckets").mkdir()
+                tree = {"origin__kind": "file", "origin__path": str(directory / "buckets"), **_ROOM}
+                files, other = (serve_for_module(config, environment, **tree) for _ in range(2))
+                made += [
+                    Route("plain", plain.s3, *rgw.main, served=plain, beside=rgw.endpoint),
+                    Route("tls", secure.s3, *rgw.main, ca_file, secure, beside=rgw.endpoint),
+                    Route("file", files.s3, *rgw.main, served=files, beside=other.s3),
+                ]
+            yield {route.name: route for route in made}
 
 
 @dataclass(frozen=True)
@@ -80,4 +92,5 @@ def stage(routes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     made = Stage(routes, write_corpus(tmp_path_factory.mktemp("bodies")), Record())
     yield made
     if path := os.environ.get("SHADEPROXY_CLIENTS_TABLE"):
-        write_table(made.record, Path(path))
+        write = write_cluster_table if PLAYED == CLUSTER_ROUTES else write_table
+        write(made.record, Path(path))

@@ -1,6 +1,7 @@
 """The results of every client on every route, and their tables in docs/clients.md."""
 
 import datetime as dt
+import os
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,10 @@ from tests.support.tables import Notes, table_head, write_between_marks
 
 OK, NOT_OFFERED, SAYS, FAILS = "ok", "-", "says: ", "fails with: "
 ROUTES = ("direct", "plain", "tls", "file")
+CLUSTER_ROUTES = ("direct", "node", "node-tls")
+"""The routes of a run through proxies that own nothing."""
+PLAYED = CLUSTER_ROUTES if os.environ.get("SHADEPROXY_CLIENTS_CLUSTER") else ROUTES
+"""The routes of this run."""
 _COLUMNS = {"HTTP": "plain", "TLS": "tls"}
 """The routes through the proxy in front of the store that have a column of their own."""
 _BESIDE = "try_"
@@ -39,15 +44,25 @@ def write_table(record: Record, path: Path) -> None:
     write_between_marks(path, "make clients", _tables(record))
 
 
+def write_cluster_table(record: Record, path: Path) -> None:
+    """Replace the text between the marks of a run through proxies that own nothing: a row for each client."""
+    notes = Notes()
+    lines = [*_said_of_run(), *table_head(["client", "direct", "HTTP", "TLS"])]
+    for client, version in record.versions.items():
+        cells = [_route_cell(record, client, route, notes) for route in CLUSTER_ROUTES]
+        lines.append(f"| {version} | {' | '.join(cells)} |")
+    lines += [*_absent(record), "", *_noted(notes)]
+    write_between_marks(path, "make clients CLUSTER=1", lines)
+
+
 def _tables(record: Record) -> list[str]:
     notes = Notes()
-    lines = [f"Run on {dt.datetime.now(dt.UTC):%Y-%m-%d}, Python {platform.python_version()}.", ""]
-    lines += table_head(["client", *_COLUMNS, *_CHECKS])
+    lines = [*_said_of_run(), *table_head(["client", *_COLUMNS, *_CHECKS])]
     for client, version in record.versions.items():
         cells = [_route_cell(record, client, route, notes) for route in _COLUMNS.values()]
         cells += [_cell(record, client, check, notes) for check in _CHECKS]
         lines.append(f"| {version} | {' | '.join(cells)} |")
-    lines += [f"| {client} | not installed: {why} |" for client, why in record.absent.items()]
+    lines += _absent(record)
     lines += ["", *table_head(["client", "checked beside", ""])]
     for (client, check), meaning in record.meanings.items():
         if check.startswith(_BESIDE):
@@ -56,11 +71,22 @@ def _tables(record: Record) -> list[str]:
     for client in record.versions:
         cells = [_said(record, client, check) for check in ("missing_key", "wrong_secret")]
         lines.append(f"| {client} | {' | '.join(cells)} |")
-    noted = [
+    return [*lines, "", *_noted(notes)]
+
+
+def _said_of_run() -> list[str]:
+    return [f"Run on {dt.datetime.now(dt.UTC):%Y-%m-%d}, Python {platform.python_version()}.", ""]
+
+
+def _absent(record: Record) -> list[str]:
+    return [f"| {client} | not installed: {why} |" for client, why in record.absent.items()]
+
+
+def _noted(notes: Notes) -> list[str]:
+    return [
         f"{number}. The client {text}" if text.startswith(FAILS) else f"{number}. {text}"
         for number, text in notes.numbered()
     ]
-    return [*lines, "", *noted]
 
 
 def _cell(record: Record, client: str, check: str, notes: Notes) -> str:

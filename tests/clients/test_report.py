@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from .report import FAILS, NOT_OFFERED, OK, ROUTES, SAYS, Record, write_table
+from .report import (
+    CLUSTER_ROUTES,
+    FAILS,
+    NOT_OFFERED,
+    OK,
+    ROUTES,
+    SAYS,
+    Record,
+    write_cluster_table,
+    write_table,
+)
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "clients.md"
 CHECKS = ("upload", "download", "part", "resume", "listing", "overwrite", "sync")
@@ -34,7 +44,8 @@ def note():
 def test_the_columns_of_routes_agree_with_the_cells_of_the_last_run(tmp_path, note):
     """Read the outcomes from the cells of single checks, and write the tables again."""
     text = DOCUMENT.read_text()
-    texts = dict(re.findall(rf"^(\d+)\. The client ({FAILS}.*)$", text, re.MULTILINE))
+    table = text.partition("<!-- end -->")[0]
+    texts = dict(re.findall(rf"^(\d+)\. The client ({FAILS}.*)$", table, re.MULTILINE))
     record = Record()
     said = rows(text, "client | says of a missing key")
     first = rows(text, "client | HTTP")
@@ -76,3 +87,23 @@ def test_what_fails_over_tls_alone_is_in_its_column(tmp_path, note):
     record.outcomes = {place: dict.fromkeys(ROUTES, NOT_OFFERED) for place in record.outcomes}
     write_table(record, path)
     assert rows(path.read_text(), "client | HTTP")[0][1:4] == ["not offered"] * 3
+
+
+def test_a_run_through_proxies_that_own_nothing_has_a_table_of_its_own(tmp_path):
+    record = Record(versions={"c": "c 1.0", "d": "d 2.0"}, absent={"e": "no e"})
+    for check in (*CHECKS, "try_a"):
+        for route in CLUSTER_ROUTES:
+            record.note("c", check, "a meaning", route, OK)
+            bad = route == "node-tls" and check in {"sync", "try_a"}
+            record.note("d", check, "a meaning", route, FAILS + "TLS" if bad else OK)
+    path = tmp_path / "page.md"
+    path.write_text("before\n<!-- written by make clients CLUSTER=1 -->\nold\n<!-- end -->\nafter\n")
+    write_cluster_table(record, path)
+    before, *table, noted, _, after = [line for line in path.read_text().split("\n") if line][:11]
+    assert (before, after) == ("before", "after")
+    assert table[-3:] == [
+        "| c 1.0 | yes | yes | yes |",
+        "| d 2.0 | yes | yes | yes; not sync, 1 beside [1] |",
+        "| e | not installed: no e |",
+    ]
+    assert noted == "1. The client fails with: TLS"

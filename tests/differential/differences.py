@@ -13,6 +13,7 @@ IGNORED_FIELDS: dict[str, str] = {
     "connection": "belongs to one connection",
     "keep-alive": "belongs to one connection",
     "x-shade-cache": "the proxy's own",
+    "x-shade-node": "names the proxy of a cluster that answered in place of the asked one",
 }
 """Fields that are not compared, in lower case."""
 

@@ -1,5 +1,9 @@
-"""An origin and two proxies in front of it, one plain and one over TLS. All get the same requests."""
+"""An origin and two proxies in front of it, one plain and one over TLS. All get the same requests.
 
+Each of the two may be one that owns nothing: then it relays to a second proxy, which owns every object.
+"""
+
+import ssl
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from shadeproxy.core.sigv4 import Credentials
+from shadeproxy.core.tracing import NODE_FIELD
 from tests.support.certificate import write_certificate
+from tests.support.non_owner import assert_only_relayed, start_non_owner
+from tests.support.redis_server import redis_server
+from tests.support.served import Served
 
 from .compare import Comparable, assert_same
 from .wire import PAGE_BYTES, Peer, Request
@@ -25,18 +33,25 @@ access_key = "trainer"
 secret_env = "TRAINER_SECRET"
 """
 
+ALONE = "alone"
+FORMS = (ALONE, "through a proxy that owns nothing")
+"""The forms of the suite: each asked proxy caches what it is asked for, or relays it to the owner."""
+
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy, and its control listener."""
+    """The proxy that is asked. ``caching``: the proxy that caches for it: itself, or the owner. ``node``: the
+    node id of the owner; None if the asked proxy is alone.
+    """
 
     name: str
     peer: Peer
-    served: Any
+    caching: Served
+    node: str | None = None
 
     def forget(self, bucket: str) -> None:
         """Make every object of ``bucket`` cold."""
-        self.served.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
+        self.caching.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
 
 @dataclass
@@ -46,6 +61,11 @@ class Sides:
     origin: Peer
     proxies: tuple[Proxy, ...]
     bucket: str
+
+    @property
+    def alone(self) -> bool:
+        """True if each asked proxy caches what it is asked for."""
+        return all(proxy.node is None for proxy in self.proxies)
 
     def compare(self, request: Request, expected: Comparable, *, warm_by: Request) -> None:
         """Ask each proxy while the object is cold, and twice after ``warm_by`` has read it.
@@ -61,12 +81,17 @@ class Sides:
                 answer = proxy.peer.send(request)
                 assert_same(request, expected, answer, f"{proxy.name}, {turn}")
                 if warmed.status == 200 and answer.status < 300:
-                    assert answer.field("x-shade-cache") != "origin", f"{turn} and not a hit"
+                    source = answer.field("x-shade-cache")
+                    assert source != "origin", f"{turn} and not a hit"
+                    node = None if source == "bypass" else proxy.node
+                    assert answer.field(NODE_FIELD) == node, f"{turn}, {source}"
             assert proxy.peer.connections - opened <= 1, "the connection was not kept"
 
 
 @contextmanager
-def make_sides(serve: Any, endpoint: str, credentials: Credentials, directory: Path) -> Iterator[Sides]:
+def make_sides(
+    serve: Any, endpoint: str, credentials: Credentials, directory: Path, form: str = ALONE
+) -> Iterator[Sides]:
     """Start the proxies. ``serve``: the fixture that starts one. ``endpoint``: "http://host:port" of the
     origin.
     """
@@ -83,15 +108,32 @@ def make_sides(serve: Any, endpoint: str, credentials: Credentials, directory: P
         "origin__addressing": "path",
         "cache__page_size": str(PAGE_BYTES),
     }
-    tls = {"s3__tls__cert": str(certificate.cert), "s3__tls__key": str(certificate.key)}
+    tls = {
+        "s3__tls__cert": str(certificate.cert),
+        "s3__tls__key": str(certificate.key),
+        "cluster__peer_ca_file": str(certificate.authority),
+    }
     with ExitStack() as stack:
-        proxies = []
-        for name, more, context in (("plain", {}, None), ("tls", tls, certificate.client_context())):
-            served = serve(config, environment, **settings, **more)
-            peer = stack.enter_context(Peer(served.s3.partition("://")[2], CLIENT, tls=context))
-            proxies.append(Proxy(name, peer, served))
+        engine = stack.enter_context(redis_server(directory)).url if form != ALONE else ""
+
+        def proxy(name: str, context: ssl.SSLContext | None, late_write_s: float, **more: str) -> Proxy:
+            more |= settings
+            if engine:
+                more["cluster__name"] = name
+                pair = start_non_owner(serve, engine, config, environment, late_write_s=late_write_s, **more)
+                stack.callback(assert_only_relayed, pair)
+                asked, caching, node = pair
+            else:
+                asked = caching = serve(config, environment, **more)
+                node = None
+            peer = stack.enter_context(Peer(asked.s3.partition("://")[2], CLIENT, tls=context))
+            return Proxy(name, peer, caching, node)
+
+        plain = proxy("plain", None, 0.2)
+        # The owner of this one checks each object with the origin before it answers.
+        secure = proxy("tls", certificate.client_context(), 600.0, **tls)
         origin = stack.enter_context(Peer(endpoint.partition("://")[2], credentials))
         bucket = f"diff-{uuid.uuid4().hex[:10]}"
         created = origin.send(Request("PUT", f"/{bucket}", body=b""))
         assert created.status == 200, created
-        yield Sides(origin, tuple(proxies), bucket)
+        yield Sides(origin, (plain, secure), bucket)

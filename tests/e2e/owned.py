@@ -5,14 +5,13 @@ The origin is a proxy of its own, without a cache: an S3 server on which the tes
 """
 
 import json
-import sys
-import urllib.request
 
 import pytest
 
 from shadeproxy.demo.cluster import settled as is_settled
+from tests.support.cluster_serve import LATE_WRITE, PROGRAM, assert_ends_quiescent
 from tests.support.redis_server import redis_server
-from tests.support.served import Served, wait_for
+from tests.support.served import opened, wait_for
 
 COUNT = 40
 SECRET = "a secret of at least sixteen"
@@ -34,26 +33,13 @@ listen = "127.0.0.1:0"
 lease = "500 ms"
 """
 
-QUICK = """
-import runpy, sys
-from shadeproxy.cluster.timing import Timing
-Timing.__init__.__kwdefaults__["late_write_s"] = 0.2
-runpy.run_module("shadeproxy", run_name="__main__", alter_sys=True)
-"""
-
 
 @pytest.fixture
 def late_writes_end_soon(monkeypatch):
     """Let proxies answer without a check soon after their start, and not after a minute. Only then does a
     test of a lease's end show anything.
     """
-    start = Served.start
-
-    def quickly(served):
-        served.program = (sys.executable, "-c", QUICK)
-        start(served)
-
-    monkeypatch.setattr(Served, "start", quickly)
+    monkeypatch.setenv(LATE_WRITE, "0.2")
 
 
 @pytest.fixture
@@ -75,24 +61,32 @@ def origin(serve, bucket_directory, tmp_path):
 
 @pytest.fixture
 def join(serve, engine, origin, tmp_path, monkeypatch):
-    """Start a proxy of the cluster; settings as in ``serve``."""
+    """Start a proxy of the cluster; settings as in ``serve``. Those that run at the end of the test must end
+    quiescent.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     config = tmp_path / "member.toml"
     config.write_text(RULES.format(cache="true") + OWNED)
+    started = []
 
     def start(**settings):
-        return serve(
+        proxy = serve(
             config,
             environment={"CLUSTER_SECRET": SECRET},
+            program=PROGRAM,
             origin__endpoint=origin.s3,
             origin__region="us-east-1",
             cluster__engine=engine.url,
             prefetch__enabled="false",
             **settings,
         )
+        started.append(proxy)
+        return proxy
 
-    return start
+    yield start
+    for proxy in started:
+        assert_ends_quiescent(proxy)
 
 
 @pytest.fixture
@@ -113,7 +107,7 @@ def settled(*proxies):
 
 def get(proxy, key, *, timeout_s=10):
     """Return the body of an object, and the header of the answer."""
-    with urllib.request.urlopen(f"{proxy.s3}/data/{key}", timeout=timeout_s) as answer:
+    with opened(f"{proxy.s3}/data/{key}", timeout_s=timeout_s) as answer:
         return answer.read(), answer.headers
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.support.certificate import write_certificate
-from tests.support.served import readyz, wait_for
+from tests.support.served import opened, readyz, wait_for
 
 from .owned import COUNT, KEYS, LEASE_S, cluster, get, owner_of, sent_bodies, settled, shares
 
@@ -34,7 +34,7 @@ def read_again(connection, key):
 
 def put(proxy, key, body, *, timeout_s=20):
     request = urllib.request.Request(f"{proxy.s3}/data/{key}", data=body, method="PUT")
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+    with opened(request, timeout_s=timeout_s) as answer:
         assert answer.status == 200
 
 
@@ -361,7 +361,7 @@ def test_the_listener_for_proxies_serves_no_client(three):
     for method in ("GET", "PUT"):
         request = urllib.request.Request(f"http://{address}/data/{KEYS[0]}", method=method)
         with pytest.raises(urllib.error.HTTPError) as raised:
-            urllib.request.urlopen(request)
+            opened(request, timeout_s=10)
         assert raised.value.code == 403
 
 

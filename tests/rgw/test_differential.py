@@ -5,7 +5,7 @@ import pytest
 from shadeproxy.core.sigv4 import Credentials
 from tests.differential.forms import form_uploads
 from tests.differential.operations import buckets, clearing
-from tests.differential.sides import make_sides
+from tests.differential.sides import FORMS, make_sides
 from tests.differential.suite import (
     keys_are_the_origins,
     operations_are_the_origins,
@@ -16,10 +16,10 @@ from tests.differential.suite import (
 pytestmark = pytest.mark.rgw
 
 
-@pytest.fixture(scope="module")
-def sides(rgw, serve_for_module, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("differential")
-    with make_sides(serve_for_module, rgw.endpoint, Credentials(*rgw.main), directory) as made:
+@pytest.fixture(scope="module", params=FORMS)
+def sides(request, rgw, serve_for_module, tmp_path_factory):
+    key, directory = Credentials(*rgw.main), tmp_path_factory.mktemp("differential")
+    with make_sides(serve_for_module, rgw.endpoint, key, directory, request.param) as made:
         yield made
 
 

@@ -172,6 +172,10 @@ async def listening(serve: Any) -> AsyncIterator[str]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+_tasks_before: list[set[Any]] = []
+"""The tasks that there were before each cluster that is open."""
+
+
 def counted(*results: RelayEnd) -> dict[str, int]:
     return {str(result): results.count(result) for result in results}
 
@@ -193,31 +197,41 @@ async def cluster(
     """Start proxies over one origin. ``secrets``: those of nodes that have others than the cluster. ``fast``:
     plain reads are relayed by callbacks. ``compiled``: the compiled request cache answers.
     ``send_bytes``: size of the send buffers of the listeners' connections.
+
+    At the end no request to another node is under way, and at that of a test's first cluster no task is left.
+    Engines are checked by ``_quiescent`` of tests/conftest.py.
     """
+    _tasks_before.append(asyncio.all_tasks())
     origin = origin if origin is not None else MemoryOrigin(chunk_bytes=1000)
     facts: dict[str, NodeFacts] = {}
-    async with AsyncExitStack() as stack:
-        nodes = []
-        for name in names:
-            known = (secrets or {}).get(name, (CLUSTER_SECRET,))
-            node = await _start(
-                stack,
-                directory / name,
-                name,
-                facts,
-                origin=origin,
-                rules=rules,
-                secrets=known,
-                patience_s=patience_s,
-                interim_every_s=interim_every_s,
-                clients=clients,
-                fast=fast,
-                compiled=compiled,
-                send_bytes=send_bytes,
-            )
-            facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
-            nodes.append(node)
-        yield nodes
+    try:
+        async with AsyncExitStack() as stack:
+            nodes = []
+            for name in names:
+                known = (secrets or {}).get(name, (CLUSTER_SECRET,))
+                node = await _start(
+                    stack,
+                    directory / name,
+                    name,
+                    facts,
+                    origin=origin,
+                    rules=rules,
+                    secrets=known,
+                    patience_s=patience_s,
+                    interim_every_s=interim_every_s,
+                    clients=clients,
+                    fast=fast,
+                    compiled=compiled,
+                    send_bytes=send_bytes,
+                )
+                facts[name] = NodeFacts(node=name, weight=1.0, peer=f"127.0.0.1:{node.peer_port}")
+                nodes.append(node)
+            yield nodes
+            asked = [peer for node in nodes for peer in node.peers._peers.values()]
+    finally:
+        before = _tasks_before.pop() | {asyncio.current_task()}
+    assert {peer.node: peer._users for peer in asked if peer._users} == {}
+    assert _tasks_before or asyncio.all_tasks() <= before
 
 
 async def _start(

@@ -1,10 +1,9 @@
 """The ways from a client to an object store: to the gateway directly, through a proxy, through a proxy over
-TLS; and to a proxy in front of a directory.
+TLS, through a proxy of a cluster that owns nothing; and to a proxy in front of a directory.
 
 All accept the same keys, so that only the endpoint differs for a client.
 """
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ class Route:
     """The proxy, if the route has one."""
     beside: str = ""
     """The endpoint at which the same objects are seen without this proxy; "" means ``endpoint``."""
+    owner: Any = field(default=None, compare=False)
+    """The proxy that caches for ``served``, if that one owns nothing."""
 
     @property
     def proxied(self) -> bool:
@@ -72,9 +73,11 @@ class Route:
     def forget(self, bucket: str) -> None:
         """Make every object of ``bucket`` cold."""
         if self.proxied:
-            self.served.call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
+            (self.owner or self.served).call("POST", "/v1/purge", {"uri": f"s3://{bucket}"})
 
     def origin_bytes(self) -> int:
-        """Return the bytes that the proxy has received from the origin so far, listings included."""
-        stats: dict[str, Any] = json.loads(self.served.call("GET", "/v1/stats"))
-        return int(stats["totals"]["origin_bytes"])
+        """Return the bytes that the route's proxies have received from the origin so far, listings
+        included.
+        """
+        proxies = [self.served, *([self.owner] if self.owner else [])]
+        return sum(int(proxy.stats()["totals"]["origin_bytes"]) for proxy in proxies)

@@ -1,11 +1,13 @@
 """One real ``shadeproxy serve`` in its own process, and helpers to observe it."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +18,8 @@ from typing import Any
 import boto3
 from botocore import UNSIGNED
 from botocore.config import Config
+
+SERVE = (sys.executable, "-m", "shadeproxy")
 
 
 @dataclass
@@ -31,7 +35,8 @@ class Served:
     addresses: dict[str, str] = field(default_factory=dict)
     token: str = ""
     """The control listener's token; "" if it needs none."""
-    program: tuple[str, ...] = (sys.executable, "-m", "shadeproxy")
+    program: tuple[str, ...] = SERVE
+    clients: list[Any] = field(default_factory=list)
 
     def start(self) -> None:
         command = [*self.program, "serve", *self.arguments]
@@ -60,14 +65,18 @@ class Served:
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         assert self.process is not None
+        for client in self.clients:
+            client.close()
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(30)
 
     def client(self, **kwargs: Any) -> Any:
-        """Return a boto3 client, which signs only if keys are given."""
+        """Return a boto3 client, which signs only if keys are given. ``stop`` closes its connections."""
         config = Config(signature_version=UNSIGNED) if "aws_access_key_id" not in kwargs else None
-        return boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
+        client = boto3.client("s3", endpoint_url=self.s3, region_name="us-east-1", config=config, **kwargs)
+        self.clients.append(client)
+        return client
 
     def get(self, path: str) -> Any:
         return json.loads(self.call("GET", path))
@@ -79,7 +88,7 @@ class Served:
         request.add_header("Content-Type", "application/json")
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        with opened(request, timeout_s=timeout_s) as answer:
             found: bytes = answer.read()
         return found
 
@@ -119,9 +128,21 @@ def names(report: dict) -> set[str]:
     return {finding["name"] for finding in report["findings"]}
 
 
+def opened(request: urllib.request.Request | str, *, timeout_s: float) -> Any:
+    """Return the answer to a request. Raises HTTPError that has the body of the answer and no connection: a
+    test keeps an error until the garbage collector finds it.
+    """
+    try:
+        return urllib.request.urlopen(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        with error:
+            body = io.BytesIO(error.read())
+        raise urllib.error.HTTPError(error.url, error.code, error.reason, error.headers, body) from None
+
+
 def readyz(served) -> tuple[int, dict]:
     try:
-        with urllib.request.urlopen(served.control + "/readyz", timeout=10) as answer:
+        with opened(served.control + "/readyz", timeout_s=10) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -1,12 +1,28 @@
 """Short runs of a cluster: proxies that share one cache pass, and proxies with copies of their own fail."""
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
-from shadeproxy_bench.reliability.cluster.faults import SHARES, faults_of
+from shadeproxy_bench.reliability.cluster import namespaces
+from shadeproxy_bench.reliability.cluster.faults import (
+    CUT_ALL,
+    CUT_PAIR,
+    ENGINE_KILL,
+    FLUSH,
+    JOIN,
+    KILL,
+    SHARES,
+    STOP,
+    faults_of,
+)
 from shadeproxy_bench.reliability.cluster.found import Found
+from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES
 from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
-from shadeproxy_bench.reliability.cluster.report import keep, load, markdown
+from shadeproxy_bench.reliability.cluster.relays import RELAYS
+from shadeproxy_bench.reliability.cluster.report import keep, load, markdown, sums_of
 from shadeproxy_bench.reliability.cluster.run import Plan, play
 from tests.support.redis_server import needs_redis
 
@@ -18,6 +34,34 @@ def test_the_faults_of_a_round_follow_from_the_seed():
     assert rounds == [[kind for kind, _ in faults_of(1, number)] for number in range(300)]
     assert rounds != [[kind for kind, _ in faults_of(2, number)] for number in range(300)]
     assert {kind for kinds in rounds for kind in kinds} == set(SHARES)
+
+
+def test_the_sums_of_all_seeds_are_in_one_table(tmp_path):
+    first = Found(1, 0.5, OWNED, rounds=10, faults={KILL: 3, STOP: 1, FLUSH: 2, JOIN: 1})
+    first.reads, first.writes = {"right": 100, "cut": 7}, {"success": 40}
+    second = Found(2, 3.0, OWNED, rounds=5, faults={KILL: 4, CUT_PAIR: 1, CUT_ALL: 2, ENGINE_KILL: 1})
+    second.reads, second.violations = {"right": 5}, {"stale": 1}
+    assert sums_of([first, second]) == {
+        "kill -9 of a proxy": 7,
+        "SIGSTOP of a proxy": 1,
+        "partition": 3,
+        "restart of the empty engine, or FLUSHALL": 3,
+        "SIGSTOP of the engine": 0,
+        "join": 1,
+        "leave": 0,
+        "reads": 112,
+        "writes": 40,
+        "violations": 1,
+    }
+    for one in (second, first, second):
+        keep(one, tmp_path)
+    assert load(tmp_path) == [first, second]
+    page = (tmp_path / "cluster.md").read_text()
+    assert "| kill -9 of a proxy | 7 |" in page
+    assert "    make chaos-cluster ROUNDS=5 SEED=2 LEASE=3\n" in page
+    counted = sum(sums_of([first, second]).values()) - 112 - 40 - 1
+    assert counted == sum(sum(one.faults.values()) for one in (first, second)), "each kind is in one row"
+    assert sum(sums_of([Found(1, 0.5, OWNED, faults=dict(SHARES))]).values()) == sum(SHARES.values())
 
 
 def silent(_line):
@@ -34,6 +78,27 @@ def test_proxies_that_share_one_cache_survive_faults(tmp_path):
     assert found.writes["success"] > 100
     assert found.sources["ram"] > 100
     assert "**Passed**: 20 rounds" in markdown([found])
+
+
+@pytest.mark.harness
+@needs_redis
+def test_several_seeds_run_in_the_best_network_there_is_and_go_on(tmp_path):
+    def run(rounds):
+        command = [sys.executable, "-m", "shadeproxy_bench.reliability.cluster", "--rounds", str(rounds)]
+        command += ["--seed", "1", "2", "--write", str(tmp_path), "--out", str(tmp_path / "out")]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+        assert ended.returncode == 0, ended.stdout
+        return ended.stdout, load(tmp_path)
+
+    said, before = run(1)
+    why = namespaces.refusal()
+    assert f"network: {RELAYS if why else NAMESPACES}\n" in said
+    assert why in said
+    again, after = run(2)
+    assert "seed 2 goes on after 1 rounds" in again
+    assert [one.rounds for one in (*before, *after)] == [1, 1, 2, 2]
+    assert all(two.reads["right"] > one.reads["right"] for one, two in zip(before, after, strict=True))
+    assert f"| reads | {sums_of(after)['reads']:,} |" in again
 
 
 @pytest.mark.harness

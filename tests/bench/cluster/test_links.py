@@ -1,13 +1,17 @@
 """Links between proxies can be cut for one sender, in one direction, and lose nothing that they hold."""
 
 import asyncio
+import gc
 import os
+import socket
 import sys
+from contextlib import suppress
 
 import pytest
 
 from shadeproxy_bench.ports import free_port
-from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
+from shadeproxy_bench.reliability.cluster.links import ANYBODY, Link
+from shadeproxy_bench.reliability.cluster.network import Cut
 
 _WAIT_S = 0.15
 _SENDER = """
@@ -94,6 +98,21 @@ async def test_a_link_to_a_process_that_has_ended_refuses_connections(link):
     out.write(b"one")
     assert await said(reader) == b"ONE"
     out.close()
+
+
+@pytest.mark.filterwarnings("error:unclosed <socket:ResourceWarning")
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_comes_while_a_link_is_shut_is_ended(link, turns):
+    """Whichever turn of the event loop it meets, nothing that was accepted stays open."""
+    with socket.create_connection(("127.0.0.1", link.port)) as sender:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        link.shut()
+        await link.aclose()
+        sender.settimeout(_WAIT_S)
+        with suppress(ConnectionResetError):  # if it had not been accepted
+            assert await asyncio.to_thread(sender.recv, 1) == b""
+    gc.collect()
 
 
 async def test_a_link_is_cut_for_one_sender_alone(link):

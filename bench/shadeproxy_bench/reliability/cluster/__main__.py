@@ -4,48 +4,93 @@ import argparse
 import sys
 from pathlib import Path
 
+from shadeproxy_bench.reliability.cluster import namespaces
 from shadeproxy_bench.reliability.cluster.found import Found
+from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES
 from shadeproxy_bench.reliability.cluster.nodes import LOCAL, OWNED
-from shadeproxy_bench.reliability.cluster.report import keep, load, markdown
+from shadeproxy_bench.reliability.cluster.relays import RELAYS
+from shadeproxy_bench.reliability.cluster.report import LEASE_S, keep, load, markdown
 from shadeproxy_bench.reliability.cluster.run import Plan, play
 from shadeproxy_bench.reliability.kit.command import attempt, begin, conclude, say
 
 _OUT = Path("chaos-cluster-report")
+_AUTO = "auto"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Several proxies that share one cache, under faults.")
     parser.add_argument(
-        "--rounds", type=int, default=100, help="rounds of faults, with those of earlier runs"
+        "--rounds", type=int, default=100, help="rounds of faults of each seed, with those of earlier runs"
     )
     parser.add_argument(
-        "--minutes", type=float, default=float("inf"), help="end after this time at the latest"
+        "--minutes", type=float, default=float("inf"), help="end each seed after this time at the latest"
     )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lease", type=float, default=0.5, help="seconds of a lease")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="one after another")
+    parser.add_argument("--lease", type=float, default=LEASE_S, help="seconds of a lease")
     parser.add_argument("--pages", choices=(OWNED, LOCAL), default=OWNED, help="local must fail")
+    parser.add_argument(
+        "--network",
+        choices=(_AUTO, NAMESPACES, RELAYS),
+        default=_AUTO,
+        help="auto: network namespaces where they are permitted, otherwise relays that can be cut",
+    )
     parser.add_argument(
         "--out", type=Path, default=_OUT, help="keep violations and logs of a failed run here"
     )
     parser.add_argument("--write", type=Path, help="go on with the totals of this directory, and keep them")
     options = parser.parse_args()
+    network = _network(options.network)
+    if network is None:
+        return 1
     begin()
-    kept = load(options.write) if options.write else []
-    fresh = Found(options.seed, options.lease, options.pages)
-    found = next((one for one in kept if one.seed == options.seed), fresh)
-    if options.write is not None and found.rounds:
-        say(f"seed {options.seed} goes on after {found.rounds} rounds")
+    say(f"network: {network}")
+    plan = Plan(options.rounds, options.pages, options.out, most_s=60 * options.minutes, network=network)
+    runs = []
+    for seed in options.seed:
+        ended = _play(Found(seed, options.lease, options.pages), plan, options.write)
+        if ended is None:
+            return 1
+        runs.append(ended)
+    problems = [
+        f"seed {one.seed}: {problem}" for one in runs for problem in one.failures or list(one.violations)
+    ]
+    return conclude(problems, "cluster", markdown(runs), None)
+
+
+def _play(fresh: Found, plan: Plan, directory: Path | None) -> Found | None:
+    """Play the rounds of one seed that are missing in ``directory``. Return None if they cannot be played."""
+    kept = load(directory) if directory else []
+    found = next((one for one in kept if one.seed == fresh.seed), fresh)
+    if (found.lease_s, found.pages) != (fresh.lease_s, fresh.pages):
+        say(f"error: seed {found.seed} was run with --lease {found.lease_s:g} --pages {found.pages}")
+        return None
+    if found.rounds:
+        say(f"seed {found.seed} goes on after {found.rounds} rounds")
 
     def save(now: Found) -> None:
-        if options.write is not None:
-            keep(now, options.write)
+        if directory is not None:
+            keep(now, directory)
 
-    plan = Plan(options.rounds, options.pages, options.out, save, 60 * options.minutes)
-    ended = attempt(lambda: play(found, plan, say))
-    if ended is None:
-        return 1
-    save(ended)
-    return conclude([*ended.failures] or [*ended.violations], "cluster", markdown([ended]), None)
+    ended = attempt(lambda: play(found, plan._replace(save=save), say))
+    if ended is not None:
+        save(ended)
+    return ended
+
+
+def _network(wanted: str) -> str | None:
+    """Return the kind of network. Where namespaces are wanted and permitted, the program starts again in
+    one. Return None if they are wanted alone and not permitted.
+    """
+    if wanted == RELAYS:
+        return RELAYS
+    if not namespaces.entered():
+        why = namespaces.refusal()
+        if not why:
+            sys.stdout.flush()
+            namespaces.enter()
+        say(f"this machine permits no network namespaces: {why}")
+        return RELAYS if wanted == _AUTO else None
+    return NAMESPACES
 
 
 if __name__ == "__main__":

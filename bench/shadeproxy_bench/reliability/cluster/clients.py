@@ -92,7 +92,7 @@ class Clients:
     # ------------------------------------------------------------------ reads
 
     async def _read_on(self) -> None:
-        connections = Connections(self._choices)
+        connections = self._cluster.connections(self._choices)
         while not self._ended:
             await asyncio.sleep(self._choices.random() * _PAUSE_S)
             if self._cluster.up:
@@ -147,7 +147,7 @@ class Clients:
     # ------------------------------------------------------------------ writes
 
     async def _write_on(self) -> None:
-        connections = Connections(self._choices)
+        connections = self._cluster.connections(self._choices)
         while not self._ended:
             await asyncio.sleep(self._choices.random() * _PAUSE_S)
             await self._may_write.wait()

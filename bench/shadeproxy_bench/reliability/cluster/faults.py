@@ -9,7 +9,7 @@ from typing import Final
 
 from shadeproxy_bench.reliability.cluster.found import Found, add
 from shadeproxy_bench.reliability.cluster.journal import Journal
-from shadeproxy_bench.reliability.cluster.links import Cut
+from shadeproxy_bench.reliability.cluster.network import ENGINE, Cut
 from shadeproxy_bench.reliability.cluster.nodes import LEAVE_LEASES, MOST_LEASES, Cluster, Node
 
 KILL, STOP = "proxy, kill -9", "proxy, SIGSTOP"
@@ -161,19 +161,16 @@ class Faults:
         return await self._cut(drawn, pairs, [alone] * (drawn.random() < 0.5))
 
     async def _cut(self, drawn: random.Random, pairs: list[tuple[Node, Node]], alone: list[Node]) -> bool:
-        how = drawn.choice(list(Cut))
-        names = [f"{one.name}-{other.name}" for one, other in pairs] + [f"{one.name}-engine" for one in alone]
-        self._journal.fault(f"{how}: {', '.join(names)}")
-        for one, other in pairs:
-            self._cluster.separate(one, other, how)
-        for one in alone:
-            self._cluster.separate_engine(one, how)
+        how, network = drawn.choice(list(Cut)), self._cluster.network
+        ends = [(one.name, other.name) for one, other in pairs] + [(one.name, ENGINE) for one in alone]
+        names = ", ".join("-".join(both) for both in ends)
+        self._journal.fault(f"{how}: {names}")
+        for one, other in ends:
+            await network.cut(one, other, how)
         await self._wait(drawn)
-        self._journal.fault(f"whole again: {', '.join(names)}")
-        for one, other in pairs:
-            self._cluster.join(one, other)
-        for one in alone:
-            self._cluster.join_engine(one)
+        self._journal.fault(f"whole again: {names}")
+        for one, other in ends:
+            await network.heal(one, other)
         return True
 
     # ------------------------------------------------------------------ the engine

@@ -13,7 +13,7 @@ class Found(msgspec.Struct):
 
     ``notes``: counts of events that are no violations: requests at the origin, writes that the origin got
     twice, reads that returned an older state than an earlier read. ``slowest``: the longest times, in
-    seconds.
+    seconds. ``networks``: number of rounds by kind of network.
     """
 
     seed: int
@@ -30,6 +30,7 @@ class Found(msgspec.Struct):
     failures: list[str] = []
     complaints: dict[str, int] = {}
     slowest: dict[str, float] = {}
+    networks: dict[str, int] = {}
 
     def note_time(self, name: str, seconds: float) -> None:
         """Keep ``seconds`` if it is the longest time so far under this name."""

@@ -5,12 +5,16 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from shadeproxy_bench.reliability.cluster.network import Connect, Streams, connect_on_loopback
 from shadeproxy_bench.reliability.kit.origin import Fields, fields_of
 
 HUNG_S: Final = 45.0
-"""A request that has no complete answer after this time hangs. The longest fault is far shorter."""
+"""A request that has no complete answer after this time hangs. The longest fault with short leases is far
+shorter. A run with longer leases adds ``HUNG_LEASES``: a link is cut for up to ten leases, TCP then repeats a
+lost packet late, and the product waits 60 s for the answer to a relayed write.
+"""
+HUNG_LEASES: Final = 10
 REFUSED, CUT, HUNG = "connection refused", "cut", "hung"
-_LIMIT_BYTES = 1 << 20
 _MOST_PAUSE_S = 0.3
 
 
@@ -24,11 +28,15 @@ class Answer(NamedTuple):
 
 
 class Connections:
-    """Kept connections of one client, one for each port of loopback. Its requests come one after another."""
+    """Kept connections of one client, one for each port. Its requests come one after another."""
 
-    def __init__(self, choices: random.Random) -> None:
-        self._kept: dict[int, tuple[asyncio.StreamReader, asyncio.StreamWriter]] = {}
+    def __init__(
+        self, choices: random.Random, connect: Connect = connect_on_loopback, hung_s: float = HUNG_S
+    ) -> None:
+        self._kept: dict[int, Streams] = {}
         self._choices = choices
+        self._connect = connect
+        self._hung_s = hung_s
 
     async def ask(
         self,
@@ -47,7 +55,7 @@ class Connections:
             lines.append(f"Content-Length: {len(body)}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode()
         try:
-            async with asyncio.timeout(HUNG_S):
+            async with asyncio.timeout(self._hung_s):
                 return await self._exchange(port, method, [head, *_pieces(body, pauses)])
         except TimeoutError:
             self._forget(port)
@@ -77,12 +85,12 @@ class Connections:
             self._forget(port)
         return Answer(status, fields, body)
 
-    async def _connection(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connection(self, port: int) -> Streams:
         kept = self._kept.get(port)
         if kept is not None and (kept[0].at_eof() or kept[1].is_closing()):
             self._forget(port)
         if port not in self._kept:
-            self._kept[port] = await asyncio.open_connection("127.0.0.1", port, limit=_LIMIT_BYTES)
+            self._kept[port] = await self._connect(port)
         return self._kept[port]
 
     def _forget(self, port: int) -> None:

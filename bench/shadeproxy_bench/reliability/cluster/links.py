@@ -6,28 +6,19 @@ bytes that it got. When the cut ends, it passes them on, like a network with a l
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+import socket
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from shadeproxy_bench.reliability.cluster.network import LOOPBACK, Cut, Pids, Streams
+
 _PIECE_BYTES = 1 << 16
+_BACKLOG = 100
 _TCP = Path("/proc/net/tcp")
 ANYBODY: Final = ""
 """The sender of a link that only one process uses."""
 _LOST = (OSError, asyncio.IncompleteReadError)
-
-
-class Cut(StrEnum):
-    """The ways in which a link is cut."""
-
-    SILENT = "nothing arrives"
-    REQUESTS = "requests do not arrive"
-    ANSWERS = "answers do not arrive"
-    REFUSED = "connections are reset"
-
-
 _STOPS_REQUESTS = frozenset({Cut.SILENT, Cut.REQUESTS})
 _STOPS_ANSWERS = frozenset({Cut.SILENT, Cut.ANSWERS})
 
@@ -38,27 +29,28 @@ class Link:
     processes that are no sender count so too.
     """
 
-    def __init__(
-        self, target: int, port: int, senders: Callable[[], Mapping[str, int]] | None = None
-    ) -> None:
+    def __init__(self, target: int, port: int, senders: Pids | None = None) -> None:
         self.target = target
         self.port = port
         self._senders = senders
         self._cuts: dict[str, Cut] = {}
         self._changed = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._open: dict[asyncio.Task[None], str] = {}
 
     async def open(self) -> None:
         """Accept connections."""
-        if self._server is None:
-            self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
+        if self._listener is None:
+            self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+            self._listener.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
 
     def shut(self) -> None:
         """Refuse connections, as the host of a process that has ended does."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     def cut(self, sender: str, how: Cut) -> None:
         """Cut the link for one sender."""
@@ -86,27 +78,37 @@ class Link:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _relay(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        sender = self._sender(out.get_extra_info("peername")[1])
-        self._open[task] = sender
-        far: asyncio.StreamWriter | None = None
+    def _accept(self, listener: socket.socket) -> None:
+        """Begin to relay a connection. An ``asyncio.Server`` would lose one that comes while it is closed."""
+        with suppress(OSError):
+            connection, (_host, port) = listener.accept()
+            connection.setblocking(False)
+            sender = self._sender(port)
+            task = asyncio.create_task(self._relay(connection, sender))
+            self._open[task] = sender
+            task.add_done_callback(lambda ended: self._end(ended, connection))
+
+    def _end(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        del self._open[task]
+        connection.close()  # A task that was cancelled before it began has not done it.
+
+    async def _relay(self, connection: socket.socket, sender: str) -> None:
+        ends: list[Streams] = []
         try:
             if self._cuts.get(sender) is Cut.REFUSED:
                 return
+            ends.append(await asyncio.open_connection(sock=connection))
             await self._until_whole(sender, _STOPS_REQUESTS)
-            back, far = await asyncio.open_connection("127.0.0.1", self.target)
+            ends.append(await asyncio.open_connection(LOOPBACK, self.target))
+            (reader, out), (back, far) = ends
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pump(reader, far, sender, _STOPS_REQUESTS))
                 both.create_task(self._pump(back, out, sender, _STOPS_ANSWERS))
         except* (*_LOST, asyncio.CancelledError):
             pass
         finally:
-            del self._open[task]
-            for writer in (out, far):
-                if writer is not None:
-                    writer.transport.abort()
+            for _, writer in ends:
+                writer.transport.abort()
 
     async def _pump(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, sender: str, stops: frozenset[Cut]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +18,9 @@ from shadeproxy.config.toml import write_toml
 from shadeproxy.demo.cluster import redis_command
 from shadeproxy.demo.servers import wait_until_ready
 from shadeproxy_bench.faults import BenchError
-from shadeproxy_bench.ports import free_port
 from shadeproxy_bench.reliability.cluster.bodies import BUCKET, PAGE_BYTES
-from shadeproxy_bench.reliability.cluster.http import Connections
-from shadeproxy_bench.reliability.cluster.links import ANYBODY, Cut, Link
+from shadeproxy_bench.reliability.cluster.http import HUNG_LEASES, HUNG_S, Connections
+from shadeproxy_bench.reliability.cluster.network import ENGINE, LOOPBACK, MakeNetwork, Network
 from shadeproxy_bench.reliability.cluster.origin import MOST_LATE_S
 from shadeproxy_bench.reliability.kit.log import complaints
 from shadeproxy_bench.reliability.kit.processes import Phoenix
@@ -34,7 +33,6 @@ MOST_LEASES: Final = 10
 """Most leases for which a process is stopped, or a link cut."""
 _PROXY = "shadeproxy_bench.reliability.cluster.proxy"
 _SPARE_S, _TELL_S = 3.0, 2.0
-_PORTS = 5
 _READY_S, _REDIS_S = 90.0, 10.0
 _RAM_BYTES = 64 * 1024**2
 _SECRET = "a long secret of the long runs"
@@ -73,18 +71,14 @@ class Summary(msgspec.Struct):
 class Node:
     """One proxy, which is killed and started again with the same ports and directory.
 
-    ``up``: True if clients may ask it. ``engine``: the link through which it reaches the Redis server.
-    ``peer``: the link through which other nodes reach it.
+    ``up``: True if clients may ask it.
     """
 
-    def __init__(
-        self, place: int, work: Path, shape: Shape, *, ports: Sequence[int], engine: Link, peer: Link
-    ) -> None:
-        self.name = f"node{place}"
+    def __init__(self, name: str, work: Path, shape: Shape, network: Network) -> None:
+        self.name = name
         self.up = False
-        self.engine = engine
-        self.peer = peer
-        self.s3_port, self.control_port = ports
+        self.s3_port = network.site(name).s3_port
+        self._network = network
         self._directory = work / self.name
         self._shape = shape
         self._secret = work / "secret"
@@ -97,7 +91,7 @@ class Node:
 
     async def start(self) -> None:
         """Start the proxy, and wait until it is ready. Raises ShadeProxyError."""
-        await self.peer.open()
+        await self._network.up(self.name)
         child = await asyncio.to_thread(self.process.start)
         await asyncio.to_thread(wait_until_ready, child, _READY_S)
         self.up = True
@@ -113,7 +107,7 @@ class Node:
             os.kill(self.pid, signal.SIGUSR2)  # On this signal the proxy logs where its tasks wait.
             await asyncio.sleep(_TELL_S)
             status = await asyncio.to_thread(self.process.end, signal.SIGKILL)
-        self.peer.shut()
+        self._network.down(self.name)
         return status
 
     def forget(self) -> None:
@@ -134,10 +128,10 @@ class Node:
             yield from complaints(log)
 
     async def _get(self, path: str, kind: type) -> Any:
-        connections = Connections(random.Random())
+        connections = Connections(random.Random(), self._network.connect)
         try:
             async with asyncio.timeout(_ASK_S):
-                answer = await connections.ask(self.control_port, "GET", path)
+                answer = await connections.ask(self._network.site(self.name).control_port, "GET", path)
                 return msgspec.json.decode(answer.body, type=kind) if answer.status == 200 else None
         except TimeoutError:
             return None
@@ -150,16 +144,17 @@ class Node:
         config = self._directory / "config.toml"
         config.write_text(write_toml(self._settings()))
         late = f"{late_s(self._shape.lease_s):g}"
-        return [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", late]
+        command = [sys.executable, "-m", _PROXY, "--config", str(config), "--late-write", late]
+        return self._network.command(self.name, command)
 
     def _settings(self) -> dict[str, Any]:
-        shape = self._shape
+        shape, site = self._shape, self._network.site(self.name)
         cluster: dict[str, Any] = {
             "name": "chaos",
-            "engine": f"redis://127.0.0.1:{self.engine.port}/0",
+            "engine": f"redis://{site.engine}/0",
             "secret": f"file:{self._secret}",
-            "listen": f"127.0.0.1:{self.peer.target}",
-            "advertise": f"127.0.0.1:{self.peer.port}",
+            "listen": site.listen,
+            "advertise": site.advertise,
             "pages": shape.pages,
             "lease": f"{shape.lease_s:g} s",
             "leave_after": f"{LEAVE_LEASES * shape.lease_s:g} s",
@@ -169,13 +164,13 @@ class Node:
         return {
             **settings_of(
                 self._directory,
-                f"http://127.0.0.1:{shape.origin_port}",
+                f"http://{site.origin_host}:{shape.origin_port}",
                 ram=_RAM_BYTES,
                 rule={"bucket": BUCKET, "freshness": "ttl", "ttl": "1 h"},
                 page_bytes=PAGE_BYTES,
             ),
-            "s3": {"listen": f"127.0.0.1:{self.s3_port}"},
-            "control": {"listen": f"127.0.0.1:{self.control_port}", "socket": "off"},
+            "s3": {"listen": f"{LOOPBACK}:{site.s3_port}"},
+            "control": {"listen": f"{LOOPBACK}:{site.control_port}", "socket": "off"},
             "cluster": cluster,
         }
 
@@ -183,9 +178,11 @@ class Node:
 class Engine:
     """The Redis server that carries the leases. It keeps nothing over a restart."""
 
-    def __init__(self, work: Path, port: int) -> None:
-        self.port = port
-        command = redis_command(work, port)
+    def __init__(self, work: Path, network: Network) -> None:
+        self._network = network
+        # The later options count.
+        options = ["--bind", network.engine_host, "--protected-mode", "no"]
+        command = network.command(ENGINE, [*redis_command(work, network.engine_port), *options])
         self.process = Phoenix("redis", work, lambda _turn: command, piped=False)
 
     async def start(self) -> None:
@@ -194,13 +191,13 @@ class Engine:
         deadline_s = time.monotonic() + _REDIS_S
         while not await self.call("PING"):
             if time.monotonic() > deadline_s:
-                raise BenchError(f"redis-server does not answer on port {self.port}")
+                raise BenchError(f"redis-server does not answer on port {self._network.engine_port}")
             await asyncio.sleep(_AGAIN_S)
 
     async def call(self, command: str) -> bool:
         """Send a command; return whether it was answered without an error."""
         try:
-            reader, out = await asyncio.open_connection("127.0.0.1", self.port)
+            reader, out = await self._network.connect(self._network.engine_port)
         except OSError:
             return False
         out.write(f"{command}\r\n".encode())
@@ -212,51 +209,42 @@ class Engine:
 class Cluster:
     """All processes of a run. The last node is a guest: it joins and leaves."""
 
-    def __init__(self, work: Path, shape: Shape, count: int) -> None:
-        first = free_port((count + 1) * _PORTS + 1)
-        self.engine = Engine(work, first)
+    def __init__(self, work: Path, shape: Shape, count: int, make_network: MakeNetwork) -> None:
+        names = [f"node{place}" for place in range(count + 1)]
+        self.network = make_network(names, self._pids)
+        self.engine = Engine(work, self.network)
         self.shape = shape
-        self.nodes = []
-        for place in range(count + 1):
-            at = first + 1 + place * _PORTS
-            node = Node(
-                place,
-                work,
-                shape,
-                ports=(at, at + 1),
-                engine=Link(first, at + 2),
-                peer=Link(at + 3, at + 4, self._senders),
-            )
-            self.nodes.append(node)
+        self.nodes = [Node(name, work, shape, self.network) for name in names]
         self.guest = self.nodes[-1]
 
     @property
     def up(self) -> list[Node]:
         return [node for node in self.nodes if node.up]
 
+    def connections(self, choices: random.Random) -> Connections:
+        """Return the connections of a new client."""
+        return Connections(choices, self.network.connect, HUNG_S + HUNG_LEASES * self.shape.lease_s)
+
     async def start(self) -> None:
-        """Start the engine, the links and all nodes but the guest. Raises ShadeProxyError."""
+        """Make the network, start the engine and all nodes but the guest. Raises ShadeProxyError."""
+        await self.network.open()
         await self.start_engine()
         await asyncio.gather(*(node.start() for node in self.nodes if node is not self.guest))
 
     async def start_engine(self) -> None:
-        """Start the engine, and open the links to it. Raises ShadeProxyError."""
+        """Start the engine, and let connections to it come. Raises ShadeProxyError."""
         await self.engine.start()
-        for node in self.nodes:
-            await node.engine.open()
+        await self.network.up(ENGINE)
 
     async def kill_engine(self) -> None:
         await asyncio.to_thread(self.engine.process.end, signal.SIGKILL)
-        for node in self.nodes:
-            node.engine.shut()
+        self.network.down(ENGINE)
 
     async def aclose(self) -> list[str]:
         """End all processes; return descriptions of those that ended badly."""
         statuses = await asyncio.gather(*(self._end(node) for node in self.nodes))
-        for node in self.nodes:
-            await node.engine.aclose()
-            await node.peer.aclose()
         await asyncio.to_thread(self.engine.process.__exit__)
+        await self.network.aclose()
         return [status for status in statuses if status]
 
     def kill(self) -> None:
@@ -266,24 +254,7 @@ class Cluster:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.child.process.wait()
 
-    def separate(self, one: Node, other: Node, how: Cut) -> None:
-        """Cut two nodes from each other."""
-        one.peer.cut(other.name, how)
-        other.peer.cut(one.name, how)
-
-    def join(self, one: Node, other: Node) -> None:
-        """Connect two nodes again."""
-        one.peer.heal(other.name)
-        other.peer.heal(one.name)
-
-    def separate_engine(self, node: Node, how: Cut) -> None:
-        """Cut a node from the engine."""
-        node.engine.cut(ANYBODY, how)
-
-    def join_engine(self, node: Node) -> None:
-        node.engine.heal(ANYBODY)
-
-    def _senders(self) -> Mapping[str, int]:
+    def _pids(self) -> dict[str, int]:
         return {node.name: node.pid for node in self.nodes if node.pid}
 
     async def _end(self, node: Node) -> str:

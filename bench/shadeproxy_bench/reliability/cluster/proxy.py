@@ -1,4 +1,5 @@
-"""``shadeproxy serve`` that waits for late writes as long as they can be late in this run.
+"""``shadeproxy serve`` that waits for late writes as long as they can be late in this run. It ends with an
+error if a read, a flight or memory of the ledger is left.
 
 The product waits for a minute, in which it checks each affected object with the origin at every read. In a
 run with a fault every few seconds, most objects would always be in that state, and their caching would not be
@@ -11,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from shadeproxy.engine.engine import Engine
 from shadeproxy.engine.read import writes
 from shadeproxy_bench import member
 
@@ -18,6 +20,13 @@ from shadeproxy_bench import member
 def _prepare(late_write_s: float) -> None:
     signal.signal(signal.SIGUSR2, _tell_tasks)
     vars(writes)["_UNKNOWN_OUTCOME_S"] = late_write_s
+    close = Engine.aclose
+
+    async def closed(engine: Engine) -> None:
+        await close(engine)
+        engine.assert_quiescent()
+
+    setattr(Engine, "aclose", closed)  # noqa: B010  mypy forbids to assign a method
 
 
 def _tell_tasks(_number: int, _frame: object) -> None:

@@ -3,33 +3,60 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from shadeproxy_bench import machine
+from shadeproxy_bench.reliability.cluster.faults import (
+    CUT_ALL,
+    CUT_ENGINE,
+    CUT_HALVES,
+    CUT_PAIR,
+    ENGINE_KILL,
+    ENGINE_STOP,
+    FLUSH,
+    JOIN,
+    KILL,
+    LEAVE,
+    STOP,
+)
 from shadeproxy_bench.reliability.cluster.found import Found, summed
 from shadeproxy_bench.reliability.kit.verdict import counts_table
+from shadeproxy_bench.tables import table
 
 NAME = "cluster"
+LEASE_S: Final = 0.5
+_SUMS: Final = {
+    "kill -9 of a proxy": (KILL,),
+    "SIGSTOP of a proxy": (STOP,),
+    "partition": (CUT_PAIR, CUT_HALVES, CUT_ENGINE, CUT_ALL),
+    "restart of the empty engine, or FLUSHALL": (ENGINE_KILL, FLUSH),
+    "SIGSTOP of the engine": (ENGINE_STOP,),
+    "join": (JOIN,),
+    "leave": (LEAVE,),
+}
+"""The kinds of faults that are counted together in the first table."""
 _ABOUT = """\
 Four proxies of one cluster as real processes, each with 64 MiB of RAM, and at times a fifth one; a memory
-origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each link
-between two proxies, and between a proxy and Redis, is a relay that can be cut. Eight readers and six
-writers ask random proxies for 200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the
-time: GET, ranges and HEAD; PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has
-one writer at a time. Meanwhile each round does one to three faults, which overlap. After a quarter of the
-rounds, no fault happens for so long that the proxies trust their caches again: they check each affected
-object for 10 s after a fault instead of a minute, which is long enough for the late writes of this run
-(`cluster/proxy.py`); all else is the product as it is.
+origin that is slow now and then, and carries some writes out up to two seconds late; Redis. Each proxy
+and Redis has a network namespace of its own, and a partition loses their packets; where namespaces are
+not permitted, each link is a relay that can be cut. Eight readers and six writers ask random proxies for
+200 objects of 4 KB to 300 KB (pages have 128 KiB), 24 of them most of the time: GET, ranges and HEAD;
+PUT, multipart uploads, CopyObject, DELETE and DeleteObjects. Each object has one writer at a time.
+Meanwhile each round does one to three faults, which overlap. After a quarter of the rounds, no fault
+happens for so long that the proxies trust their caches again: they check each affected object for some
+seconds after a fault (10 with leases of 0.5 s) instead of a minute, which is long enough for the late
+writes of this run (`cluster/proxy.py`); all else is the product as it is.
 
 A read may return what a write made unless another write, which the origin carried out later, was answered
 with success before the read began. Each body names its object and its write, and is compared byte by byte.
 The run fails with: a read that returns anything else; an error that S3 clients do not repeat; a read that
-has no answer after 20 s of repeating it; a request that takes 45 s; a write that was answered and not
-carried out, or refused with 503 and carried out, or repeated after a newer one was answered; a process that
-does not end with status 0. After every ten rounds the faults pause: within four leases and 20 s all proxies
-must have the same settled view with all of them, and take writes; then, often after the time of these
-checks, each object is read, and must be as at the origin."""
+has no answer after 20 s of repeating it; a request that takes 45 s and ten leases; a write that was
+answered and not carried out, or refused with 503 and carried out, or repeated after a newer one was
+answered; a process that does not end with status 0. After every ten rounds the faults pause: within four
+leases and 20 s all proxies must have the same settled view with all of them, and take writes; then, often
+after the time of these checks, each object is read, and must be as at the origin."""
 
 
 def results(directory: Path) -> Path:
@@ -59,7 +86,7 @@ def markdown(runs: Sequence[Found]) -> str:
     """Return the page."""
     total = {
         name: summed([getattr(one, name) for one in runs])
-        for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints")
+        for name in ("faults", "reads", "writes", "sources", "notes", "violations", "complaints", "networks")
     }
     verdict = "Passed" if not total["violations"] else f"Failed, {sum(total['violations'].values())} times"
     sums = (
@@ -70,14 +97,17 @@ def markdown(runs: Sequence[Found]) -> str:
     lines = [
         "# Cluster",
         "",
-        *(f"    make chaos-cluster ROUNDS={one.rounds} SEED={one.seed}" for one in runs),
+        *(f"    make chaos-cluster ROUNDS={one.rounds} SEED={one.seed}{_lease(one)}" for one in runs),
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {machine.describe()}. Written by the runs.",
         "",
         f"**{verdict}**: {sums}.",
         "",
+        *table(["all seeds", "times"], [[name, f"{count:,}"] for name, count in sums_of(runs).items()]),
+        "",
         _ABOUT,
         "",
+        *counts_table("network", "rounds", total["networks"]),
         *counts_table("fault", "times", total["faults"]),
         *counts_table("outcome of a read", "times", total["reads"]),
         *counts_table("`x-shade-cache` of a read", "times", total["sources"]),
@@ -91,6 +121,19 @@ def markdown(runs: Sequence[Found]) -> str:
         lines += counts_table("violation", "times", total["violations"])
         lines += [f"- seed {one.seed}: {failure}" for one in runs for failure in one.failures[:20]] + [""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def sums_of(runs: Sequence[Found]) -> dict[str, int]:
+    """Return the sums over all seeds."""
+    faults = summed([one.faults for one in runs])
+    counts = {name: sum(faults.get(kind, 0) for kind in kinds) for name, kinds in _SUMS.items()}
+    for name in ("reads", "writes", "violations"):
+        counts[name] = sum(summed([getattr(one, name) for one in runs]).values())
+    return counts
+
+
+def _lease(found: Found) -> str:
+    return "" if found.lease_s == LEASE_S else f" LEASE={found.lease_s:g}"
 
 
 def _longest(runs: Sequence[Found]) -> dict[str, str]:

@@ -13,11 +13,13 @@ from shadeproxy_bench.reliability.cluster.bodies import HOT, OBJECTS
 from shadeproxy_bench.reliability.cluster.clients import PATIENCE_S, Clients
 from shadeproxy_bench.reliability.cluster.faults import Faults
 from shadeproxy_bench.reliability.cluster.found import Found, add
-from shadeproxy_bench.reliability.cluster.http import Connections
 from shadeproxy_bench.reliability.cluster.journal import Journal
 from shadeproxy_bench.reliability.cluster.judge import ACKNOWLEDGED, Judge
+from shadeproxy_bench.reliability.cluster.namespaces import NAMESPACES, Namespaces
+from shadeproxy_bench.reliability.cluster.network import LOOPBACK
 from shadeproxy_bench.reliability.cluster.nodes import Cluster, Node, Shape, late_s
 from shadeproxy_bench.reliability.cluster.origin import MemoryOrigin
+from shadeproxy_bench.reliability.cluster.relays import RELAYS, Relays
 from shadeproxy_bench.reliability.cluster.writes import PUT
 from shadeproxy_bench.server import workplace
 
@@ -34,7 +36,7 @@ _PATIENT_SWEEPS, _AFTER_CHECKS_S = 0.7, 1.0
 class Plan(NamedTuple):
     """``rounds``: number of rounds in all, with those of earlier runs of the seed. ``out``: the directory for
     violations and logs. ``save`` is called with the result so far after each pause of the faults. ``faulty``:
-    whether there are faults.
+    whether there are faults. ``network``: RELAYS or NAMESPACES.
     """
 
     rounds: int
@@ -44,6 +46,7 @@ class Plan(NamedTuple):
     most_s: float = float("inf")
     nodes: int = NODES
     faulty: bool = True
+    network: str = RELAYS
 
 
 def play(found: Found, plan: Plan, say: Callable[[str], None]) -> Found:
@@ -63,11 +66,14 @@ class _Run:
         self._origin = MemoryOrigin(OBJECTS, random.Random(self._choices.random()))
 
     async def play(self) -> Found:
+        network = Namespaces if self._plan.network == NAMESPACES else Relays
+        # In namespaces the proxies find the origin at another address of this process.
+        host = "0.0.0.0" if self._plan.network == NAMESPACES else LOOPBACK
         server = await asyncio.start_server(
-            self._origin.serve_connection, "127.0.0.1", 0, limit=self._origin.piece_bytes
+            self._origin.serve_connection, host, 0, limit=self._origin.piece_bytes
         )
         shape = Shape(self._plan.pages, self._found.lease_s, server.sockets[0].getsockname()[1])
-        self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes)
+        self._cluster = cluster = Cluster(self._work, shape, self._plan.nodes, network)
         told = self._plan.out / f"seed-{self._found.seed}"
         self._judge = Judge(self._found, self._origin.histories, self._journal, cluster, told)
         self._clients = Clients(cluster, self._judge, random.Random(self._choices.random()))
@@ -92,6 +98,7 @@ class _Run:
                 await faults.round(found.rounds)
             await asyncio.sleep(self._pause_s())
             found.rounds += 1
+            add(found.networks, self._plan.network)
             self._clients.check()
             if found.rounds % CALM_ROUNDS == 0 or found.rounds >= self._plan.rounds:
                 await self._calm()
@@ -155,7 +162,7 @@ class _Run:
         self._found.note_time("then, until each proxy has taken three writes", time.monotonic() - began_s)
 
     async def _write_at(self, node: Node) -> None:
-        connections = Connections(self._choices)
+        connections = self._cluster.connections(self._choices)
         deadline_s = time.monotonic() + _SETTLED_LEASES * self._found.lease_s + PATIENCE_S
         for _ in range(3):
             while (outcome := await self._clients.write(connections, node, PUT)) != ACKNOWLEDGED:
@@ -178,7 +185,7 @@ class _Run:
         await asyncio.gather(*(self._sweep_at(node, [*cold[node], *range(HOT)]) for node in up))
 
     async def _sweep_at(self, node: Node, numbers: Sequence[int]) -> None:
-        connections = Connections(self._choices)
+        connections = self._cluster.connections(self._choices)
         for number in numbers:
             await self._clients.read(connections, number, node)
             add(self._found.notes, "reads after the faults")

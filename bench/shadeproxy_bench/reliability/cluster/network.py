@@ -1,0 +1,82 @@
+"""The interface of a run's network: the addresses of its processes, and the cuts between them.
+
+Places are the names of nodes, and ``ENGINE``.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+ENGINE: Final = "engine"
+LOOPBACK: Final = "127.0.0.1"
+LIMIT_BYTES: Final = 1 << 20
+"""The longest head of an answer that a connection reads."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect = Callable[[int], Awaitable[Streams]]
+
+
+class Cut(StrEnum):
+    """The ways in which two places are cut from each other."""
+
+    SILENT = "nothing arrives"
+    REQUESTS = "requests do not arrive"
+    ANSWERS = "answers do not arrive"
+    REFUSED = "connections are refused"
+
+
+class Site(NamedTuple):
+    """The addresses of a node, as "host:port" or as ports of its own loopback. ``listen``: of its listener
+    for other nodes; ``advertise``: where they find it; ``engine``, ``origin_host``: where it finds those.
+    """
+
+    s3_port: int
+    control_port: int
+    listen: str
+    advertise: str
+    engine: str
+    origin_host: str
+
+
+class Network(Protocol):
+    """``engine_host``: the address on which the engine listens."""
+
+    engine_host: str
+    engine_port: int
+
+    async def open(self) -> None:
+        """Make the network. Raises ShadeProxyError."""
+
+    def site(self, node: str) -> Site: ...
+
+    def command(self, place: str, command: Sequence[str]) -> list[str]:
+        """Return the command that runs ``command`` at a place."""
+
+    async def up(self, place: str) -> None:
+        """Let connections to a place's process come, which runs now or soon."""
+
+    def down(self, place: str) -> None:
+        """Refuse connections to a place, whose process has ended."""
+
+    async def cut(self, one: str, other: str, how: Cut) -> None:
+        """Cut two places from each other. Requests are those of ``one``, if only one of them asks."""
+
+    async def heal(self, one: str, other: str) -> None:
+        """Connect two places again."""
+
+    async def connect(self, port: int) -> Streams:
+        """Connect to a port as a program beside the process that listens there does. Raises OSError."""
+
+    async def aclose(self) -> None:
+        """Remove the network. The processes have ended."""
+
+
+Pids = Callable[[], Mapping[str, int]]
+"""Returns the process ids of the nodes that have run, by name."""
+MakeNetwork = Callable[[Sequence[str], Pids], Network]
+"""Makes a network for nodes of these names."""
+
+
+async def connect_on_loopback(port: int) -> Streams:
+    return await asyncio.open_connection(LOOPBACK, port, limit=LIMIT_BYTES)
