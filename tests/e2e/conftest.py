@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.served import Served
+
 from .fake_origin import FakeOrigin, running
 from .owned import engine, join, late_writes_end_soon, origin, three  # noqa: F401 (fixtures)
 
@@ -22,3 +24,9 @@ def fake_origin() -> Iterator[FakeOrigin]:
     """Run an S3 server in this process that a test can make fail."""
     with running() as server:
         yield server
+
+
+@pytest.fixture
+def from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start proxies as users do: the interpreter loads everything at each start."""
+    monkeypatch.setattr(Served, "from_scratch", True)

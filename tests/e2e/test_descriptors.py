@@ -15,7 +15,7 @@ LIMIT = 256
 
 
 @pytest.fixture
-def few_descriptors(monkeypatch):
+def few_descriptors(from_scratch, monkeypatch):
     """Limit the descriptors of processes started from now on to ``LIMIT``, as a hard limit."""
     real = subprocess.Popen
 

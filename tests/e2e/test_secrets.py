@@ -90,6 +90,7 @@ def run(proxy, command: str, *arguments: str) -> bytes:
     return done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("from_scratch")  # its command line is looked at
 def test_no_secret_is_shown_anywhere(proxy, fake_origin):
     shown: dict[str, bytes] = {}
     secrets = dict(SECRETS)

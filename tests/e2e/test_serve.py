@@ -11,6 +11,7 @@ import urllib3
 from botocore.exceptions import ClientError
 
 SIZE = 20_000
+pytestmark = pytest.mark.usefixtures("from_scratch")
 
 
 def fill(directory: Path, count: int, size: int = SIZE) -> list[str]:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import boto3
 from botocore import UNSIGNED
 from botocore.config import Config
+
+from tests.support import preloaded
 
 
 @dataclass
@@ -25,19 +27,25 @@ class Served:
     arguments: list[str]
     environment: dict[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | preloaded.Process | None = None
     s3: str = ""
     control: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     token: str = ""
     """The control listener's token; "" if it needs none."""
     program: tuple[str, ...] = (sys.executable, "-m", "shadeproxy")
+    from_scratch: ClassVar[bool] = False
+    """Whether the interpreter loads everything at each start; see ``preloaded``."""
 
     def start(self) -> None:
         command = [*self.program, "serve", *self.arguments]
+        environment = os.environ | self.environment
         with self.log.open("ab") as log:
             start = log.tell()
-            self.process = subprocess.Popen(command, stderr=log, env=os.environ | self.environment)
+            if self.from_scratch or command[0] != sys.executable or not preloaded.can_start(environment):
+                self.process = subprocess.Popen(command, stderr=log, env=environment)
+            else:
+                self.process = preloaded.start(command[1:], environment=environment, stderr=log.fileno())
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             lines = self.log.read_bytes()[start:].splitlines()
