@@ -39,6 +39,8 @@ help: ## This list
 demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-report/ (about 4 minutes)
 	@$(BIN)/shadeproxy demo
 
+# Tests start hundreds of processes, and each would compile all modules where this variable forbids to keep them.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## All tests that need no other server
 	@# Files of tests side by side, one for each core: half of the time is waiting for servers to start.
 	@$(BIN)/python -m pytest -q -m "not rgw" -n auto --maxprocesses 4 --dist loadfile
