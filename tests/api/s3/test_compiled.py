@@ -16,7 +16,7 @@ from shadeproxy.telemetry.requests import REQUEST_BOUNDS_S
 from shadeproxy.tiers.base import SendableBlocks
 from tests.support.s3.clients import signed
 from tests.support.s3.compiled import ID, Both, Sink, heads
-from tests.support.s3.lane import request, talk
+from tests.support.s3.lane import pattern, request, talk
 
 if COMPILED:
     pass
@@ -187,7 +187,7 @@ def file(tmp_path):
 
 async def test_a_body_never_leaves_before_its_head(warm, file):
     both, size = Both(warm), 1 << 16  # All blocks can be sent by sendfile.
-    warm.origin.put("b", "page", bytes(i * 7 % 251 for i in range(size)))
+    warm.origin.put("b", "page", pattern(size))
     whole, part = (
         request("/b/page", *fields, close=False) for fields in ((), (f"Range: bytes=5000-{size - 1}",))
     )

@@ -20,6 +20,7 @@ from tests.support.s3.lane import request
 from shadeproxy.api.s3._request_cache import data_received, learn_slots  # isort: skip  (test_compiled skips without it)
 
 FIELDS = learn_slots(S3Protocol)
+WARM_KEYS = ("k",)
 
 
 class Connection:

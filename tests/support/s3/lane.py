@@ -11,6 +11,12 @@ from tests.support.engine import PAGE
 SIZES = {"empty": 0, "one": 1, "page": PAGE, "more": PAGE + 1, "two": 2 * PAGE, "many": 5 * PAGE + 3}
 
 
+def pattern(size):
+    """Return ``size`` bytes with a period that divides no page."""
+    once = bytes(i * 7 % 251 for i in range(251))
+    return (once * (size // 251 + 1))[:size]
+
+
 _CHANGING = re.compile(rb"(?:(?<=\nx-amz-request-id: )|(?<=\nDate: ))[^\r]*|(?<=<RequestId>)[0-9A-F]+")
 
 
